@@ -20,6 +20,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
+from decoders.core.outputs import forms
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
 
@@ -112,6 +113,13 @@ class FirstMatch(Drafter):
         """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
         self.hidden = max(drafter.hidden for drafter in drafters.values())
+        self.outputs = [form for drafter in drafters.values() for form in forms(drafter.outputs)]
+        layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
+        if len(layers) > 1:
+            raise ValueError(
+                f"{' and '.join(drafters)} read hidden states of different layers; use one"
+            )
+        self.hidden_layers = next(iter(layers), ())
         self.branches |= any(drafter.branches for drafter in drafters.values())
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:

@@ -11,19 +11,12 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from decoders.core.types import (
-    EXACT,
-    AcceptanceRule,
-    CallResult,
-    DraftShape,
-    Output,
-    Sampling,
-    Slots,
-)
+from decoders.core.outputs import demand_readable, forms, layer_numbers
+from decoders.core.types import EXACT, AcceptanceRule, CallResult, DraftShape, Sampling, Slots
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +33,13 @@ class Model(ABC):
 
     Attributes:
         vocab_size: V, the number of next-token logits.
+        num_layers: number of decoder layers.
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
     """
 
     vocab_size: int
+    num_layers: int
     max_length: int
     device: torch.device
 
@@ -157,8 +152,9 @@ class Call:
     Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
     `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
     whole committed cache. `read` lists the token rows whose predictions are returned, in the form
-    `output`, and `hidden` those whose last hidden states are returned. With ``output="acceptance"``
-    the read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
+    `output` or in several, without ids that are `barred`, and `hidden` those whose last hidden
+    states are returned, or those after each of `hidden_layers`. With ``output="acceptance"`` the
+    read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
     `draft_probs` are the distributions that the drafts were drawn from, one ``[V]`` each (None:
     one-hot). `uniforms` draw and test in place of the sequence's positional ones.
     """
@@ -166,7 +162,7 @@ class Call:
     session: Session
     tokens: tuple[int, ...]
     read: tuple[int, ...]
-    output: Output
+    output: str | tuple[str, ...]
     positions: tuple[int, ...] | None = None
     mask: Tensor | None = None
     slots: Slots | None = None
@@ -174,6 +170,8 @@ class Call:
     draft_probs: tuple[Tensor, ...] | None = None
     acceptance_rule: AcceptanceRule = EXACT
     hidden: tuple[int, ...] = ()
+    hidden_layers: tuple[int, ...] = ()
+    barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
 
     @property
@@ -239,7 +237,7 @@ class Session:
         self,
         tokens: Sequence[int],
         *,
-        output: Output = "picks",
+        output: str | Sequence[str] = "picks",
         read: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         mask: Tensor | None = None,
@@ -248,13 +246,15 @@ class Session:
         draft_probs: Sequence[Tensor] | None = None,
         acceptance_rule: AcceptanceRule = EXACT,
         hidden: bool | Sequence[int] = False,
+        hidden_layers: Sequence[int] = (),
+        barred: Collection[int] = (),
         uniforms: Uniforms | None = None,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
         Args:
             tokens: ids of the token rows, appended to the cache in order; empty only with slots.
-            output: the form of the result (see `CallResult`).
+            output: the form of the result, or several (see `CallResult`).
             read: token rows to read, ascending; negative counts from the end; default: the last.
             positions: sequence position of each row; by default tokens continue the committed
                 length, and the first slot has the position of the last token.
@@ -264,6 +264,9 @@ class Session:
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
             acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
             hidden: token rows whose last hidden states are returned; True: the read rows.
+            hidden_layers: numbers of layers whose states are returned instead of the last; 0: the
+                embedded rows; -1: the last, after the norm.
+            barred: ids that the read rows never predict.
             uniforms: those that draw and test; None: the sequence's, of position alone.
 
         Raises:
@@ -285,17 +288,12 @@ class Session:
         rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
         rows = rows if num_tokens else ()
         states = rows if hidden is True else tuple(row % num_tokens for row in states)
-        if output in ("acceptance", "block") and len(rows) != len(drafts) + 1:
-            raise ValueError(
-                f"{len(rows)} rows are read to verify {len(drafts)} drafts; "
-                f"read {len(drafts) + 1}: "
-                "the row before the first draft, and the row of every draft"
-            )
-        return Call(
+        outputs = forms(output)
+        call = Call(
             session=self,
             tokens=tuple(tokens),
             read=rows,
-            output=output,
+            output=outputs[0] if len(outputs) == 1 else outputs,
             positions=None if positions is None else tuple(positions),
             mask=mask,
             slots=slots,
@@ -303,8 +301,12 @@ class Session:
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
             hidden=states,
+            hidden_layers=layer_numbers(hidden_layers, self.model),
+            barred=frozenset(barred),
             uniforms=uniforms,
         )
+        demand_readable(call)
+        return call
 
     def draft(
         self,

@@ -84,20 +84,21 @@ class Slots:
     """The slot rows of a call, which follow its token rows and never stay in the cache.
 
     Attributes:
-        adapter: name of the adapter that the slots run through.
+        adapter: name of the adapter that the slots run through (of `vectors`: "", none).
         uniforms: input of each of the S slots, u in [0, 1) or `NO_UNIFORM`.
         sizes: number of slots of each branch, in order; a branch continues the text after a token.
         anchors: the token before each branch.
         read: indices of the slots that are read (0 is the first slot), ascending.
         output: ``argmax``: likeliest tokens; ``draws``: draws from the warped distributions with
             the uniforms of the predicted positions. Both have confidences. ``picks``: the draws
-            alone. ``probs``: the warped distributions, and draws from them.
+            alone. ``probs``: the warped distributions, and draws from them. Or several forms.
         warp: temperature and top-p for the uniforms.
         slot_tokens: token that each slot shows instead of its uniform, or `MASKED`; empty: none.
         confidence: measure of confidence: ``prob``, the prediction's probability; ``margin``, its
             lead over the likeliest other token; ``neg_entropy``, exp(-H), H the entropy in nats. It
             uses the unwarped distribution for ``argmax``, the warped one for ``draws``.
         barred: ids that these slots never predict (`slot_barred` is their mass).
+        vectors: ``[S, E]``, what the model itself reads in place of embedded tokens (or None).
     """
 
     adapter: str
@@ -105,11 +106,12 @@ class Slots:
     sizes: tuple[int, ...]
     anchors: tuple[int, ...]
     read: tuple[int, ...]
-    output: SlotOutput = "argmax"
+    output: str | tuple[str, ...] = "argmax"
     warp: tuple[float, float] = (1.0, 1.0)
     slot_tokens: tuple[int, ...] = ()
     confidence: Confidence = "prob"
     barred: frozenset[int] = frozenset()
+    vectors: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +173,14 @@ class CallResult:
     * probs: `probs`, warped distributions ``[R, V]`` (on the device), and `picks` drawn from them;
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
-    * block: `acceptance`, block verification of `Call.drafts`.
+    * block: `acceptance`, block verification of `Call.drafts`;
+    * entropy: `entropies` in nats, and topk:N: `top_ids`, the N likeliest ids of each row in order,
+      with `top_probs`, both of the distribution before warping (after a law, without barred ids).
 
-    Read slots set `slot_picks` and `slot_confidences`; with ``output="probs"`` their distributions
-    `slot_probs` ``[R, V]`` replace the confidences. `slot_barred` is the mass of barred ids in each
-    slot's unwarped distribution. `hidden` ``[H, D]`` (on device) are the states of `Call.hidden`.
+    `barred` is the mass of barred ids in each row's unwarped distribution. `slots` is the result of
+    the read slots; its picks, confidences, probs and barred are also `slot_picks` and so on.
+    `hidden` ``[H, D]`` (on device) are the states of `Call.hidden`; with `Call.hidden_layers`,
+    ``[H, L, D]``.
 
     A draft call sets `picks` to its drafts, `confidences` to the probability of each (in a tree, of
     its path), `parents` to the index of the draft before each (-1: none) if they form a tree, and
@@ -192,6 +197,11 @@ class CallResult:
     slot_probs: Tensor | None = None
     slot_barred: tuple[float, ...] = ()
     hidden: Tensor | None = None
+    entropies: tuple[float, ...] = ()
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_probs: tuple[tuple[float, ...], ...] = ()
+    barred: tuple[float, ...] = ()
+    slots: CallResult | None = None
     parents: tuple[int, ...] = ()
 
 

@@ -92,6 +92,8 @@ SPECS = [
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'recycle.py'}:Recycle@k1:k=1",
     f"{EXAMPLES / 'sure.py'}:SureLookup",
+    f"{EXAMPLES / 'esp.py'}:Probing",
+    f"{EXAMPLES / 'esp.py'}:Probing@rejection:verify=rejection:k=3",
 ]
 ESSENTIAL = {
     check_steps_concatenate,
@@ -110,11 +112,16 @@ WHOLE = {
     "ptp@pqd:mode=pqd",
     f"{EXAMPLES / 'recycle.py'}:Recycle",
     f"{EXAMPLES / 'sure.py'}:SureLookup",
+    f"{EXAMPLES / 'esp.py'}:Probing",
 }
 
-ON_LLAMA = ("ar", "spec", "ptp", "isd", "mtp", f"{EXAMPLES / 'sure.py'}:SureLookup")
+ON_LLAMA = (
+    *("ar", "spec", "ptp", "isd", "mtp"),
+    f"{EXAMPLES / 'sure.py'}:SureLookup",
+    f"{EXAMPLES / 'esp.py'}:Probing",
+)
 """Decoders that run on a tiny Llama by default: a draft model, slots with uniforms, masks, networks
-that are built from it."""
+that are built from it, vectors."""
 
 
 def slow_unless(fast: bool) -> tuple[pytest.MarkDecorator, ...]:

@@ -8,9 +8,14 @@ import pytest
 import yaml
 
 from bench.cli.listing import lossless
-from decoders.core.checks import check_decoder, check_tokens_ignore_the_memory
+from decoders.core.checks import (
+    check_decoder,
+    check_real_tensors,
+    check_tokens_ignore_the_memory,
+    equality_checks,
+)
 from decoders.core.decoder import Decoder
-from decoders.core.engine.scheduler import Scheduler
+from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import tables
 from decoders.core.types import Generation, Sampling
@@ -72,6 +77,24 @@ def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path
     assert isinstance(first, Generation)
     assert isinstance(second, Generation)
     assert len(second.steps) < len(first.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_lossless"), [("Recycling", True), ("NoEcho", False), ("ByState", True)]
+)
+def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
+    name: str, is_lossless: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "shown.py"
+    texts = blocks("docs/adding-a-decoder.md", "python")
+    (source,) = (s for s in texts if f"class {name}(" in s)
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    assert decoder.lossless == decoder.coupled == is_lossless
+    for check in (*equality_checks(decoder), check_real_tensors):
+        check(decoder)
+    answer = generate(decoder, [1, 2, 3, 1, 2], Sampling(max_new_tokens=40), tables(decoder))
+    assert (sum(step.accepted for step in answer.steps) > 0) == is_lossless
 
 
 def test_the_quickstart_sets_up_as_the_readme_does() -> None:

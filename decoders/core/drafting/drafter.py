@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def states(self) -> Tensor:
-        """Hidden states ``[N, D]`` that predicted the text's last N tokens, if requested."""
+        """Hidden states ``[N, D]`` that predicted the text's last N tokens, if `hidden`."""
         hidden = self.result.hidden
         assert hidden is not None
         return (
@@ -106,12 +106,15 @@ class Drafter:
 
     Attributes:
         hidden: number of the prompt's last hidden states that the drafter needs. Above 0, every
-            verdict has `Verdict.states`.
+            verdict has `Verdict.states`, those after `hidden_layers` if there are any.
+        outputs: forms in which verifying calls are read for the drafter, besides the rule's.
         branches: trees may branch; if false, every call verifies a chain.
         judges_prompt: draw the first token by the verification rule, not as AR does.
     """
 
     hidden: int = 0
+    hidden_layers: Sequence[int] = ()
+    outputs: str | Sequence[str] = ()
     branches: bool = False
     judges_prompt: bool = False
 

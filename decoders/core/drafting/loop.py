@@ -16,6 +16,7 @@ from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Turn
 from decoders.core.model import Call
+from decoders.core.outputs import forms
 from decoders.core.types import Emit
 
 _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
@@ -95,18 +96,19 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
 
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
-    prompt, sampling, arguments = request.prompt_ids, request.sampling, dict[str, Any]()
+    prompt, arguments, output = request.prompt_ids, dict[str, Any](), forms("picks")
     if text.output or drafter.judges_prompt:
-        arguments["output"] = rule.output(sampling, branches=drafter.branches)
+        output = forms(rule.output(request.sampling, branches=drafter.branches))
         arguments["uniforms"] = text.uniforms
-    arguments["hidden"] = drafter.hidden > 0
+    arguments["output"] = (*output, *forms(drafter.outputs))
+    arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
     if not text.output:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
     else:
         arguments["read"] = range(len(tree)) if tree.read is None else tree.read
         if drafter.branches:
             arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
-        if not drafter.branches or arguments["output"] == "block":
+        if not drafter.branches or "block" in output:
             arguments |= {"drafts": tree.chain_drafts, "draft_probs": tree.chain_probs}
             arguments["acceptance_rule"] = rule.acceptance_rule
     extra = dict(drafter.carry(text, tree))

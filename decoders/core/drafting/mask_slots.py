@@ -1,4 +1,4 @@
-"""Slots that carry a mask, or a token that is not final, for naive NAR and I-DLM.
+"""Slots that carry a mask, a token that is not final (for naive NAR and I-DLM), or a vector.
 
 A slot has the position of the token that it masks, and predicts the token after it. The last token
 row therefore predicts the token that the first slot masks:
@@ -12,11 +12,15 @@ Source: the shifted masks of I-DLM (arXiv 2604.11035).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.model import Call, Session
-from decoders.core.types import MASKED, NO_UNIFORM, Confidence, SlotOutput, Slots
+from decoders.core.types import MASKED, NO_UNIFORM, Confidence, Slots
 
 
 def mask_slots(
@@ -24,7 +28,7 @@ def mask_slots(
     slot_tokens: Sequence[int],
     *,
     anchors: Sequence[int],
-    output: SlotOutput,
+    output: str | Sequence[str],
     sizes: Sequence[int] | None = None,
     read: int | None = None,
     confidence: Confidence = "prob",
@@ -44,11 +48,18 @@ def mask_slots(
         sizes=(len(slot_tokens),) if sizes is None else tuple(sizes),
         anchors=tuple(anchors),
         read=tuple(range(count)),
-        output=output,
+        output=output if isinstance(output, str) else tuple(output),
         slot_tokens=tuple(slot_tokens) if any(token != MASKED for token in slot_tokens) else (),
         confidence=confidence,
         barred=barred,
     )
+
+
+def vector_slots(vectors: Tensor, **options: Any) -> Slots | None:
+    """Make slots that the model reads as `vectors` ``[S, E]``, with options of `mask_slots`."""
+    options = {"anchors": (), "output": "argmax"} | options
+    slots = mask_slots("", [MASKED] * len(vectors), **options)
+    return None if slots is None else dataclasses.replace(slots, vectors=vectors)
 
 
 def branch_positions(

@@ -70,8 +70,8 @@ class Rule:
         del sampling
         return False
 
-    def output(self, sampling: Sampling, *, branches: bool) -> Output:
-        """Return the output form of the verifying call's rows."""
+    def output(self, sampling: Sampling, *, branches: bool) -> Output | Sequence[str]:
+        """Return the output form, or forms, of the verifying call's rows."""
         del branches
         return "probs" if self.draws(sampling) else "picks"
 

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from decoders.core.block_verification import verify_block
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.model import Call
+from decoders.core.outputs import forms
 from decoders.core.sampling import (
     MAX_VALUES,
     Stream,
@@ -25,7 +26,7 @@ from decoders.core.sampling import (
     verify_rejection,
     warp,
 )
-from decoders.core.types import EXACT, Acceptance, CallResult, Sampling
+from decoders.core.types import EXACT, Acceptance, Sampling
 from decoders.core.upload import upload
 
 
@@ -42,9 +43,7 @@ def read_acceptances(
     if max_drafts == 0:  # no drafts anywhere: only bonus tokens
         uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-        return picks, lambda values: [
-            CallResult(acceptance=Acceptance(0, int(token))) for token in values
-        ]
+        return picks, lambda values: [{"acceptance": Acceptance(0, int(token))} for token in values]
     num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts = [0, *itertools.accumulate(sizes)]
     parts = [
@@ -58,7 +57,7 @@ def read_acceptances(
         for first in range(0, len(sizes), num)
     ]
     return torch.cat(parts), lambda values: [
-        CallResult(acceptance=_acceptance(values[start : start + 2 + 2 * max_drafts], count))
+        {"acceptance": _acceptance(values[start : start + 2 + 2 * max_drafts], count)}
         for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
     ]
 
@@ -81,7 +80,7 @@ def _verified(
     target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
     proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
     draft_distribution = _pad_rows(proposed, max_drafts)
-    is_block = readouts[0].output == "block"
+    is_block = "block" in forms(readouts[0].output)
     accepted, tokens = (verify_block if is_block else verify_rejection)(
         target_distribution,
         draft_distribution,

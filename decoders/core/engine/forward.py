@@ -91,6 +91,7 @@ def _feed_head(call: Call) -> Call:
             slots=None,
             mask=None,
             hidden=(),
+            hidden_layers=(),
         )
         call.session.model.forward([head])
         fed += PREFILL_CHUNK

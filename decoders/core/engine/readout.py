@@ -9,82 +9,53 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
+from decoders.core.engine.forms import READERS, bar, fields, split_rows
 from decoders.core.engine.law import lawful_parts
-from decoders.core.engine.reads import Read, Readout, Readouts
+from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
+from decoders.core.outputs import forms
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
 from decoders.core.upload import upload
-
-T = TypeVar("T")
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
     """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
     if sampling.law is not None:
-        logits = torch.cat(lawful_parts(_split_rows(logits, readouts), readouts, sampling))
-    if any(_barred(readout) for readout in readouts):
-        return _read_barred(logits, readouts, sampling)
-    return _read_forms(logits, readouts, sampling)
-
-
-def _barred(readout: Readout) -> frozenset[int]:
-    slots = readout.call.slots
-    return slots.barred if slots is not None and readout.slots else frozenset()
-
-
-def _read_barred(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Set the logits of barred ids to -inf, and report the ids' mass."""
-    masses: dict[int, tuple[float, ...]] = {}
-    parts = list(_split_rows(logits, readouts))
-    for number, readout in enumerate(readouts):
-        if barred := _barred(readout):
-            ids = upload(sorted(barred), logits.device)
-            mass = torch.softmax(parts[number], -1)[:, ids].sum(-1)
-            masses[number] = tuple(mass.tolist())
-            parts[number] = parts[number].index_fill(-1, ids, float("-inf"))
-    results = _read_forms(torch.cat(parts), readouts, sampling)
-    return [
-        dataclasses.replace(result, slot_barred=masses[number]) if number in masses else result
-        for number, result in enumerate(results)
-    ]
-
-
-def _read_forms(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Read all forms, on a GPU again if top-p made rows NaN (`nucleus`)."""
+        logits = torch.cat(lawful_parts(split_rows(logits, readouts), readouts, sampling))
+    logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
-    results = _read_at_once(logits, readouts, sampling, sync)
-    if sync or not any(_is_open(result, logits.shape[-1]) for result in results):
-        return results
-    return _read_at_once(logits, readouts, sampling, True)
+    read = _read_at_once(logits, readouts, sampling, masses, sync)
+    if sync or not any(_is_open(result, logits.shape[-1]) for result in read):
+        return read
+    return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
 
 def _read_at_once(
-    logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
+    logits: Tensor, readouts: Readouts, sampling: Sampling, masses: Sequence[Member], sync: bool
 ) -> Sequence[CallResult]:
-    """Read all forms, and copy their numbers to the host at once."""
-    forms = sorted({readout.output for readout in readouts})
-    members = [[i for i, each in enumerate(readouts) if each.output == form] for form in forms]
-    rows = [logits]
-    if len(forms) > 1:
-        parts = _split_rows(logits, readouts)
-        rows = [torch.cat(p) if p[1:] else p[0] for p in ([parts[i] for i in g] for g in members)]
-    reads = [
-        _READERS[form](form_logits, [readouts[i] for i in group], sampling, sync)
-        for form, form_logits, group in zip(forms, rows, members, strict=True)
-    ]
-    numbers = [values.flatten() for values, _ in reads]
+    """Read all forms, and copy their numbers to the host at once, with those of `masses`."""
+    kinds = sorted({form for readout in readouts for form in forms(readout.output)})
+    parts = split_rows(logits, readouts) if len(kinds) > 1 else ()
+    reads: list[Member] = [*masses]
+    for form in kinds:
+        group = [i for i, each in enumerate(readouts) if form in forms(each.output)]
+        some = [parts[i] for i in group] if len(group) < len(readouts) else [logits]
+        rows = torch.cat(some) if some[1:] else some[0]
+        read, some_readouts = _READERS[form.partition(":")[0]], [readouts[i] for i in group]
+        reads.append((group, read(rows, some_readouts, sampling, sync)))
+    numbers = [values.flatten() for _, (values, _) in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
     left = iter(flat.tolist() if len(flat) else ())
-    results: dict[int, CallResult] = {}
-    for (_, results_of), group, each in zip(reads, members, numbers, strict=True):
-        results.update(zip(group, results_of([*itertools.islice(left, len(each))]), strict=True))
-    return [results[i] for i in range(len(readouts))]
+    results: list[Fields] = [{} for _ in readouts]
+    for (group, (_, finish)), each in zip(reads, numbers, strict=True):
+        for i, new in zip(group, finish([*itertools.islice(left, len(each))]), strict=True):
+            results[i] |= new
+    return [CallResult(**result) for result in results]
 
 
 def _is_open(result: CallResult, vocab_size: int) -> bool:
@@ -99,7 +70,8 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
         slot_picks=slots.picks,
         slot_confidences=slots.confidences,
         slot_probs=slots.probs,
-        slot_barred=slots.slot_barred,
+        slot_barred=slots.barred,
+        slots=slots,
     )
 
 
@@ -113,6 +85,8 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
     if any(token >= vocab_size for token in (*result.picks, *result.slot_picks)):
         return True
     sure = sum(result.confidences) + sum(result.slot_confidences)
+    for each in (result, result.slots or result):
+        sure += sum(each.entropies) + sum(map(sum, each.top_probs))
     return sure != sure
 
 
@@ -131,9 +105,7 @@ def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
     else:  # in parts, because no distribution is kept
         uniforms = _uniforms(readouts, logits.device)
         picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-    return picks, lambda values: [
-        CallResult(picks=part) for part in _split([*map(int, values)], readouts)
-    ]
+    return picks, lambda values: fields(readouts, picks=map(int, values))
 
 
 def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
@@ -154,16 +126,10 @@ def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) 
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
     confidences = rate_confidence(distribution, indices, kinds.pop())
-
-    def results(values: list[float]) -> list[CallResult]:
-        picks = _split([*map(int, values[: len(tokens)])], readouts)
-        sure = _split(values[len(tokens) :], readouts)
-        return [
-            CallResult(picks=tokens_of, confidences=confidences_of)
-            for tokens_of, confidences_of in zip(picks, sure, strict=True)
-        ]
-
-    return torch.stack((tokens.double(), confidences.double())), results
+    num = len(tokens)
+    return torch.stack((tokens.double(), confidences.double())), lambda values: fields(
+        readouts, picks=map(int, values[:num]), confidences=values[num:]
+    )
 
 
 def _confidence(readout: Readout) -> Confidence:
@@ -184,26 +150,11 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda values: [
-        CallResult(picks=part, probs=probs)
-        for part, probs in zip(
-            _split([*map(int, values)], readouts), _split_rows(distribution, readouts), strict=True
-        )
-    ]
+    return picks, lambda values: fields(readouts, picks=map(int, values), probs=distribution)
 
 
 def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
-    parts = _split_rows(logits, readouts)
-    return logits.new_empty(0), lambda _: [CallResult(logits=part) for part in parts]
-
-
-def _split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
-    return torch.split(rows, [len(readout.outputs) for readout in readouts])
-
-
-def _split(values: Sequence[T], readouts: Readouts) -> list[tuple[T, ...]]:
-    left = iter(values)
-    return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
+    return logits.new_empty(0), lambda _: fields(readouts, logits=logits)
 
 
 _READERS = {
@@ -214,4 +165,5 @@ _READERS = {
     "logits": _read_logits,
     "acceptance": read_acceptances,
     "block": read_acceptances,
+    **READERS,
 }

@@ -7,27 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from decoders.core.model import Call
 from decoders.core.sampling import Uniforms
-from decoders.core.types import CallResult, Output, SlotOutput
 
-Read = tuple[Tensor, Callable[[list[float]], list[CallResult]]]
-"""Numbers on the device, and a function that makes results, in order, from them on the host."""
+Fields = dict[str, Any]
+"""Fields of a `CallResult` by name."""
+Read = tuple[Tensor, Callable[[list[float]], list[Fields]]]
+"""Numbers on the device, and a function that makes fields, in order, from them on the host."""
+Member = tuple[list[int], Read]
+"""The numbers of the readouts that a read covers, and the read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Rows of one call that are read in one output form: its tokens or, if `slots`, its slots.
+    """Rows of one call that are read: its tokens or, if `slots`, its slots.
 
     `outputs` are the output positions that the rows predict (negative inside the prompt).
     """
 
     call: Call
     uniforms: Uniforms
-    output: Output | SlotOutput
+    output: str | tuple[str, ...]
     outputs: Sequence[int]
     slots: bool = False
 

@@ -166,6 +166,7 @@ def forward(
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
+    states: dict[int, Tensor | None] | None = None,
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
 
@@ -177,22 +178,26 @@ def forward(
         cache: keys and values of what came before; it takes those of the rows.
         gate: the adapter that slots run through.
         late: slots that enter above the first layer; a lone call's leave lower layers out.
+        states: set to the outputs of the layers that it names, counted from 1 and without a norm.
     """
+
+    def run(numbers: range, rows: Tensor, *beside: Any) -> Tensor:
+        for number in numbers:
+            rows = _layer(weights, number, rows, cache, *beside)
+            if states and number + 1 in states:
+                states[number + 1] = rows
+        return rows
+
     turn = tuple(part[:, None] for part in weights.turn(rows, positions))
     below = range(0 if late is None else late.layer)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
         cache.only(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
-        for number in below:
-            hidden = _layer(weights, number, hidden, cache, lower, turned, None)
-        rows = late.joined(hidden, rows.shape[1])
+        rows = late.joined(run(below, hidden, lower, turned, None), rows.shape[1])
         cache.only(None)
     elif late is not None:
-        for number in below:
-            rows = _layer(weights, number, rows, cache, masks, turn, gate)
-        rows = late.replaced(rows)
-    for number in range(len(below), len(weights.layers)):
-        rows = _layer(weights, number, rows, cache, masks, turn, gate)
+        rows = late.replaced(run(below, rows, masks, turn, gate))
+    rows = run(range(len(below), len(weights.layers)), rows, masks, turn, gate)
     return norm(rows, weights.norm, weights.epsilon)
 
 

@@ -97,6 +97,7 @@ class HFModel(Model):
         weights = llama.join_weights(module) if in_place else None
         used = backend if compile else None
         self._runner = ModuleRunner(module, self.architecture, weights, used)
+        self.num_layers = self._runner.num_layers
         self._reset()
 
     def _reset(self) -> None:
@@ -368,11 +369,12 @@ class HFModel(Model):
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
         for call in calls:
-            states = None
+            states, layers = None, call.hidden_layers or (self.num_layers,)
             if call.hidden:
-                if hidden is None:
+                if not hidden.keys() >= {*layers}:
                     raise ValueError(self._no_hidden)
-                states = hidden[first : first + len(call.hidden)]
+                each = [hidden[layer][first : first + len(call.hidden)] for layer in layers]
+                states = torch.stack(each, 1) if call.hidden_layers else each[0]
                 first += len(call.hidden)
             call.session.committed(call, states)
         self.num_forwards += 1

@@ -31,6 +31,9 @@ from decoders.core.model import Call
 from decoders.core.products import product
 from decoders.core.upload import upload
 
+Results = tuple[Tensor, dict[int, Tensor]]
+"""Float32 logits ``[R, V]``, and states ``[H, D]`` of `hidden` rows by the number of the layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -68,6 +71,8 @@ class ModuleRunner:
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
+        self.num_layers = int(module.config.get_text_config().num_hidden_layers)
+        self._lower: dict[int, Tensor | None] = {}
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._gated: GatedModule | None = None
         self._late_slots = LateSlotHooks(module)
@@ -110,11 +115,13 @@ class ModuleRunner:
         if self.graphs is not None:
             self.graphs.drop(name)
 
-    def run(self, layout: Layout, calls: Sequence[Call]) -> tuple[Tensor, Tensor | None]:
-        """Run calls in one pass and return float32 logits ``[R, V]`` and `hidden` rows' states."""
+    def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
+        """Run calls in one pass, uncompiled if they return states of layers below the last."""
+        lower = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
+        self._lower = dict.fromkeys(lower)
         if self.tile is not None:
             return self._run_tiled(layout, calls, self.tile)
-        graphs = self.graphs if self.compiling else None
+        graphs = self.graphs if self.compiling and not any(lower) else None
         num_rows = max(call.num_rows for call in calls)
         if graphs is not None and graphs.serve(num_rows, len(calls)):
             return self._run_graph(layout.framed(calls), graphs)
@@ -122,21 +129,28 @@ class ModuleRunner:
             return self._run_eager(layout, layout.lone(calls[0]))
         return self._run_eager(layout, layout.merged(calls))
 
-    def _run_eager(self, layout: Layout, rows: Pass) -> tuple[Tensor, Tensor | None]:
+    def _run_eager(self, layout: Layout, rows: Pass) -> Results:
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         name, inputs = self._slots(rows, bucketed=None)
         if not self._reads_hidden:
-            return self._logits_of_columns(name, inputs, rows, layout), None
+            return self._logits_of_columns(name, inputs, rows, layout), self._hidden(rows)
         out = self._states(name, inputs, rows.masks, layout.store)
         logits = self.head(self._select(out, rows.read)).to(self._device)
-        return logits.float(), self._select(out, rows.hidden)
+        return logits.float(), self._hidden(rows, out)
 
-    def _run_graph(self, rows: Pass, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+    def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
+        if 0 in self._lower:
+            self._lower[0] = self.tokens(rows.ids)
+        pairs = [(n, s.flatten(0, 1)) for n, s in self._lower.items() if s is not None]
+        pairs += [(self.num_layers, each) for each in last]
+        self._lower = {}
+        return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+
+    def _run_graph(self, rows: Pass, graphs: Graphs) -> Results:
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
         outputs = graphs(*self._inputs(rows, graphs))
         logits, *out = outputs
-        states = self._select(out[0], rows.hidden) if out else None
-        return logits[: len(rows.read or ())], states
+        return logits[: len(rows.read or ())], self._hidden(rows, *out)
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
@@ -156,6 +170,15 @@ class ModuleRunner:
         assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
         name = names.pop()
         embedded = self.tokens(rows.ids)
+        if not name:  # vectors
+            for first, call in zip(rows.firsts, rows.calls, strict=True):
+                if call.slots is not None and call.slots.vectors is not None:
+                    place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]
+                    if place.shape != call.slots.vectors.shape:
+                        shapes = (list(each.shape) for each in (call.slots.vectors, place))
+                        raise ValueError("vectors are {}; this model reads {}".format(*shapes))
+                    place.copy_(call.slots.vectors)
+            return None, {**inputs, "embeds": embedded}
         slots = self.adapters[name].inputs(rows.calls, rows.firsts, embedded, bucketed=bucketed)
         return name, inputs | slots
 
@@ -195,7 +218,7 @@ class ModuleRunner:
 
         Args:
             name: the adapter of the slots, or None.
-            inputs: `ids`, or what `AttachedAdapter.inputs` returns; and `positions`.
+            inputs: `ids`, `embeds`, or what `AttachedAdapter.inputs` returns; and `positions`.
             masks: additive masks, one for all layers or by kind of layer.
             cache: keys and values, which the pass reads and writes.
             options: further arguments of the module.
@@ -204,11 +227,13 @@ class ModuleRunner:
         late = adapter.late(inputs) if adapter is not None else None
         if self.weights is not None:
             gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
-            rows = self.tokens(inputs["ids"]) if adapter is None else inputs["embeds"]
-            positions = inputs["positions"]
-            out = llama.forward(self.weights, rows, positions, masks, cache, gate=gate, late=late)
-            return out.flatten(0, 1)
-        kind = "input_ids" if adapter is None else "inputs_embeds"
+            extra: Any = {"gate": gate, "late": late, "states": self._lower}
+            fed = inputs["positions"], masks, cache
+            embeds = inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
+            return llama.forward(self.weights, embeds, *fed, **extra).flatten(0, 1)
+        kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
+        if any(self._lower):
+            options["output_hidden_states"] = True
         active: Any = nullcontext()
         if adapter is not None:
             active = self._gate().gated(adapter.deltas, inputs["gate"])
@@ -216,7 +241,7 @@ class ModuleRunner:
             self._late_slots.running = late
             with active:
                 out = self._body(
-                    **{kind: inputs["ids" if adapter is None else "embeds"]},
+                    **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
                     **options,
                     position_ids=inputs["positions"],
                     attention_mask=masks,
@@ -225,6 +250,7 @@ class ModuleRunner:
                 )
         finally:
             self._late_slots.running = None
+        self._lower.update((n, out.hidden_states[n]) for n in self._lower if n)
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return states.to(self._device).flatten(0, 1)  # a copy only on several devices
 
@@ -241,9 +267,7 @@ class ModuleRunner:
         text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
         return text, collect_tensors(used)
 
-    def _run_tiled(
-        self, layout: Layout, calls: Sequence[Call], tile: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def _run_tiled(self, layout: Layout, calls: Sequence[Call], tile: int) -> Results:
         rows = layout.tiled(calls, tile)
         assert rows.packed is not None
         assert rows.read is not None

@@ -44,7 +44,8 @@ class Scripted:
         tests = zip(range(len(drafts)), readout.outputs, strict=False)
         accepted = sum(1 for _ in takewhile(lambda test: self._stands(readout, *test), tests))
         if result.acceptance is not None:
-            return CallResult(acceptance=Acceptance(accepted, result.acceptance.token))
+            acceptance = Acceptance(accepted, result.acceptance.token)
+            return dataclasses.replace(result, acceptance=acceptance)
         after = result.picks[accepted]
         if after in drafts[accepted : accepted + 1]:  # it would be accepted
             after = (after + 1) % vocab_size

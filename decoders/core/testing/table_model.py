@@ -5,6 +5,8 @@ enumerated. Prefix, positions, masks, slots, `truncate` and `select_rows` work a
 transformer. An adapter is a parallel student that errs in a given share of its predictions; slots
 without a uniform take the likeliest tokens. The hidden state ``[R, D]`` is artificial: the last
 `order` tokens as numbers after fillers of -1, from which heads and draft layers read the context.
+That of a lower layer n has the last n + 1 tokens; at layer 0 it is the token's embedding. A vector
+``[D]`` acts as the token nearest to its last number.
 
 Letters: V vocabulary, N rows of a call.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +31,8 @@ from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, CallResult, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
-_WIDTH = 8
-"""Least width D of hidden states."""
+_WIDTH, _NUM_LAYERS = 8, 3
+"""Least width D of hidden states, and number of layers."""
 
 
 class TableModel(Model):
@@ -61,7 +64,7 @@ class TableModel(Model):
     ) -> None:
         """See the class."""
         super().__init__()
-        self.vocab_size = vocab_size
+        self.vocab_size, self.num_layers = vocab_size, _NUM_LAYERS
         self.max_length = max_length
         self.device = torch.device("cpu")
         self.num_forwards = 0
@@ -149,7 +152,10 @@ class TableModel(Model):
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
 
     def _run(self, call: Call) -> list[Tensor]:
-        session = call.session
+        session, slots = call.session, call.slots
+        if slots is not None and slots.vectors is not None:
+            numbers = slots.vectors[:, -1].round().long().clamp(0, self.vocab_size - 1).tolist()
+            call = replace(call, slots=replace(slots, slot_tokens=tuple(numbers)))
         cache = self._tokens[session.row]
         del cache[session.length :]
         rows = _CallRows(call, cache)
@@ -159,11 +165,16 @@ class TableModel(Model):
             logits += [self._predict(call.slots, slot, rows) for slot in call.slots.read]
         before = [rows.context(row) for row in call.hidden]
         cache.extend(rows.fed)
-        session.committed(call, self._hidden(before) if before else None)
+        states = self._hidden(before) if before else None
+        if call.hidden_layers:
+            orders = [n + 1 if n < _NUM_LAYERS else None for n in call.hidden_layers]
+            states = torch.stack([self._hidden(before, order) for order in orders], 1)
+        session.committed(call, states)
         return logits
 
-    def _hidden(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        seen = [list(context)[max(0, len(context) - self._order) :] for context in contexts]
+    def _hidden(self, contexts: Sequence[Sequence[int]], order: int | None = None) -> Tensor:
+        order = self._order if order is None else order
+        seen = [list(context)[max(0, len(context) - order) :] for context in contexts]
         width = max(_WIDTH, self._order)
         rows = [[-1] * (width - len(tokens)) + tokens for tokens in seen]
         return torch.tensor(rows, dtype=torch.float32)
@@ -248,6 +259,8 @@ class TableModel(Model):
 
     def _predict(self, slots: Slots, slot: int, rows: _CallRows) -> Tensor:
         context = rows.context(len(rows.fed) + slot)
+        if slots.vectors is not None:
+            return self.logits([*context, *(token for _, token in rows.slot_inputs(slot))])
         if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before
             ends = itertools.accumulate(slots.sizes)
             branch = next(m for m, end in enumerate(ends) if slot < end)

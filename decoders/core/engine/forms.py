@@ -1,0 +1,79 @@
+"""Read entropies and likeliest tokens of rows, and bar ids from them.
+
+All three concern distributions before temperature, top-k and top-p, and after a law of the logits.
+Letters: R rows read, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.core.engine.reads import Fields, Member, Read, Readouts
+from decoders.core.outputs import forms
+from decoders.core.types import Sampling
+from decoders.core.upload import upload
+
+
+def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
+    """Split ``[sum R, …]`` by readout."""
+    return torch.split(rows, [len(readout.outputs) for readout in readouts])
+
+
+def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
+    """Return the readouts' parts of columns, R values or rows, as fields of results."""
+
+    def parts(column: Any) -> Sequence[Any]:
+        if isinstance(column, Tensor):
+            return split_rows(column, readouts)
+        left = iter(column)
+        return [tuple(itertools.islice(left, len(readout.outputs))) for readout in readouts]
+
+    rows = zip(*map(parts, columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
+    probs = torch.softmax(logits, -1)
+    entropies = -torch.xlogy(probs, probs).sum(-1)
+    return entropies, lambda values: fields(readouts, entropies=values)
+
+
+def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
+    (form,) = (each for each in forms(readouts[0].output) if each.startswith("topk:"))
+    probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
+    count, num = ids.shape
+
+    def read(values: list[float]) -> list[Fields]:
+        rows = [tuple(values[i : i + num]) for i in range(0, len(values), num)]
+        tokens = [tuple(map(int, row)) for row in rows[:count]]
+        return fields(readouts, top_ids=tokens, top_probs=rows[count:])
+
+    return torch.stack((ids.double(), probs.double())), read
+
+
+READERS = {"entropy": _read_entropies, "topk": _read_top}
+
+
+def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
+    """Return logits that are -inf for barred ids, and these ids' mass as a further read, if any.
+
+    A row becomes NaN, and its answer an error, if nothing else was possible in it.
+    """
+    ids_of = [r.call.slots.barred if r.slots and r.call.slots else r.call.barred for r in readouts]
+    barring = [number for number, ids in enumerate(ids_of) if ids]
+    if not barring:
+        return logits, []
+    parts, masses = list(split_rows(logits, readouts)), list[Tensor]()
+    for number in barring:
+        ids, part = upload(sorted(ids_of[number]), logits.device), parts[number]
+        masses.append(torch.softmax(part, -1)[:, ids].sum(-1))
+        part = part.index_fill(-1, ids, -torch.inf)
+        parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
+    members = [readouts[number] for number in barring]
+    read = torch.cat(masses), lambda values: fields(members, barred=values)
+    return torch.cat(parts), [(barring, read)]

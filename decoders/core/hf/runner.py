@@ -127,7 +127,7 @@ class ModuleRunner:
         name, inputs = self._slots(rows, bucketed=None)
         if not self._reads_hidden:
             return self._logits_of_columns(name, inputs, rows, layout), None
-        out = self._states(name, inputs, rows.masks, layout.store)
+        out = self._states(name, inputs, rows.masks, rows.cache)
         logits = self.head(self._select(out, rows.read)).to(self._device)
         return logits.float(), self._select(out, rows.hidden)
 
@@ -260,7 +260,7 @@ class ModuleRunner:
         read = range(width) if rows.read is None else rows.read
         columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
-        out = self._states(name, inputs, rows.masks, layout.store, logits_to_keep=kept)
+        out = self._states(name, inputs, rows.masks, rows.cache, logits_to_keep=kept)
         index = {column: number for number, column in enumerate(columns)}
         flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float()

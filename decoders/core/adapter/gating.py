@@ -180,19 +180,6 @@ def join(layers: Sequence[nn.Module]) -> Tensor:
     return joined.t()
 
 
-@contextmanager
-def _watch(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call ``note(index, x)`` whenever layer `index` is fed x."""
-
-    def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _module, args: note(index, args[0])
-
-    with ExitStack() as hooks:
-        for index, layer in enumerate(layers):
-            hooks.enter_context(layer.register_forward_pre_hook(hook(index)))
-        yield
-
-
 @torch.no_grad()
 def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     """Return the first layer whose input ``[…, in]`` has other rows than a call's tokens.
@@ -201,14 +188,19 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     """
     strange: list[str] = []
 
-    def note(index: int, x: Tensor) -> None:
-        if x.numel() // x.shape[-1] != _ROWS:
-            strange.append(names[index])
+    def watch(name: str) -> Any:
+        def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if args[0].numel() // args[0].shape[-1] != _ROWS:
+                strange.append(name)
+
+        return module.get_submodule(name).register_forward_pre_hook(hook)
 
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    with _watch([module.get_submodule(name) for name in names], note):
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(watch(name))
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None
 

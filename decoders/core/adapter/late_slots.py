@@ -7,7 +7,8 @@ Letters: N rows of a call, P of them tokens, S slots, T cache entries read, D hi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,6 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
-
-_PARTS = ("rows", "before", "number", "embedded", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,11 @@ class LateSlots:
 
     @classmethod
     def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
-        """Restore late slots from `tensors`."""
-        parts: dict[str, Any] = {part: tensors.get(f"late.{part}") for part in _PARTS}
+        """Take the fields from tensors named ``late.FIELD``."""
+        parts: dict[str, Any] = {
+            name[5:]: each for name, each in tensors.items() if name.startswith("late.")
+        }
         return cls(adapter, **parts)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name."""
-        parts = {f"late.{part}": getattr(self, part) for part in _PARTS}
-        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def layer(self) -> int:
@@ -69,26 +64,15 @@ class LateSlots:
         return flat.index_copy(0, self.rows, self.entering(hidden)).view(hidden.shape)
 
 
-class LateSlotHooks:
-    """Hooks that insert the late slots of the running call into transformers' modules."""
+@contextmanager
+def entering(module: Any, late: LateSlots | None) -> Iterator[None]:
+    """Let late slots enter transformers' modules inside the context, at their layer."""
+    if late is None:
+        yield
+        return
 
-    def __init__(self, module: Any) -> None:
-        """Add no hook before `open`."""
-        self._module = module
-        self._open_layers: set[int] = set()
-        self.running: LateSlots | None = None
+    def enter(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (late.replaced(args[0]), *args[1:])
 
-    def open(self, layer: int) -> None:
-        """Let slots enter at a decoder layer from now on (0: with the tokens)."""
-        if layer and layer not in self._open_layers:
-            decoder_layers(self._module)[layer].register_forward_pre_hook(self._at(layer))
-            self._open_layers.add(layer)
-
-    def _at(self, layer: int) -> Any:
-        def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            late = self.running
-            if late is None or late.layer != layer:
-                return None
-            return (late.replaced(args[0]), *args[1:])
-
-        return hook
+    with decoder_layers(module)[late.layer].register_forward_pre_hook(enter):
+        yield

@@ -70,7 +70,7 @@ class AttachedAdapter:
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
         inputs = {"embeds": embedded, "gate": upload(gate, self._device)}
         if self.config.enter:
-            inputs |= self._late_slots(calls, firsts, embedded, bucketed).tensors
+            inputs |= self._late_slots(calls, firsts, embedded, bucketed)
         return inputs
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
@@ -79,10 +79,8 @@ class AttachedAdapter:
 
     def _late_slots(
         self, calls: Sequence[Call], firsts: Sequence[int], inputs: Tensor, bucketed: bool | None
-    ) -> LateSlots:
-        rows: list[int] = []
-        before: list[int] = []
-        number: list[int] = []
+    ) -> dict[str, Tensor]:
+        rows, before, number = list[int](), list[int](), list[int]()
         for begin, call in zip(firsts, calls, strict=True):
             if call.slots is None:
                 continue
@@ -97,22 +95,18 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        tokens = None
+        missing = 0 if bucketed is None else graph_size(len(rows), bucketed) - len(rows)
+        numbers = {"rows": rows, "before": before, "number": number}
+        late = {
+            f"late.{name}": self._indices(each + each[-1:] * missing)
+            for name, each in numbers.items()
+        }
+        late["late.embedded"] = inputs.flatten(0, 1).index_select(0, late["late.rows"])
         if len(calls) == 1 and not bucketed:
             num_tokens = len(calls[0].tokens)
             repeated = [0] * (num_tokens == 1 and bucketed is not None)  # 1 needs another graph
-            tokens = self._indices([*range(num_tokens), *repeated])
-        if bucketed is not None:
-            missing = graph_size(len(rows), bucketed) - len(rows)
-            rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
-        return LateSlots(
-            adapter=self.module,
-            rows=self._indices(rows),
-            before=self._indices(before),
-            number=self._indices(number),
-            embedded=inputs.flatten(0, 1).index_select(0, self._indices(rows)),
-            tokens=tokens,
-        )
+            late["late.tokens"] = self._indices([*range(num_tokens), *repeated])
+        return late
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         if len(parts) == 1:

@@ -79,19 +79,23 @@ class Graphs:
         facts: Facts,
         *,
         device: torch.device,
-        backend: Backend = "inductor",
+        backend: Backend | None = "inductor",
     ) -> None:
-        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes)."""
+        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes).
+
+        Without a `backend` no call runs as a graph.
+        """
         self._function, self._facts = function, facts
         self.backend = backend
         self._on_gpu = device.type == "cuda"
-        self.fixed = self._on_gpu or backend == "eager"
+        self.fixed = backend == "eager" or (self._on_gpu and backend is not None)
         self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        return num_rows <= (COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS)
+        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
+        return self.backend is not None and num_rows <= limit
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run the graph for a name and these shapes.

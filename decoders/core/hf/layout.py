@@ -59,6 +59,7 @@ class Layout:
         """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
+        self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(
@@ -94,6 +95,14 @@ class Layout:
             return True
         reach = call.session.length + call.num_rows
         return call.positions is None and reach <= self.window
+
+    def plain(self, calls: Sequence[Call]) -> Pass:
+        """Lay calls out for a pass without a graph."""
+        if self._tile is not None:
+            return self.tiled(calls, self._tile)
+        if len(calls) == 1 and self.fits_views(calls[0]):
+            return self.lone(calls[0])
+        return self.merged(calls)
 
     def lone(self, call: Call) -> Pass:
         """Lay one call out on views of the cache, with a mask only if one is needed."""

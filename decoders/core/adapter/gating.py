@@ -28,11 +28,6 @@ class Layer:
     weight: Tensor
     bias: Tensor | None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(in, out)."""
-        return self.weight.shape[0], self.weight.shape[1]
-
 
 def text_model(module: Any) -> Any:
     """Return the part of a causal LM that computes hidden states of text.
@@ -84,7 +79,7 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
             "nn.Linear: they cannot be gated; use medusa, eagle or no adapter"
         )
     return {
-        name: _layer(name, layer).shape
+        name: (*_weight(layer).shape,)
         for name, layer in linear_layers(module).items()
         if layer_number(name) >= enter
     }

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import join
-from decoders.core.adapter.late_slots import LateSlots
 from decoders.core.adapter.low_rank import Delta, Factors, is_whole, merged
+from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.products import gated_product, product, switched_product
 

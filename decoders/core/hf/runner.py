@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import GatedModule, text_model
-from decoders.core.adapter.late_slots import entering
 from decoders.core.adapter.low_rank import Delta
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.runtime import AttachedAdapter
+from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.graph_size import graph_size
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
@@ -95,7 +94,7 @@ class ModuleRunner:
             deltas = llama.join_deltas(self.weights, factors)
         else:
             deltas = [
-                Delta.of([factors.get(layer.name)], [layer.shape[1]], layer.weight.t())
+                Delta.of([factors.get(layer.name)], [layer.weight.shape[1]], layer.weight.t())
                 for layer in self._gate().layers
             ]
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())

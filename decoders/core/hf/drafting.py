@@ -64,10 +64,10 @@ class DraftRunner:
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
-        num_rows, graphs = inputs["states"].shape[1], self.graphs
+        graphs, num_rows = self.graphs, inputs["states"].shape[1]
         is_long = graphs.fixed and num_rows > COMPILED_ROWS
-        run = graphs if self._runner.compiling and graphs.serve(num_rows) else self._work
-        return (self._work if is_long else run)(name, inputs, planes)
+        as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
+        return (graphs if as_graph else self._work)(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self.config, base={}, measured={})

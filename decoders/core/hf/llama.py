@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import join
-from decoders.core.adapter.low_rank import Delta, Factors, is_whole, merged
+from decoders.core.adapter.low_rank import Change, Factors, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.products import gated_product, product, switched_product
@@ -87,10 +87,6 @@ class Cache(Protocol):
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
-
-
-Change = Delta | Tensor | None
-"""What an adapter changes of a product: a low-rank delta, or the whole weight ``[out, in]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +273,6 @@ def join_deltas(weights: Weights, factors: Mapping[str, Factors]) -> list[list[C
 
     def change(part: Linear) -> Change:
         pairs = [factors.get(name) for name in part.names]
-        if any(pairs) and is_whole(pairs, part.weight):
-            return merged(pairs, part.sizes, part.weight)
-        return Delta.of(pairs, part.sizes, part.weight)
+        return join_factors(pairs, part.sizes, part.weight, switches=True)
 
     return [[change(part) for part in layer.linears] for layer in weights.layers]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import GatedModule, text_model
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.low_rank import layer_deltas
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.graph_size import graph_size
@@ -93,10 +93,7 @@ class ModuleRunner:
         if self.weights is not None:
             deltas = llama.join_deltas(self.weights, factors)
         else:
-            deltas = [
-                Delta.of([factors.get(layer.name)], [layer.weight.shape[1]], layer.weight.t())
-                for layer in self._gate().layers
-            ]
+            deltas = layer_deltas(self._gate().layers, factors)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
         self.adapters[name] = AttachedAdapter(
             adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes

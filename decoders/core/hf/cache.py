@@ -45,14 +45,13 @@ class PlaneCache(Cache):
         """
         super().__init__(layers=[])
         self._planes, self._seen, self._rows, self._reads = planes, seen, rows, reads
-        self._call_entries = self._entries = entries
+        self._entries = entries
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
 
-    def only(self, rows: Tensor | None) -> None:
-        """Let the next layers write `rows` of the entries only, or all (None)."""
-        entries = self._call_entries
-        self._entries = entries if rows is None else entries.index_select(1, rows)
-        self._indices.clear()
+    def cut(self, rows: Tensor) -> PlaneCache:
+        """Return a cache that writes `rows` of the entries only."""
+        entries = self._entries.index_select(1, rows)
+        return PlaneCache(self._planes, entries, self._seen, self._rows, self._reads)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -93,13 +92,11 @@ class ViewCache(Cache):
     def __init__(self, writes: Sequence[Tensor], reads: Sequence[Tensor]) -> None:
         """Take views of all planes."""
         super().__init__(layers=[])
-        self._whole = self._writes = writes
-        self._reads = reads
+        self._writes, self._reads = writes, reads
 
-    def only(self, rows: Tensor | None) -> None:
-        """Let the next layers write the first `rows` only, or all (None)."""
-        views = self._whole
-        self._writes = views if rows is None else [each.narrow(2, 0, len(rows)) for each in views]
+    def cut(self, rows: Tensor) -> ViewCache:
+        """Return a cache that writes the first `rows` only."""
+        return ViewCache([each.narrow(2, 0, len(rows)) for each in self._writes], self._reads)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -114,7 +111,7 @@ class ViewCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of entries before the running call."""
-        return self._reads[0].shape[2] - self._whole[0].shape[2]
+        return self._reads[0].shape[2] - self._writes[0].shape[2]
 
     get_query_offset = get_seq_length
 

@@ -82,8 +82,8 @@ class Weights:
 class Cache(Protocol):
     """Keys and values of all layers."""
 
-    def only(self, rows: Tensor | None) -> None:
-        """Expect the states of a call's first `rows` ``[P]`` only, or of all (None)."""
+    def cut(self, rows: Tensor) -> Cache:
+        """Return a cache that takes the states of a call's first `rows` ``[P]`` only."""
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
@@ -177,12 +177,11 @@ def forward(
     turn = tuple(part[:, None] for part in weights.turn(rows, positions))
     below = range(0 if late is None else late.layer)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
-        cache.only(late.tokens)
+        kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
         for number in below:
-            hidden = _layer(weights, number, hidden, cache, lower, turned, None)
+            hidden = _layer(weights, number, hidden, kept, lower, turned, None)
         rows = late.joined(hidden, rows.shape[1])
-        cache.only(None)
     elif late is not None:
         for number in below:
             rows = _layer(weights, number, rows, cache, masks, turn, gate)

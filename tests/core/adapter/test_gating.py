@@ -75,8 +75,8 @@ def gate_of(flat_slots, shape):
 class NoCache:
     """The rows of a call see one another only."""
 
-    def only(self, rows: Tensor | None) -> None:
-        assert rows is None
+    def cut(self, rows: Tensor) -> "NoCache":
+        raise AssertionError("no slots enter late here")
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         return key_states, value_states

@@ -118,7 +118,7 @@ class ModuleRunner:
         return logits, self._select(states[0], rows.hidden) if states else None
 
     def _run_plain(self, rows: Pass) -> Outputs:
-        """Run a pass without a graph; `_computed` names the outputs. The head runs whole tiles."""
+        """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
         name, inputs = self._slots(rows, bucketed=None)
         if rows.packed is None or self.tile is None:
             return self._plain(name, inputs, rows, rows.read)

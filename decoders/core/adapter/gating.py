@@ -28,11 +28,6 @@ class Layer:
     weight: Tensor
     bias: Tensor | None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(in, out)."""
-        return self.weight.shape[0], self.weight.shape[1]
-
 
 def text_model(module: Any) -> Any:
     """Return the part of a causal LM that computes hidden states of text.
@@ -84,7 +79,7 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
             "nn.Linear: they cannot be gated; use medusa, eagle or no adapter"
         )
     return {
-        name: _layer(name, layer).shape
+        name: (*_weight(layer).shape,)
         for name, layer in linear_layers(module).items()
         if layer_number(name) >= enter
     }
@@ -180,19 +175,6 @@ def join(layers: Sequence[nn.Module]) -> Tensor:
     return joined.t()
 
 
-@contextmanager
-def _watch(layers: Sequence[nn.Module], note: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call ``note(index, x)`` whenever layer `index` is fed x."""
-
-    def hook(index: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _module, args: note(index, args[0])
-
-    with ExitStack() as hooks:
-        for index, layer in enumerate(layers):
-            hooks.enter_context(layer.register_forward_pre_hook(hook(index)))
-        yield
-
-
 @torch.no_grad()
 def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     """Return the first layer whose input ``[…, in]`` has other rows than a call's tokens.
@@ -201,14 +183,19 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     """
     strange: list[str] = []
 
-    def note(index: int, x: Tensor) -> None:
-        if x.numel() // x.shape[-1] != _ROWS:
-            strange.append(names[index])
+    def watch(name: str) -> Any:
+        def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if args[0].numel() // args[0].shape[-1] != _ROWS:
+                strange.append(name)
+
+        return module.get_submodule(name).register_forward_pre_hook(hook)
 
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    with _watch([module.get_submodule(name) for name in names], note):
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(watch(name))
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None
 

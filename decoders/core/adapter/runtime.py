@@ -1,24 +1,88 @@
 """An adapter's slots as inputs of a forward pass: embedded rows, a gate, late slots.
 
-Letters: B calls, N rows of the widest call, S slots, D hidden width.
+Late slots enter a model above its first layer. A call of one sequence leaves them out of lower
+layers. In a batch, or where transformers' modules run, they run there too and are replaced.
+Letters: B calls, N rows of the widest call, P of them tokens, S slots, D hidden width.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import all_levels, level_index
-from decoders.core.adapter.late_slots import LateSlots
+from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.graph_size import graph_size
 from decoders.core.model import Call
 from decoders.core.types import MASKED, Slots
 from decoders.core.upload import upload
+
+
+@dataclass(frozen=True, slots=True)
+class LateSlots:
+    """Slots of a call that enter above the first layer, embedded as ``[S, D]``.
+
+    `rows` ``[S]`` are the slots' flat rows, `before` the rows of the tokens before their branches,
+    `number` the slots' numbers in the branch. A call of one sequence may name its `tokens` ``[P]``,
+    which are its first rows; the last one may be repeated.
+    """
+
+    adapter: SlotAdapter
+    rows: Tensor
+    before: Tensor
+    number: Tensor
+    embedded: Tensor
+    tokens: Tensor | None = None
+
+    @classmethod
+    def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
+        """Take the fields from tensors named ``late.FIELD``."""
+        parts: dict[str, Any] = {
+            name[5:]: each for name, each in tensors.items() if name.startswith("late.")
+        }
+        return cls(adapter, **parts)
+
+    @property
+    def layer(self) -> int:
+        """Decoder layer at which the slots enter."""
+        return self.adapter.config.enter
+
+    def entering(self, hidden: Tensor) -> Tensor:
+        """Return hidden states ``[S, D]`` of the slots, from those of token rows ``[.., D]``."""
+        before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
+        return self.adapter.entering(self.embedded, self.number, before)
+
+    def joined(self, hidden: Tensor, num_rows: int) -> Tensor:
+        """Return all rows' hidden states ``[1, N, D]`` from token rows' ``[1, P, D]``."""
+        assert self.tokens is not None
+        both = hidden.new_zeros(1, num_rows, hidden.shape[-1]).index_copy(1, self.tokens, hidden)
+        return both.index_copy(1, self.rows, self.entering(hidden)[None])
+
+    def replaced(self, hidden: Tensor) -> Tensor:
+        """Return hidden states ``[B, N, D]`` in which the slots have just entered."""
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        return flat.index_copy(0, self.rows, self.entering(hidden)).view(hidden.shape)
+
+
+@contextmanager
+def entering(module: Any, late: LateSlots | None) -> Iterator[None]:
+    """Let late slots enter transformers' modules inside the context, at their layer."""
+    if late is None:
+        yield
+        return
+
+    def enter(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (late.replaced(args[0]), *args[1:])
+
+    with decoder_layers(module)[late.layer].register_forward_pre_hook(enter):
+        yield
 
 
 class AttachedAdapter:
@@ -70,7 +134,7 @@ class AttachedAdapter:
         flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
         inputs = {"embeds": embedded, "gate": upload(gate, self._device)}
         if self.config.enter:
-            inputs |= self._late_slots(calls, firsts, embedded, bucketed).tensors
+            inputs |= self._late_slots(calls, firsts, embedded, bucketed)
         return inputs
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
@@ -79,10 +143,8 @@ class AttachedAdapter:
 
     def _late_slots(
         self, calls: Sequence[Call], firsts: Sequence[int], inputs: Tensor, bucketed: bool | None
-    ) -> LateSlots:
-        rows: list[int] = []
-        before: list[int] = []
-        number: list[int] = []
+    ) -> dict[str, Tensor]:
+        rows, before, number = list[int](), list[int](), list[int]()
         for begin, call in zip(firsts, calls, strict=True):
             if call.slots is None:
                 continue
@@ -97,22 +159,18 @@ class AttachedAdapter:
             for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
                 before += [first - len(sizes) + branch] * size
                 number += range(size)
-        tokens = None
+        missing = 0 if bucketed is None else graph_size(len(rows), bucketed) - len(rows)
+        numbers = {"rows": rows, "before": before, "number": number}
+        late = {
+            f"late.{name}": self._indices(each + each[-1:] * missing)
+            for name, each in numbers.items()
+        }
+        late["late.embedded"] = inputs.flatten(0, 1).index_select(0, late["late.rows"])
         if len(calls) == 1 and not bucketed:
             num_tokens = len(calls[0].tokens)
             repeated = [0] * (num_tokens == 1 and bucketed is not None)  # 1 needs another graph
-            tokens = self._indices([*range(num_tokens), *repeated])
-        if bucketed is not None:
-            missing = graph_size(len(rows), bucketed) - len(rows)
-            rows, before, number = (each + each[-1:] * missing for each in (rows, before, number))
-        return LateSlots(
-            adapter=self.module,
-            rows=self._indices(rows),
-            before=self._indices(before),
-            number=self._indices(number),
-            embedded=inputs.flatten(0, 1).index_select(0, self._indices(rows)),
-            tokens=tokens,
-        )
+            late["late.tokens"] = self._indices([*range(num_tokens), *repeated])
+        return late
 
     def _embed(self, parts: Sequence[Slots]) -> Tensor:
         if len(parts) == 1:

@@ -144,7 +144,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     is_causal = mask is None and num_rows > 1  # the kernel masks itself
     if is_causal or wide or (num_groups == 1 and not on_gpu):
         if num_groups > 1:
-            key, value = (_for_each_head(each, num_groups) for each in (key, value))
+            repeated = (
+                each[:, :, None].expand(-1, -1, num_groups, -1, -1) for each in (key, value)
+            )
+            key, value = (each.flatten(1, 2) for each in repeated)
         if is_causal:
             out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         else:
@@ -160,10 +163,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     else:
         out = products.attention(rows, key, value, mask, scale, num_groups)
     return out.view(query.shape).transpose(1, 2)
-
-
-def _for_each_head(states: Tensor, num_groups: int) -> Tensor:
-    return states[:, :, None].expand(-1, -1, num_groups, -1, -1).flatten(1, 2)
 
 
 def _by_products(

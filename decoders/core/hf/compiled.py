@@ -79,19 +79,23 @@ class Graphs:
         facts: Facts,
         *,
         device: torch.device,
-        backend: Backend = "inductor",
+        backend: Backend | None = "inductor",
     ) -> None:
-        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes)."""
+        """Take a function and its facts (`fixed`: graphs serve only one set of input shapes).
+
+        Without a `backend` no call runs as a graph.
+        """
         self._function, self._facts = function, facts
         self.backend = backend
         self._on_gpu = device.type == "cuda"
-        self.fixed = self._on_gpu or backend == "eager"
+        self.fixed = backend == "eager" or (self._on_gpu and backend is not None)
         self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        return num_rows <= (COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS)
+        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
+        return self.backend is not None and num_rows <= limit
 
     def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run the graph for a name and these shapes.
@@ -133,7 +137,7 @@ class Graphs:
         return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)
 
     def _make(
-        self, name: Hashable, key: Hashable, inputs: Inputs, planes: Sequence[Tensor]
+        self, name: Hashable, key: tuple[Hashable, ...], inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[list[Tensor]], Outputs] | None:
         """Return a new graph, or None while another process makes it."""
         function, names = self._function, list(inputs)
@@ -144,14 +148,11 @@ class Graphs:
         if self.backend == "eager":
             return lambda tensors: flat(*tensors)
         tensors = [*inputs.values(), *planes]
-        sequences, num_rows = _rows(inputs).shape[:2]
-        rows = "one row" if num_rows == 1 else "rows"
-        kind = f"{sequences} x {rows}{f' of {name}' if name else ''}"
         try:
             if self._on_gpu:
                 return _capture(flat, tensors, len(names))
             with warnings.catch_warnings(action="ignore"):  # warnings of compilers
-                return self._compiled(flat, names, tensors, f"{key}", kind, *self._facts(name))
+                return self._compiled(flat, inputs, tensors, key)
         except (graph_files.CannotMakeError, graph_children.EndedError) as error:
             raise NoGraphError(str(error)) from error
         except Exception as error:  # compilers raise anything
@@ -161,21 +162,22 @@ class Graphs:
     def _compiled(
         self,
         flat: Callable[..., Outputs],
-        names: Sequence[str],
+        inputs: Inputs,
         tensors: Sequence[Tensor],
-        key: str,
-        kind: str,
-        text: str,
-        constants: Mapping[str, Tensor],
+        key: tuple[Hashable, ...],
     ) -> Callable[[list[Tensor]], Outputs] | None:
+        names = list(inputs)
         if self.backend == "export":
             module = _export(flat, names, tensors).module()
             return lambda tensors: module(*tensors)
-        few = graph_files.load_products()
+        (name, sequences, *_), few = key, graph_files.load_products()
+        text, constants = self._facts(name)
         package = graph_files.Package.of(f"{key} {names} {few} {text}", tensors, constants)
 
         def make() -> None:
             program = _export(flat, names, tensors)
+            rows = "one row" if _rows(inputs).shape[1] == 1 else "rows"
+            kind = f"{sequences} x {rows}{f' of {name}' if name else ''}"
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if not package.exists:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,7 +14,7 @@ from decoders.core.adapter.gating import decoder_layers
 
 @torch.no_grad()
 def library_copy(module: Any) -> Any:
-    """Copy a causal LM without our wrappers and hooks, sharing contiguous weights."""
+    """Copy a causal LM without our wrappers, sharing contiguous weights."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         weight = tensor if tensor.is_contiguous() else _laid_out(tensor)
@@ -23,10 +22,6 @@ def library_copy(module: Any) -> Any:
     copied = copy.deepcopy(module, memo)
     for part in copied.modules():
         vars(part).pop("forward", None)
-    with contextlib.suppress(ValueError):  # unknown layers were not hooked either
-        for layer in decoder_layers(copied):
-            layer._forward_pre_hooks.clear()
-            layer._forward_pre_hooks_with_kwargs.clear()
     return copied
 
 

@@ -26,16 +26,13 @@ class DraftRunner:
         self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
         self.config = self.layers.config
         self._planes: list[Tensor] = []
-        self.graphs: Graphs | None = None
-        if runner.graphs is not None:
-            backend = runner.graphs.backend
-            self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
+        backend = runner.graphs.backend
+        self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
 
     def forget(self) -> None:
         """Drop all planes, and graphs that hold their addresses."""
         self._planes = []
-        if self.graphs is not None:
-            self.graphs.forget()
+        self.graphs.forget()
 
     @torch.inference_mode()
     def move_row(self, source: int, row: int) -> None:
@@ -65,19 +62,17 @@ class DraftRunner:
             rows = first_rows(rows, num_rows)
         ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self._planes]
-        bucketed = COMPILED_ROWS if self.graphs is not None and self.graphs.fixed else 0
+        bucketed = COMPILED_ROWS if self.graphs.fixed else 0
         results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
         by_sequence = dict(zip(sorted(by_row), results, strict=True))
         return [by_sequence[call.session.row] for call in calls]
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
-        graphs = self.graphs if self._runner.compiling else None
-        num_rows = inputs["states"].shape[1]
-        is_long = graphs is not None and graphs.fixed and num_rows > COMPILED_ROWS
-        if graphs is None or is_long or not graphs.serve(num_rows):
-            return self._work(name, inputs, planes)
-        return graphs(name, inputs, planes)
+        graphs, num_rows = self.graphs, inputs["states"].shape[1]
+        is_long = graphs.fixed and num_rows > COMPILED_ROWS
+        as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
+        return (graphs if as_graph else self._work)(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self.config, base={}, measured={})

@@ -32,21 +32,24 @@ class EndedError(ValueError):
 class Children:
     """The children of one `side_by_side` context, by the file that each child writes."""
 
-    compiles = True
-    """Graphs that are missing may be compiled."""
+    def __init__(self, max_children: int, *, compiles: bool = True) -> None:
+        """Run at most `max_children` children at once, or none if 0.
 
-    def __init__(self, max_children: int) -> None:
-        """Run at most `max_children` children at once, or none if 0."""
-        self._max_children = max_children
+        Unless missing graphs may be compiled (`compiles`), their paths are kept as `missing`.
+        """
+        self._max_children, self.compiles = max_children, compiles
         self._children: dict[Path, Any] = {}
+        self.missing: list[Path] = []
 
     def __len__(self) -> int:
         """Return the number of children started so far."""
         return len(self._children)
 
     def have(self, path: Path, make: Callable[[], object]) -> bool:
-        """Start a child that makes a file and return False if none may start."""
-        if path not in self._children:
+        """Start a child that makes a file and return False if the file is to be made here."""
+        if not self.compiles:
+            self.missing.append(path)
+        elif path not in self._children:
             if not self._max_children:
                 return False
             while sum(child.is_alive() for child in self._children.values()) >= self._max_children:
@@ -82,28 +85,16 @@ def side_by_side() -> Iterator[Children]:
         current = before
 
 
-class _StoredOnly(Children):
-    """Compiles nothing and keeps the paths of missing graphs, whose calls run uncompiled."""
-
-    compiles = False
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.missing: list[Path] = []
-
-    def have(self, path: Path, make: Callable[[], object]) -> bool:
-        self.missing.append(path)
-        return True
-
-
 @contextmanager
 def stored_only() -> Iterator[list[Path]]:
-    """Use only graphs on disk inside the context and yield the list of missing ones."""
+    """Use only graphs on disk inside the context and yield the list of missing ones.
+
+    Calls without a graph run uncompiled.
+    """
     global current
-    before, children = current, _StoredOnly()
-    current = children
+    before, current = current, Children(0, compiles=False)
     try:
-        yield children.missing
+        yield current.missing
     finally:
         current = before
 

@@ -154,19 +154,12 @@ class Package:
             values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
         weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
         graph.load_constants(weights, check_full_update=True, user_managed=True)
-        return _LoadedPackage(graph.loader, weights)
 
+        def run(inputs: list[Tensor], _kept: object = weights) -> Sequence[Tensor]:
+            out: list[Tensor] = graph.loader.run(inputs)
+            return out  # the code only points to its constants, which live as long as `run`
 
-@dataclass(frozen=True, slots=True)
-class _LoadedPackage:
-    """Machine code with its constants, kept alive here because the code only points to them."""
-
-    loader: Any
-    constants: Mapping[str, Tensor]
-
-    def __call__(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        out: list[Tensor] = self.loader.run(inputs)
-        return out
+        return run
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

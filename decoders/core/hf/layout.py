@@ -16,7 +16,7 @@ from decoders.core.graph_size import first_rows, power_of_two
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
-from decoders.core.hf.cache import KVStore
+from decoders.core.hf.cache import KVStore, PlaneCache, ViewCache
 from decoders.core.model import Call, Session
 from decoders.core.upload import upload
 
@@ -28,7 +28,7 @@ class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
-    A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``.
+    A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
     """
 
     calls: Sequence[Call]
@@ -41,6 +41,7 @@ class Pass(NamedTuple):
     entries: Tensor | None = None
     planes: Sequence[Tensor] = ()
     hidden: Sequence[int] = ()
+    cache: PlaneCache | ViewCache | None = None
 
 
 class Layout:
@@ -58,6 +59,7 @@ class Layout:
         """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None."""
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
+        self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(
@@ -94,6 +96,14 @@ class Layout:
         reach = call.session.length + call.num_rows
         return call.positions is None and reach <= self.window
 
+    def plain(self, calls: Sequence[Call]) -> Pass:
+        """Lay calls out for a pass without a graph."""
+        if self._tile is not None:
+            return self.tiled(calls, self._tile)
+        if len(calls) == 1 and self.fits_views(calls[0]):
+            return self.lone(calls[0])
+        return self.merged(calls)
+
     def lone(self, call: Call) -> Pass:
         """Lay one call out on views of the cache, with a mask only if one is needed."""
         start, num_rows = call.session.length, call.num_rows
@@ -101,8 +111,8 @@ class Layout:
         is_plain = not start and call.mask is None and call.slots is None and self._sdpa
         if num_rows > 1 and not is_plain:
             mask = self.masks.after(start, num_rows, call.mask)
-        self.store.at(call.session.row, start, start + num_rows)
-        return self._lone(call)._replace(masks=self.masks.per_kind(mask))
+        cache = self.store.at(call.session.row, start, start + num_rows)
+        return self._lone(call)._replace(masks=self.masks.per_kind(mask), cache=cache)
 
     def _lone(self, call: Call) -> Pass:
         start, num_rows = call.session.length, call.num_rows
@@ -126,8 +136,8 @@ class Layout:
         assert rows.entries is not None
         indices = _cache_rows(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
-        self.store.scattered(row_index, rows.entries, seen, first)
-        return _reading(calls, rows)
+        cache = self.store.scattered(row_index, rows.entries, seen, first)
+        return _reading(calls, rows)._replace(cache=cache)
 
     def framed(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a graph: all inputs are tensors, and the cache rows are consecutive."""
@@ -191,10 +201,10 @@ class Layout:
         positions = self._existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._places[row_index, entries] = positions
-        self.store.packed(row_index, entries)
+        cache = self.store.packed(row_index, entries)
         masks = self._tiled_masks(packed, positions.view(-1, tile))
         rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
-        return _reading(calls, rows)
+        return _reading(calls, rows)._replace(cache=cache)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
         counts = [counts for block in packed.blocks for counts in block.contexts.values()]

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import join
-from decoders.core.adapter.late_slots import LateSlots
-from decoders.core.adapter.low_rank import Delta, Factors, is_whole, merged
+from decoders.core.adapter.low_rank import Change, Factors, join_factors
+from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.products import gated_product, product, switched_product
 
@@ -82,15 +82,11 @@ class Weights:
 class Cache(Protocol):
     """Keys and values of all layers."""
 
-    def only(self, rows: Tensor | None) -> None:
-        """Expect the states of a call's first `rows` ``[P]`` only, or of all (None)."""
+    def cut(self, rows: Tensor) -> Cache:
+        """Return a cache that takes the states of a call's first `rows` ``[P]`` only."""
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
-
-
-Change = Delta | Tensor | None
-"""What an adapter changes of a product: a low-rank delta, or the whole weight ``[out, in]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ def forward(
 
     def run(numbers: range, rows: Tensor, *beside: Any) -> Tensor:
         for number in numbers:
-            rows = _layer(weights, number, rows, cache, *beside)
+            rows = _layer(weights, number, rows, *beside)
             if states and number + 1 in states:
                 states[number + 1] = rows
         return rows
@@ -191,13 +187,13 @@ def forward(
     turn = tuple(part[:, None] for part in weights.turn(rows, positions))
     below = range(0 if late is None else late.layer)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
-        cache.only(late.tokens)
+        kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
-        rows = late.joined(run(below, hidden, lower, turned, None), rows.shape[1])
-        cache.only(None)
+        hidden = run(below, hidden, kept, lower, turned, None)
+        rows = late.joined(hidden, rows.shape[1])
     elif late is not None:
-        rows = late.replaced(run(below, rows, masks, turn, gate))
-    rows = run(range(len(below), len(weights.layers)), rows, masks, turn, gate)
+        rows = late.replaced(run(below, rows, cache, masks, turn, gate))
+    rows = run(range(len(below), len(weights.layers)), rows, cache, masks, turn, gate)
     return norm(rows, weights.norm, weights.epsilon)
 
 
@@ -282,8 +278,6 @@ def join_deltas(weights: Weights, factors: Mapping[str, Factors]) -> list[list[C
 
     def change(part: Linear) -> Change:
         pairs = [factors.get(name) for name in part.names]
-        if any(pairs) and is_whole(pairs, part.weight):
-            return merged(pairs, part.sizes, part.weight)
-        return Delta.of(pairs, part.sizes, part.weight)
+        return join_factors(pairs, part.sizes, part.weight, switches=True)
 
     return [[change(part) for part in layer.linears] for layer in weights.layers]

@@ -285,7 +285,7 @@ class HFModel(Model):
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
-            "compiled": self._runner.graphs is not None,
+            "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
         }
         placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
@@ -312,8 +312,8 @@ class HFModel(Model):
     @property
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
-        counters = self._runner.graphs, *(drafts.graphs for drafts in self._drafts.values())
-        return sum(graphs.num_graphs for graphs in counters if graphs is not None)
+        drafts = sum(each.graphs.num_graphs for each in self._drafts.values())
+        return self._runner.graphs.num_graphs + drafts
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -338,11 +338,9 @@ class HFModel(Model):
         self._layout = None  # free the old cache first
         for drafts in self._drafts.values():
             drafts.forget()
-        graphs, tile = self._runner.graphs, self.tile
-        bucketed = graphs is not None and graphs.fixed
+        bucketed, tile = self._runner.graphs.fixed, self.tile
         self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
-        if graphs is not None:
-            graphs.forget()
+        self._runner.graphs.forget()
 
     def _move_row(self, source: int, row: int, length: int) -> None:
         assert self._layout is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import GatedModule, text_model
-from decoders.core.adapter.late_slots import LateSlotHooks
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.low_rank import layer_deltas
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.runtime import AttachedAdapter
+from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.graph_size import graph_size
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
@@ -75,20 +74,20 @@ class ModuleRunner:
         self._lower: dict[int, Tensor | None] = {}
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._gated: GatedModule | None = None
-        self._late_slots = LateSlotHooks(module)
         self._configs: list[Any] = []
         self.compiling = True
-        self.graphs: Graphs | None = None
-        if backend is not None:
-            self.graphs = Graphs(self._computed, self.facts, device=self._device, backend=backend)
+        self.graphs = self._graphs(backend)
+
+    def _graphs(self, backend: Backend | None) -> Graphs:
+        return Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
         configs = tiles.prepare(self._module)
         self._gate()
         twin = copy.copy(self)
-        twin.tile, twin._configs, twin.graphs, twin.adapters = rows, configs, None, {}
-        twin.num_padded_rows, twin.weights = 0, None
+        twin.tile, twin._configs, twin.adapters = rows, configs, {}
+        twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
         return twin
 
     @torch.no_grad()
@@ -99,11 +98,7 @@ class ModuleRunner:
         if self.weights is not None:
             deltas = llama.join_deltas(self.weights, factors)
         else:
-            self._late_slots.open(adapter.config.enter)
-            deltas = [
-                Delta.of([factors.get(layer.name)], [layer.shape[1]], layer.weight.t())
-                for layer in self._gate().layers
-            ]
+            deltas = layer_deltas(self._gate().layers, factors)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
         self.adapters[name] = AttachedAdapter(
             adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
@@ -112,31 +107,22 @@ class ModuleRunner:
     def detach(self, name: str) -> None:
         """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
         self.adapters.pop(name, None)
-        if self.graphs is not None:
-            self.graphs.drop(name)
+        self.graphs.drop(name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
-        """Run calls in one pass, uncompiled if they return states of layers below the last."""
+        """Run calls in one pass, without a graph if they return states between the ends."""
         lower = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         self._lower = dict.fromkeys(lower)
-        if self.tile is not None:
-            return self._run_tiled(layout, calls, self.tile)
-        graphs = self.graphs if self.compiling and not any(lower) else None
         num_rows = max(call.num_rows for call in calls)
-        if graphs is not None and graphs.serve(num_rows, len(calls)):
-            return self._run_graph(layout.framed(calls), graphs)
-        if len(calls) == 1 and layout.fits_views(calls[0]):
-            return self._run_eager(layout, layout.lone(calls[0]))
-        return self._run_eager(layout, layout.merged(calls))
-
-    def _run_eager(self, layout: Layout, rows: Pass) -> Results:
-        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
-        name, inputs = self._slots(rows, bucketed=None)
-        if not self._reads_hidden:
-            return self._logits_of_columns(name, inputs, rows, layout), self._hidden(rows)
-        out = self._states(name, inputs, rows.masks, layout.store)
-        logits = self.head(self._select(out, rows.read)).to(self._device)
-        return logits.float(), self._hidden(rows, out)
+        if self.compiling and not any(lower) and self.graphs.serve(num_rows, len(calls)):
+            rows = layout.framed(calls)
+            logits, *states = self.graphs(*self._inputs(rows, self.graphs))
+            logits = logits[: len(rows.read or ())]
+        else:
+            rows = layout.plain(calls)
+            logits, *states = self._run_plain(rows)
+        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
+        return logits, self._hidden(rows, *states)
 
     def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
         if 0 in self._lower:
@@ -146,15 +132,40 @@ class ModuleRunner:
         self._lower = {}
         return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
 
-    def _run_graph(self, rows: Pass, graphs: Graphs) -> Results:
-        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in rows.calls)
-        outputs = graphs(*self._inputs(rows, graphs))
-        logits, *out = outputs
-        return logits[: len(rows.read or ())], self._hidden(rows, *out)
+    def _run_plain(self, rows: Pass) -> Outputs:
+        """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
+        name, inputs = self._slots(rows, bucketed=None)
+        if rows.packed is None or self.tile is None:
+            return self._plain(name, inputs, rows, rows.read)
+        tile, read = self.tile, rows.read or ()
+        whole = [
+            n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
+        ]
+        with tiles.running(self._configs, tile, rows.packed.blocks):
+            logits, *states = self._plain(name, inputs, rows, whole)
+        index = {row: number for number, row in enumerate(whole)}
+        return self._select(logits, [index[row] for row in read]), *states
+
+    def _plain(self, name: Any, inputs: Inputs, rows: Pass, read: Sequence[int] | None) -> Outputs:
+        if self._reads_hidden:
+            out = self._states(name, inputs, rows.masks, rows.cache)
+            return self._logits(self._select(out, read)), out
+        # the model applies its head itself, here on all rows of the columns that are read
+        width = rows.positions.shape[1]
+        read = range(width) if read is None else read
+        columns = sorted({row % width for row in read}) or [0]
+        kept = upload(columns, self._device)
+        out = self._states(name, inputs, rows.masks, rows.cache, logits_to_keep=kept)
+        index = {column: number for number, column in enumerate(columns)}
+        flat = [row // width * len(columns) + index[row % width] for row in read]
+        return (self._select(out, flat).float(),)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        return self.head(states).to(self._device).float()
 
     def replay(self, layout: Layout, calls: Sequence[Call]) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
-        graphs = self.graphs or Graphs(self._computed, self.facts, device=self._device)
+        graphs = self.graphs if self.graphs.backend else self._graphs("inductor")
         rows = layout.framed(calls)
         inputs, num_read = self._inputs(rows, graphs), len(rows.read or ())
         on_gpu = self._device.type == "cuda"
@@ -209,7 +220,7 @@ class ModuleRunner:
         rows_read = out.index_select(0, inputs["read"])
         if not self._reads_hidden:
             return (rows_read.float(),)
-        return self.head(rows_read).to(self._device).float(), out
+        return self._logits(rows_read), out
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
@@ -234,22 +245,18 @@ class ModuleRunner:
         kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
         if any(self._lower):
             options["output_hidden_states"] = True
-        active: Any = nullcontext()
-        if adapter is not None:
-            active = self._gate().gated(adapter.deltas, inputs["gate"])
-        try:
-            self._late_slots.running = late
-            with active:
-                out = self._body(
-                    **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
-                    **options,
-                    position_ids=inputs["positions"],
-                    attention_mask=masks,
-                    past_key_values=cache,
-                    use_cache=True,
-                )
-        finally:
-            self._late_slots.running = None
+        with ExitStack() as stack:
+            if adapter is not None:
+                stack.enter_context(self._gate().gated(adapter.deltas, inputs["gate"]))
+            stack.enter_context(entering(self._module, late))
+            out = self._body(
+                **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
+                **options,
+                position_ids=inputs["positions"],
+                attention_mask=masks,
+                past_key_values=cache,
+                use_cache=True,
+            )
         self._lower.update((n, out.hidden_states[n]) for n in self._lower if n)
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return states.to(self._device).flatten(0, 1)  # a copy only on several devices
@@ -266,28 +273,6 @@ class ModuleRunner:
         model = f"{type(self._module).__name__} {sizes.num_hidden_layers} x {sizes.hidden_size}"
         text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
         return text, collect_tensors(used)
-
-    def _run_tiled(self, layout: Layout, calls: Sequence[Call], tile: int) -> Results:
-        rows = layout.tiled(calls, tile)
-        assert rows.packed is not None
-        assert rows.read is not None
-        touched = sorted({row // tile for row in rows.read})
-        whole = [first * tile + row for first in touched for row in range(tile)]
-        with tiles.running(self._configs, tile, rows.packed.blocks):
-            logits, hidden = self._run_eager(layout, rows._replace(read=whole))
-        index = {row: number for number, row in enumerate(whole)}
-        return self._select(logits, [index[row] for row in rows.read]), hidden
-
-    def _logits_of_columns(self, name: Any, inputs: Inputs, rows: Pass, layout: Layout) -> Tensor:
-        """Run a model that applies its head itself, on all rows of the columns that are read."""
-        width = rows.positions.shape[1]
-        read = range(width) if rows.read is None else rows.read
-        columns = sorted({row % width for row in read}) or [0]
-        kept = upload(columns, self._device)
-        out = self._states(name, inputs, rows.masks, layout.store, logits_to_keep=kept)
-        index = {column: number for number, column in enumerate(columns)}
-        flat = [row // width * len(columns) + index[row % width] for row in read]
-        return self._select(out, flat).float()
 
     def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
         if rows is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def self_check(model: HFModel) -> list[str]:
         tokens, expected = _own_logits(model)
         usual = _usual(model, tokens, expected)
         _check_causal(model, tokens, expected, usual.max().item())
-        _compare(model, expected, usual, _answers(model, tokens))
+        _compare(model, expected, usual, _answers(model, tokens, (3,)))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
         return [f"not compared with transformers' own forward beyond its window of {window:,}"]
@@ -64,7 +64,7 @@ def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
     """Compare calls of so many sequences that run as graphs, with errors of `self_check`."""
     with _in_one_line(model):
         tokens, expected = _own_logits(model)
-        answers = _compiled_answers(model, tokens, batch_sizes)
+        answers = _answers(model, tokens, batch_sizes, "compiled ")
         _compare(model, expected, _usual(model, tokens, expected), answers)
 
 
@@ -150,30 +150,24 @@ def _windows(model: HFModel) -> tuple[int, int]:
     return window, window if fits else 0
 
 
-def _answers(model: HFModel, tokens: list[int]) -> Iterator[_Answer]:
-    _, window = _windows(model)
-    model.reserve(3, max(len(tokens), window + _BLOCK))
-    yield _fed(model, "a prompt alone", tokens, len(tokens))
+def _answers(
+    model: HFModel, tokens: list[int], batch_sizes: Sequence[int], kind: str = ""
+) -> Iterator[_Answer]:
+    """Feed prompts as decoders do, with `kind` (of the calls) in the answers' descriptions."""
+    window = 0 if kind else _windows(model)[1]
+    model.reserve(max(1, *batch_sizes), max(len(tokens), window + _BLOCK))
+    yield _fed(model, f"a {kind}prompt alone", tokens, len(tokens))
     if len(tokens) > _BLOCK:
-        yield _fed(model, f"{_BLOCK} rows after a prefix", tokens, _BLOCK)
-        yield from _merged(model, tokens, (len(tokens), 2, 3))
+        yield _fed(model, f"{_BLOCK} {kind}rows after a prefix", tokens, _BLOCK)
+        if kind:
+            yield _fed(model, f"one {kind}row after a prefix", tokens, 1)
+        for number in [number for number in batch_sizes if number > 1]:
+            batches = [(len(tokens), 2, *[3] * number)[:number], (1,) * number]
+            for counts in batches if kind else batches[:1]:
+                yield from _merged(model, f"{kind}prompts", tokens, counts)
     if window:
         beyond = _ids(model, window + _BLOCK, 3)
         yield _fed(model, f"a prompt beyond its window of {window}", beyond, _BLOCK)
-
-
-def _compiled_answers(
-    model: HFModel, tokens: list[int], batch_sizes: Sequence[int]
-) -> Iterator[_Answer]:
-    model.reserve(max(1, *batch_sizes), len(tokens))
-    yield _fed(model, "a compiled prompt alone", tokens, len(tokens))
-    if len(tokens) > _BLOCK:
-        yield _fed(model, f"{_BLOCK} compiled rows after a prefix", tokens, _BLOCK)
-        yield _fed(model, "one compiled row after a prefix", tokens, 1)
-        for number in batch_sizes:
-            for counts in [(len(tokens), 2, *[3] * number)[:number], (1,) * number]:
-                for answer in _merged(model, tokens, counts) if number > 1 else ():
-                    yield replace(answer, how=f"compiled {answer.how}")
 
 
 def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
@@ -185,7 +179,9 @@ def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
     return _Answer(how, tokens, logits)
 
 
-def _merged(model: HFModel, tokens: list[int], counts: Sequence[int]) -> Iterator[_Answer]:
+def _merged(
+    model: HFModel, kind: str, tokens: list[int], counts: Sequence[int]
+) -> Iterator[_Answer]:
     sessions = [model.open() for _ in counts]
     prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * len(counts)]
     prompts = prompts[: len(counts)]
@@ -200,7 +196,7 @@ def _merged(model: HFModel, tokens: list[int], counts: Sequence[int]) -> Iterato
     for session in sessions[::-1]:
         model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):
-        yield _Answer("prompts of unequal lengths in one call", prompt, logits)
+        yield _Answer(f"{kind} of unequal lengths in one call", prompt, logits)
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.core.adapter.gating import GatedModule, join, layer_shapes, linear_layers
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.low_rank import Delta, layer_deltas
 from decoders.core.hf import llama
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import VOCAB, fresh, slot_adapter
@@ -75,8 +75,8 @@ def gate_of(flat_slots, shape):
 class NoCache:
     """The rows of a call see one another only."""
 
-    def only(self, rows: Tensor | None) -> None:
-        assert rows is None
+    def cut(self, rows: Tensor) -> "NoCache":
+        raise AssertionError("no slots enter late here")
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
         return key_states, value_states
@@ -98,10 +98,7 @@ class Case:
         if self.weights is not None:
             self.deltas = llama.join_deltas(self.weights, self.factors)
         else:
-            self.deltas = [
-                Delta.of([self.factors.get(layer.name)], [layer.shape[1]], layer.weight.t())
-                for layer in self.gated.layers
-            ]
+            self.deltas = layer_deltas(self.gated.layers, self.factors)
 
     @property
     def flat_deltas(self) -> list[Any]:
@@ -259,7 +256,7 @@ def test_deltas_follow_the_base_layers_orientation(name, rank):
     case = Case(name, "modules", rank=rank)
     for index, (layer, delta) in enumerate(zip(case.gated.layers, case.deltas, strict=True)):
         low, high = case.factors[layer.name]
-        x = torch.randn(4, layer.shape[0], generator=torch.Generator().manual_seed(index))
+        x = torch.randn(4, len(layer.weight), generator=torch.Generator().manual_seed(index))
         whole = high if low is None else high @ low
         close(delta.rows(x), x @ whole.T)
 
@@ -296,8 +293,8 @@ def test_factors_are_multiplied_in_their_precision_before_the_cast():
     factors = factors_of(fresh("llama"), rank=HIGH)
     for layer in GatedModule(fresh("llama").to(torch.bfloat16)).layers:
         low, high = factors[layer.name]
-        delta = Delta.of([(low, high)], [layer.shape[1]], layer.weight.t())
-        assert delta is not None
+        (delta,) = layer_deltas([layer], {layer.name: (low, high)})
+        assert isinstance(delta, Delta)
         assert delta.low is None
         assert torch.equal(delta.high, (high @ low).bfloat16())
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from decoders.core.adapter.gating import GatedModule, layer_shapes
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.low_rank import layer_deltas
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import CODES, AdapterConfig, Code
 
@@ -211,11 +211,7 @@ def test_a_fresh_adapter_leaves_every_output_unchanged(rank: int) -> None:
     adapter = SlotAdapter(AdapterConfig(layers=layer_shapes(module), width=WIDTH, rank=rank))
     gated = GatedModule(module)
     factors = adapter.factors(torch.float32)
-    deltas = [
-        Delta.of([factors[layer.name]], [layer.shape[1]], layer.weight.t())
-        for layer in gated.layers
-    ]
-    with gated.gated(deltas, torch.ones(1, 10, 1)):
+    with gated.gated(layer_deltas(gated.layers, factors), torch.ones(1, 10, 1)):
         assert torch.equal(module(ids).logits, expected)
 
 

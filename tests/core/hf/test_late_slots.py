@@ -110,6 +110,16 @@ def test_slots_of_a_prefill_begin_from_the_token_before_them(case, num_tokens):
     assert gap(got, expected_of(case, [], tokens, slots)) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_no_hook_stays_in_the_layers(name):
+    model = HFModel(fresh(name))
+    model.attach("ptp", slot_adapter(tiny(name), enter=ENTER))
+    model.reserve(1, 100)
+    session, slots = model.open(), slots_of(3, (5,), (4,))
+    model.forward([session.call(ids(1, 9), slots=slots)])
+    assert not any(part._forward_pre_hooks for part in model.module.modules())
+
+
 @pytest.mark.parametrize(
     ("name", "lone"),
     [("llama-gqa", [9, 14, 3, 8]), ("qwen2", [9, 14, 3, 8]), ("gpt2", [14, 14, 8, 8])],

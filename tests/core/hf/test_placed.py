@@ -92,15 +92,15 @@ def test_keys_and_values_lie_where_their_layer_computes() -> None:
         dtype=torch.float32,
     )
     states = torch.ones(1, 2, 3, 4)
-    store.at(1, 0, 3)
+    cache: Any = store.at(1, 0, 3)
     for layer, device in enumerate((cpu, other)):
-        for read in store.update(states.to(device), states.to(device), layer):
+        for read in cache.update(states.to(device), states.to(device), layer):
             assert (read.device, read.shape) == (device, states.shape)
     rows, entries = torch.tensor([0, 2]), torch.tensor([[0, 1], [0, 8]])
-    store.scattered(rows, entries, 2, None)
+    cache = store.scattered(rows, entries, 2, None)
     states = torch.ones(2, 2, 2, 4)
     for layer, device in enumerate((cpu, other)):
-        for read in store.update(states.to(device), states.to(device), layer):
+        for read in cache.update(states.to(device), states.to(device), layer):
             assert (read.device, read.shape) == (device, states.shape)
     store.gather(0, [1], 0)
     store.move_row(2, 0, 2)

@@ -6,8 +6,7 @@ machine. A run of such a job shows the prediction for its machine, or says that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,70 +17,43 @@ from bench.errors import BenchError
 from bench.extras.sessions.pooled import EVERY, POOL, list_runs, machine, unlike
 from bench.machine.env import ROOT
 from bench.records.environment import read_environment
-from bench.records.plan import BASELINE, Plan, read_plan, read_status
+from bench.records.plan import BASELINE, read_plan, read_status
 from bench.records.run_folder import Run, load_run, read_config
 from bench.report.findings import Findings
-from bench.report.tables.table import Columns, Table, TableCell, interval
+from bench.report.tables.table import Columns, Table, interval
 from bench.stats.metrics import summary_rows
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL
-from bench.text import counted, factor
+from bench.text import UNKNOWN, factor
 
 REFERENCES = ROOT / "results" / "reference"
-_COLUMNS = ("decoder", "machine", "sessions", "next_low", "next_high")
+_NOTE = (
+    "Speed-ups, and where stored sessions of this job expect those of the next session, with 95 % "
+    "probability; a prediction holds for its machine alone."
+)
+_Ranges = Mapping[str, tuple[float, float]]
+"""Predicted interval by decoder."""
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """The predictions of one pool by machine and decoder, beside the machine of a run."""
-
-    pool: str
-    machine: str
-    rows: pd.DataFrame
-
-    @property
-    def here(self) -> pd.DataFrame:
-        """The predictions for the run's machine."""
-        return self.rows[self.rows["machine"] == self.machine]
-
-    @property
-    def missing(self) -> str:
-        """State that no session of the machine is stored."""
-        return (
-            f"no stored session of this processor ({self.machine}): expect what `bench cost` shows"
-        )
-
-    def range(self, decoder: str, machine: str) -> tuple[float, float] | None:
-        """Return the interval of the next session, if there is one."""
-        rows = self.rows[(self.rows["decoder"] == decoder) & (self.rows["machine"] == machine)]
-        ends = rows[["next_low", "next_high"]].dropna().itertuples(index=False)
-        return next(((float(low), float(high)) for low, high in ends), None)
-
-
-def expectation(run: Run) -> Expectation | None:
-    """Return what the stored pool of a run's job predicts, or None without such a pool.
-
-    A pool that cannot be read predicts nothing.
-    """
+def predictions(run: Run) -> dict[str, _Ranges]:
+    """Return what the pool of a run's job predicts by machine, nothing without a readable pool."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
             first = Path(list_runs(str(file.parent), file.parent)[0])
-            plan = read_plan(first)
-            if plan is None or any(unlike(_outline(first, plan), _snapshot(run))):
+            facts: dict[str, Any] = {"plan": read_plan(first), "config": read_config(first)}
+            facts |= {"env": read_environment(first), "status": read_status(first)}
+            pooled = Run(path=first, records=(), events=(), **facts)
+            if pooled.plan is None or any(unlike(_snapshot(pooled), _snapshot(run))):
                 continue
-            rows = pd.read_csv(file, usecols=list(_COLUMNS))
+            names = ["machine", "decoder", "next_low", "next_high"]
+            rows = pd.read_csv(file, usecols=names)[names].dropna().itertuples(index=False)
         except (BenchError, OSError, ValueError):
             continue
-        rows = rows[rows["machine"] != EVERY]
-        return Expectation(file.parent.name, machine(run), rows)
-    return None
-
-
-def _outline(path: Path, plan: Plan) -> RunSnapshot:
-    """Return a run without its answers."""
-    facts: dict[str, Any] = {"config": read_config(path), "env": read_environment(path)}
-    status = read_status(path)
-    return _snapshot(Run(path=path, plan=plan, status=status, records=(), events=(), **facts))
+        ranges: dict[str, dict[str, tuple[float, float]]] = {}
+        for place, decoder, low, high in rows:
+            ranges.setdefault(str(place), {})[str(decoder)] = low, high
+        return {place: each for place, each in ranges.items() if place != EVERY}
+    return {}
 
 
 def _snapshot(run: Run) -> RunSnapshot:
@@ -89,62 +61,37 @@ def _snapshot(run: Run) -> RunSnapshot:
 
 
 def section(findings: Findings) -> Sequence[Table]:
-    """Make the section of a report: predicted and measured, or which machines have predictions."""
-    if (expected := expectation(findings.run)) is None:
+    """Make the section of a report: this run's speed-ups above the predictions by machine."""
+    if not (ranges := predictions(findings.run)):
         return ()
-    here, measured = expected.here, _speedups(findings)
-    if here.empty:
-        columns: Columns = {"machine": str} | {
-            name: partial(lambda name, machine: _text(expected.range(name, machine)), name)
-            for name in measured
-        }
-        note = f"{expected.missing[:1].upper()}{expected.missing[1:]}. The pool {expected.pool} "
-        note += "predicts the speed-ups of the next session on other machines."
-        rows = list(dict.fromkeys(expected.rows["machine"]))
-        return (Table.from_rows("Expected of other machines", note, columns, rows),)
-    columns = {
-        "decoder": str,
-        "expected": lambda name: _text(expected.range(name, expected.machine)),
-        "this run": lambda name: TableCell(
-            factor(measured[name]), bad=_is_outside(expected, name, measured[name])
-        ),
-    }
-    num = counted(int(here["sessions"].max()), "session")
-    note = f"Speed-ups that {num} of the pool {expected.pool} predict for the next one, with 95 % "
-    note += f"probability, on this machine ({expected.machine})."
-    return (Table.from_rows("Expected from stored sessions", note, columns, measured),)
+    measured = _speedups(findings)
+    rows = {f"this run: {machine(findings.run)}": {n: factor(x) for n, x in measured.items()}}
+    rows |= {m: {n: interval(*ends) for n, ends in each.items()} for m, each in ranges.items()}
+    columns: Columns = {"machine": str}
+    columns |= {name: partial(lambda n, m: rows[m].get(n, UNKNOWN), name) for name in measured}
+    note = f"{_NOTE} {_judge(findings, ranges)}."
+    return (Table.from_rows("Expected from stored sessions", note, columns, rows),)
 
 
 def conclusion(run_dir: Path) -> list[str]:
-    """State whether a run's speed-ups are as its machine's stored sessions predict."""
+    """State whether a run's speed-ups are what stored sessions of its machine predict."""
     findings = Findings(load_run(run_dir))
-    if (expected := expectation(findings.run)) is None:
-        return []
-    if expected.here.empty:
-        return [expected.missing]
-    measured = _speedups(findings)
-    predicted = [name for name in measured if expected.range(name, expected.machine)]
-    outside = [name for name in predicted if _is_outside(expected, name, measured[name])]
-    line = (
-        f"{len(predicted) - len(outside)} of {counted(len(predicted), 'speed-up')} as the stored "
-    )
-    line += f"sessions of this processor predict ({expected.machine})"
-    ranges = [
-        f"{name} {factor(measured[name])}, not {_text(expected.range(name, expected.machine))}"
-        for name in outside
+    ranges = predictions(findings.run)
+    return [_judge(findings, ranges)] if ranges else []
+
+
+def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:
+    if (here := machine(findings.run)) not in ranges:
+        return f"No stored session of this processor ({here}): expect what `bench cost` shows"
+    outside = [
+        f"{name} {factor(speedup)}, not {interval(*ranges[here][name])}"
+        for name, speedup in _speedups(findings).items()
+        if name in ranges[here] and not ranges[here][name][0] <= speedup <= ranges[here][name][1]
     ]
-    return ["; ".join([line, *ranges])]
+    line = f"as stored sessions of this processor predict ({here})"
+    return f"Not {line}: {'; '.join(outside)}" if outside else f"Speed-ups are {line}"
 
 
 def _speedups(findings: Findings) -> dict[str, float]:
     rows = summary_rows(findings.summary, ALL)
     return {row.decoder: row.speedup for row in rows if row.decoder != BASELINE and row.speedup}
-
-
-def _is_outside(expected: Expectation, decoder: str, speedup: float) -> bool:
-    ends = expected.range(decoder, expected.machine)
-    return ends is not None and not ends[0] <= speedup <= ends[1]
-
-
-def _text(ends: tuple[float, float] | None) -> str:
-    return interval(*(ends or (None, None)))

@@ -53,16 +53,12 @@ _PAUSE = timedelta(minutes=10)
 
 def machine(run: Run) -> str:
     """Return what tells machines apart: processor (with its instructions) or GPU, and threads."""
-    env = run.env
-    threads = f"{UNKNOWN} threads" if (num := env.torch.threads) is None else counted(num, "thread")
-    facts = () if env.gpu_name else env.machine.instructions or ()
-    if (
-        env.machine.architecture == "x86_64"
-        and not env.gpu_name
-        and "family" not in f"{env.machine}"
-    ):
-        facts = (*facts, "family not recorded")  # clouds call several generations by one name
-    return portable(", ".join([hardware(run) or UNKNOWN, threads, *facts]))
+    cpu, num = run.env.machine, run.env.torch.threads
+    facts = [f"{UNKNOWN} threads" if num is None else counted(num, "thread")]
+    if not run.env.gpu_name:
+        unclear = cpu.architecture == "x86_64" and "family" not in str(cpu.cpu)
+        facts += [*(cpu.instructions or ()), *["family not recorded"] * unclear]
+    return portable(", ".join([hardware(run) or UNKNOWN, *facts]))
 
 
 @dataclass(frozen=True)
@@ -153,17 +149,6 @@ class Pool:
         return pools
 
     @property
-    def estimates(self) -> list[_Row]:
-        """The estimates of every decoder on each machine, and on all without a prediction."""
-        return [
-            _Row(
-                name, decoder, guarantee, pooled, pool, Estimate() if name == EVERY else pooled.next
-            )
-            for name, pool in self.by_machine.items()
-            for decoder, (guarantee, pooled) in pool.decoders.items()
-        ]
-
-    @property
     def days(self) -> set[str]:
         """The days (UTC) on which sessions began."""
         return {session.start[:10] for session in self.sessions}
@@ -193,11 +178,8 @@ class Pool:
                 "All sessions are one occasion and share the machine's state: the next session may "
                 "differ more on another (`bench run --sessions N --every MINUTES`)."
             )
-        floor += [
-            f"{name}: one session, which predicts none."
-            for name in self.machines
-            if name not in self.by_machine
-        ]
+        lone = [name for name in self.machines if name not in self.by_machine]
+        floor += [f"{name}: one session, which predicts none." for name in lone]
         differing = [
             f"{key}: {', '.join(each)}"
             for key, each in values.items()
@@ -218,18 +200,6 @@ class Pool:
         conversations = rows.drop_duplicates("prompt").set_index("prompt")["conversation"]
         named = list(conversations[ratios.columns])
         return pool_logs(np.log(ratios.to_numpy()), self.occasions, named)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A decoder on a machine, or on all: its estimates, and the interval of the next session."""
-
-    machine: str
-    decoder: str
-    guarantee: str
-    pooled: Pooled
-    pool: Pool
-    next: Estimate
 
 
 def load_pool(names: Sequence[str], parent: Path) -> Pool:
@@ -325,23 +295,24 @@ def frame(pool: Pool) -> pd.DataFrame:
     """Return the pooled estimates, one row per machine and decoder."""
     return pd.DataFrame(
         {
-            "decoder": row.decoder,
-            "machine": row.machine,
-            "guarantee": row.guarantee,
-            "sessions": len(row.pool.sessions),
-            "occasions": len(set(row.pool.occasions)),
-            "days": len(row.pool.days),
-            "machines": len(row.pool.machines),
-            "prompts": row.pooled.mean.num,
-            "conversations": row.pooled.mean.clusters,
-            **row.pooled.mean.columns("speedup"),
-            "next_low": row.next.low,
-            "next_high": row.next.high,
-            "session_sd": row.pooled.spread,
-            "predicted": row.pooled.held_out,
-            "predicted_inside": row.pooled.inside,
+            "decoder": name,
+            "machine": place,
+            "guarantee": guarantee,
+            "sessions": len(part.sessions),
+            "occasions": len(set(part.occasions)),
+            "days": len(part.days),
+            "machines": len(part.machines),
+            "prompts": pooled.mean.num,
+            "conversations": pooled.mean.clusters,
+            **pooled.mean.columns("speedup"),
+            "next_low": None if place == EVERY else pooled.next.low,
+            "next_high": None if place == EVERY else pooled.next.high,
+            "session_sd": pooled.spread,
+            "predicted": pooled.held_out,
+            "predicted_inside": pooled.inside,
         }
-        for row in pool.estimates
+        for place, part in pool.by_machine.items()
+        for name, (guarantee, pooled) in part.decoders.items()
     )
 
 
@@ -351,16 +322,18 @@ def table(pool: Pool) -> Table:
         "decoder": lambda row: row.decoder,
         "machine": lambda row: row.machine,
         "guarantee": lambda row: row.guarantee,
-        f"speed-up [{LEVEL}]": lambda row: against_floor(row.pooled.mean, row.pool.floor),
-        f"next session [{LEVEL}]": lambda row: interval(row.next.low, row.next.high),
-        "sessions' SD": lambda row: factor(math.exp(row.pooled.spread), ""),
+        f"speed-up [{LEVEL}]": lambda row: against_floor(
+            (part := pool.by_machine[row.machine]).decoders[row.decoder][1].mean, part.floor
+        ),
+        f"next session [{LEVEL}]": lambda row: interval(row.next_low, row.next_high),
+        "sessions' SD": lambda row: factor(math.exp(row.session_sd), ""),
         "predicted": lambda row: (
-            f"{row.pooled.inside} of {row.pooled.held_out}" if row.pooled.held_out else UNKNOWN
+            f"{row.predicted_inside} of {row.predicted}" if row.predicted else UNKNOWN
         ),
     }
     if len(pool.by_machine) == 1:
         del columns["machine"]
-    return Table.from_rows("Pooled", _NOTE, columns, pool.estimates)
+    return Table.from_rows("Pooled", _NOTE, columns, frame(pool).itertuples())
 
 
 def sessions(pool: Pool) -> Table:

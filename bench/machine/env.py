@@ -49,6 +49,7 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",
     "TORCH_COMPILE_DISABLE", WAIT_POLICY, SPIN_COUNT,
 )  # fmt: skip
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "sve", "bf16")
 _ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
@@ -143,6 +144,7 @@ def _machine() -> Machine:
         release=platform.release(),
         architecture=platform.machine(),
         cpu=_cpu_model(),
+        instructions=_instructions(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(logical=True),
         affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -165,11 +167,16 @@ def _cpu_model() -> str | None:
     return name if family is None else f"{name} (family {family}, model {facts.get('model')})"
 
 
+def _instructions() -> tuple[str, ...] | None:
+    """Return the names in `_INSTRUCTIONS` that this CPU has, which clouds may mask, too."""
+    lines = _lines("/proc/cpuinfo") or ()
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), None)
+    return None if flags is None else tuple(name for name in _INSTRUCTIONS if name in flags)
+
+
 def has_bfloat16() -> bool:
     """Tell whether this CPU has bfloat16 instructions, without which float32 is faster."""
-    lines = _lines("/proc/cpuinfo") or ()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(flags.split())
+    return any(name.endswith("bf16") for name in _instructions() or ())
 
 
 def cgroup_memory_bytes() -> int | None:

@@ -46,12 +46,13 @@ Facts = Annotated[Mapping[str, Any], AfterValidator(_facts)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Processor and memory, with the limits that a cgroup sets on them."""
+    """Processor with its wide `instructions`, and memory, with the limits of a cgroup on them."""
 
     system: str | None = None
     release: str | None = None
     architecture: str | None = None
     cpu: str | None = None
+    instructions: tuple[str, ...] | None = None
     physical_cores: Num | None = None
     logical_cores: Num | None = None
     affinity: Num | None = None

@@ -1,13 +1,17 @@
-"""Write generated parts, tables, numbers and the README's figure: `python -m docs.generate`."""
+"""Write pools, generated parts, tables, numbers and a figure: `python -m docs.generate`."""
 
 from __future__ import annotations
 
 import sys
 
+from bench.extras.sessions.pooled import POOL, load_pool, write_pool
 from docs.generate import figures, machines
 from docs.generate.parts import write
 from docs.generate.places import text_of
+from docs.generate.runs import STORED
 
+for pool in sorted(STORED.glob(f"*/{POOL}")):
+    write_pool(load_pool([str(pool.parent)], pool.parent), pool.parent)
 sys.stdout.writelines(f"{path}: renewed\n" for path in write())
 machines.FIGURE.write_bytes(machines.picture(text_of("README.md")))
 figures.main()

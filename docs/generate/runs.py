@@ -1,13 +1,14 @@
 """Tables of stored runs: `python -m docs.generate` writes them into pages.
 
 ``<!-- table: NAME RUN… -->`` has its own line, directly above the table's lines. NAME is one of
-`TABLES`, and each RUN a folder of ``results/reference``.
+`TABLES`, and each RUN a folder of ``results/reference``. `machines`, `stored` and `pools` find
+folders that nobody named, so that they grow when `bench submit` adds one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -15,18 +16,35 @@ import pandas as pd
 
 from bench.plan.select import build_decoder
 from bench.records.files import read_json
-from bench.records.plan import BASELINE, NO_GUARANTEE, guarantee_rank
-from bench.report.tables.table import Columns, Table, TableCell, estimated, number, speed
-from bench.settings.config import read_toml
+from bench.records.plan import (
+    BASELINE,
+    NO_GUARANTEE,
+    SAME_DISTRIBUTION,
+    SAME_TOKENS,
+    guarantee_rank,
+)
+from bench.report.tables.table import (
+    Columns,
+    Table,
+    TableCell,
+    estimated,
+    interval,
+    number,
+    speed,
+    with_interval,
+)
+from bench.settings.config import FAST, read_toml
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.text import UNKNOWN, percent
+from bench.text import UNKNOWN, factor, percent
 from decoders.core.decoder import Decoder
 from docs.generate.places import ROOT
+from docs.generate.tables import table
 
+STORED = ROOT / "results" / "reference"
 TABLE = re.compile(
-    r"^<!-- table: (?P<name>\w+)(?P<runs>(?: [\w-]+)+) -->$(?:\n\|.*)*", re.MULTILINE
+    r"^<!-- table: (?P<name>\w+)(?P<runs>(?: [\w-]+)*) -->$(?:\n\|.*)*", re.MULTILINE
 )
 """Matches a table's comment, and the table if there is one."""
 OTHER, UNSTEADY = "¹", "²"
@@ -38,12 +56,12 @@ class StoredRun:
     """A run of ``results/reference``, its rows in the order of tables."""
 
     def __init__(self, name: str) -> None:
-        self.folder = ROOT / "results" / "reference" / name
+        self.name, self.folder = name, STORED / name
         self.summary = pd.read_csv(self.folder / "summary.csv")
         self._env: Mapping[str, Any] = read_json(self.folder / "env.json") or {}
-        self._cells: Mapping[str, Mapping[str, str]] = read_toml(self.folder / "config.toml")[
-            "decoders"
-        ]
+        self.config: Mapping[str, Any] = read_toml(self.folder / "config.toml")
+        self._cells: Mapping[str, Mapping[str, str]] = self.config["decoders"]
+        self.date = str((read_json(self.folder / "run.json") or {}).get("started_utc"))[:10]
 
     @cached_property
     def rows(self) -> dict[str, SummaryRow]:
@@ -58,16 +76,34 @@ class StoredRun:
         return self.rows[BASELINE].floor
 
     @property
-    def machine(self) -> str:
-        """Name of the GPU, else of the processor, without the maker's ornaments."""
+    def processor(self) -> str:
+        """Name of the GPU, else of the processor with its family and model, if it is recorded."""
         gpu, machine = self._env["gpu"], self._env["machine"]
-        name = gpu["name"] if gpu else re.sub(r"\(.*?\)|Processor", "", machine["cpu"])
-        return " ".join(name.split()[:2])
+        name = gpu["name"] if gpu else re.sub(r"\(R\)|\(TM\)|Processor", "", machine["cpu"])
+        return " ".join(name.split())
 
     @property
-    def heading(self) -> str:
-        """The machine, marked if the run was not steady."""
-        return f"{self.machine}{UNSTEADY * self.floor.differs_from_one}"
+    def machine(self) -> str:
+        """Maker and name of the GPU, else of the processor."""
+        return " ".join(self.processor.split()[:2])
+
+    @property
+    def work(self) -> list[object]:
+        """The model, its calls, prompts and sampling, by which speed-ups stand in one table."""
+        sampling = [self.config.get(name) for name in ("temperature", "top_p", "top_k")]
+        tasks = str(self.config.get("tasks")).partition("=")[0]
+        numerics = self.config.get("numerics") or FAST
+        how = [
+            self.config.get("batch_size"),
+            numerics,
+            (self._env["models"]["target"] or {}).get("compiled"),
+        ]
+        return [self.config.get("model"), tasks, self.config.get("split"), *sampling, *how]
+
+    @property
+    def has_report(self) -> bool:
+        """Tell whether the run is stored with its report."""
+        return (self.folder / "report.md").is_file()
 
     def decoder(self, cell: str) -> Decoder:
         """Build the decoder of a cell, with the options that it had."""
@@ -88,6 +124,33 @@ class StoredRun:
 
 
 stored = cache(StoredRun)
+
+
+def all_stored() -> list[StoredRun]:
+    """Return all stored runs but the sessions of pools, in order of name."""
+    return [stored(file.parent.name) for file in sorted(STORED.glob("*/samples.parquet"))]
+
+
+def by_machine(names: Sequence[str]) -> list[StoredRun]:
+    """Return the named runs, and one of the same work for each other processor or GPU.
+
+    It is the one with the most decoders; of several, the newest.
+    """
+    runs = [stored(name) for name in names]
+    others = [run for run in all_stored() if run.work == runs[0].work]
+    others.sort(key=lambda run: (len(run.rows), run.date), reverse=True)
+    found = {run.processor: run for run in reversed(others)}
+    for run in runs:
+        found.pop(run.processor, None)
+    return runs + sorted(found.values(), key=lambda run: run.processor)
+
+
+def headings(runs: Sequence[StoredRun]) -> list[str]:
+    """Return each machine's name, in full where two have one, marked if its `ar` was unsteady."""
+    names = [run.machine for run in runs]
+    full = [run.processor if names.count(run.machine) > 1 else run.machine for run in runs]
+    marks = [UNSTEADY * run.floor.differs_from_one for run in runs]
+    return [f"{name}{mark}" for name, mark in zip(full, marks, strict=True)]
 
 
 def run(name: str) -> str:
@@ -131,11 +194,11 @@ def families(*names: str) -> str:
 
 
 def machines(*names: str) -> str:
-    """Return the speed-ups of decoders with a guarantee, a column per run, the fastest first.
+    """Return the speed-ups of decoders with a guarantee, a column per machine, the fastest first.
 
     Tokens per step are those of the first run. `ar` stands for itself: its second arm.
     """
-    runs = [stored(name) for name in names]
+    runs = by_machine(names)
 
     def speedup(each: StoredRun, cell: str) -> TableCell | str:
         if cell == BASELINE:
@@ -153,12 +216,12 @@ def machines(*names: str) -> str:
 
     columns: Columns = {
         "decoder": str,
-        **{each.heading: partial(speedup, each) for each in runs},
+        **{name: partial(speedup, run) for name, run in zip(headings(runs), runs, strict=True)},
         "tokens per step": lambda cell: number(runs[0].rows[cell].acceptance_length),
         "identical to AR, %": identical,
     }
-    table = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()
-    return re.sub(r"x \[(\S+) ", "x\N{NO-BREAK SPACE}[\\1\N{NO-BREAK SPACE}", table)
+    text = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()
+    return re.sub(r"x \[(\S+) ", "x\N{NO-BREAK SPACE}[\\1\N{NO-BREAK SPACE}", text)
 
 
 def with_guarantee(run: StoredRun) -> list[str]:
@@ -168,7 +231,58 @@ def with_guarantee(run: StoredRun) -> list[str]:
     return [row.decoder for row in rows]
 
 
-TABLES: dict[str, Callable[..., str]] = {"run": run, "families": families, "machines": machines}
+def stored_runs() -> str:
+    """Return a row per stored run: what, where and when it measured, and what gained most."""
+
+    def fastest(run: StoredRun) -> str:
+        kept = (SAME_TOKENS, SAME_DISTRIBUTION)
+        rows = (run.rows[cell] for cell in with_guarantee(run)[1:])
+        row = next((row for row in rows if row.guarantee in kept), None)
+        return UNKNOWN if row is None else f"`{row.decoder}` {speed(row).text}"
+
+    runs = sorted(all_stored(), key=lambda run: (run.work[0] != "zoo", run.processor, run.name))
+    rows = [
+        (
+            f"[{run.name}]({run.name}/{'report.md' if run.has_report else 'summary.csv'})",
+            str(run.config.get("model")),
+            run.processor,
+            f"{run.config.get('temperature'):g}",
+            str(run.rows[BASELINE].prompts),
+            estimated(run.floor),
+            fastest(run),
+            run.date,
+        )
+        for run in runs
+    ]
+    heads = ("run", "model", "machine", "T", "prompts", "A/A", "fastest with a guarantee", "date")
+    return table(heads, rows).rstrip()
+
+
+def pools() -> str:
+    """Return a row per pool, machine and decoder: what its sessions measured, and the next one."""
+    rows = [
+        (
+            f"[{file.parent.name}]({file.parent.name}/pool.md)",
+            *(str(row[name]) for name in ("machine", "sessions", "decoder")),
+            with_interval(
+                factor(row["speedup"]), interval(row["speedup_low"], row["speedup_high"])
+            ),
+            interval(row["next_low"], row["next_high"]),
+        )
+        for file in sorted(STORED.glob("*/pool.csv"))
+        for _, row in pd.read_csv(file).iterrows()
+    ]
+    heads = ("pool", "machine", "sessions", "decoder", "speed-up [95 %]", "next session [95 %]")
+    return table(heads, rows).rstrip()
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "run": run,
+    "families": families,
+    "machines": machines,
+    "stored": stored_runs,
+    "pools": pools,
+}
 
 
 def with_tables(text: str, path: str) -> str:
@@ -182,11 +296,11 @@ def with_tables(text: str, path: str) -> str:
         ValueError: the page names an unknown table.
     """
 
-    def table(mark: re.Match[str]) -> str:
+    def filled(mark: re.Match[str]) -> str:
         if mark["name"] not in TABLES:
             known = ", ".join(TABLES)
             raise ValueError(f"{path} asks for table {mark['name']!r}; there is: {known}")
         rows = TABLES[mark["name"]](*mark["runs"].split())
         return f"<!-- table: {mark['name']}{mark['runs']} -->\n{rows}"
 
-    return TABLE.sub(table, text)
+    return TABLE.sub(filled, text)

@@ -2,9 +2,13 @@
 
 import csv
 import io
+import json
 import re
+import shutil
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from PIL import Image
 
 from bench.plan.select import build_decoder
 from bench.records.plan import Cell, guarantee_rank
+from bench.report.tables.table import estimated
 from bench.settings.config import as_text
 from bench.text import percent
 from decoders.core.types import Sampling
@@ -226,3 +231,134 @@ def test_the_figure_of_the_readme_is_that_of_its_table() -> None:
     )
     assert new.shape == old.shape
     assert (abs(new - old) > 100).sum() < 20, f"`{parts.RENEW}` draws {machines.FIGURE.name}"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A folder of three stored runs, and what adds a copy of one with another environment."""
+    source = ROOT / "results" / "reference"
+
+    def add(name: str, of: str, edit: Callable[[Any], object] = bool, **config: str) -> None:
+        folder = shutil.copytree(source / of, tmp_path / name)
+        env = json.loads((folder / "env.json").read_text())
+        edit(env)
+        (folder / "env.json").write_text(json.dumps(env))
+        text = (folder / "config.toml").read_text()
+        for key, value in config.items():
+            text = re.sub(rf"^{key} = .*\n", "", text, flags=re.MULTILINE)
+            text = f"{key} = {value}\n{text}"
+        (folder / "config.toml").write_text(text)
+        runs.stored.cache_clear()
+
+    monkeypatch.setattr(runs, "STORED", tmp_path)
+    for name in ("cpu-smollm2", "cpu-smollm2-xeon", "h100-smollm2-drafters"):
+        add(name, name)
+    yield add
+    runs.stored.cache_clear()
+
+
+def on(cpu: str) -> Callable[[Any], object]:
+    return lambda env: env["machine"].update(cpu=cpu)
+
+
+def columns(*names: str) -> list[str]:
+    line = runs.machines(*names).splitlines()[0]
+    return line.strip("| ").split(" | ")[1:-2]
+
+
+def test_the_table_of_machines_grows_by_the_folders_of_new_machines(registry: Any) -> None:
+    epyc, xeon, h100 = "AMD EPYC", "Intel Xeon", "NVIDIA H100"
+    assert columns("cpu-smollm2") == [epyc, xeon, h100]
+    assert columns("h100-smollm2-drafters", "cpu-smollm2") == [h100, epyc, xeon]
+    registry("new", "cpu-smollm2-xeon", on("Ampere Altra (family 8)"))
+    assert columns("cpu-smollm2") == [epyc, "Ampere Altra", xeon, h100]
+    registry("newer", "cpu-smollm2-xeon", on("AMD EPYC (family 25, model 1)"))
+    full = ["AMD EPYC (family 26, model 2)", "AMD EPYC (family 25, model 1)"]
+    assert columns("cpu-smollm2") == [full[0], full[1], "Ampere Altra", xeon, h100]
+    texts = [text.get_text() for text in machines.draw(["cpu-smollm2"]).legends[0].get_texts()]
+    assert texts == columns("cpu-smollm2")
+
+
+def test_other_work_is_not_in_the_table_of_machines(registry: Any) -> None:
+    before = columns("cpu-smollm2")
+    for number, config in enumerate(
+        (
+            {"temperature": "0.7"},
+            {"model": '"smollm2-360m"'},
+            {"tasks": '"zoo"'},
+            {"split": '"tune"'},
+            {"batch_size": "4"},
+            {"numerics": '"invariant"'},
+        )
+    ):
+        registry(f"other-{number}", "cpu-smollm2-xeon", on(f"Arm {number}"), **config)
+
+    def eager(env: Any) -> None:
+        env["machine"]["cpu"], env["models"]["target"]["compiled"] = "Arm", False
+
+    registry("eager", "cpu-smollm2-xeon", eager)
+    assert columns("cpu-smollm2") == before
+    registry("same", "cpu-smollm2-xeon", on("Arm Neoverse"), tasks='"specbench"')
+    assert columns("cpu-smollm2") != before
+
+
+def test_the_run_of_a_machine_is_the_one_with_the_most_decoders(registry: Any) -> None:
+    def h100() -> str:
+        return next(r.name for r in runs.by_machine(["cpu-smollm2"]) if "H100" in r.machine)
+
+    assert h100() == "h100-smollm2-drafters"
+    registry("h100-smollm2-adapters", "h100-smollm2-adapters")
+    assert h100() == "h100-smollm2-adapters"
+    assert runs.by_machine(["h100-smollm2-drafters"])[0].name == "h100-smollm2-drafters"
+    status = ROOT / "results/reference/h100-smollm2-adapters/run.json"
+    registry("newer", "h100-smollm2-adapters")
+    later = json.loads(status.read_text()) | {"started_utc": "2027-01-01T00:00:00+00:00"}
+    (runs.STORED / "newer" / "run.json").write_text(json.dumps(later))
+    runs.stored.cache_clear()
+    assert h100() == "newer"
+
+
+def test_the_page_of_results_lists_every_stored_run(registry: Any) -> None:
+    registry("mine", "cpu-zoo", on("Ampere Altra (family 8)"))
+    (runs.STORED / "mine" / "report.md").unlink()
+    head, _, *rows = runs.stored_runs().splitlines()
+    assert head.startswith("| run | model | machine | T | prompts | A/A | fastest with a guarantee")
+    assert [row.split("](")[0] for row in rows] == [
+        "| [mine",
+        "| [cpu-smollm2",
+        "| [cpu-smollm2-xeon",
+        "| [h100-smollm2-drafters",
+    ]
+    floor = estimated(runs.stored("mine").floor)
+    assert (
+        f"(mine/summary.csv) | zoo | Ampere Altra (family 8) | 0 | 28 | {floor} | `ptp`" in rows[0]
+    )
+    assert "(cpu-smollm2/report.md)" in rows[1]
+    page = re.search(r"<!-- table: stored -->\n((\|.*\n)+)", STORED)
+    assert page is not None
+    names = [row.split("](")[0].removeprefix("| [") for row in page[1].splitlines()[2:]]
+    assert set(names) == {f.parent.name for f in (ROOT / "results/reference").glob("*/run.json")}
+
+
+def test_the_fastest_is_one_that_keeps_ars_answers() -> None:
+    """`nar` and `ar@fast` are faster in these runs, and guarantee nothing or are not verified."""
+    rows = dict(line.split("](") for line in runs.stored_runs().splitlines()[2:])
+    assert "`ptp` 1.22x" in rows["| [cpu-zoo"]
+    assert "`ar@fast`" not in rows["| [cpu-smollm2-invariant"]
+    assert " | - | " in rows["| [cpu-zoo-passes"]
+
+
+def test_pools_are_listed_by_machine(registry: Any) -> None:
+    assert runs.pools().count("\n") == 1
+    folder = runs.STORED / "pool"
+    folder.mkdir()
+    shutil.copy(ROOT / "results/reference/cpu-zoo-pool/pool.csv", folder)
+    text = (folder / "pool.csv").read_text()
+    lone = "ptp,all,same tokens,3,1,1,2,28,24,1.5,1.4,1.6,,,0.1,0,0\n"
+    (folder / "pool.csv").write_text(text + lone)
+    rows = runs.pools().splitlines()[2:]
+    assert len(rows) == text.count("\n")
+    machine = "AMD EPYC, 2 cores, 2 threads, family not recorded"
+    shown = f"| [pool](pool/pool.md) | {machine} | 16 | ptp | 1.14x [0.98, 1.34] | [0.92, 1.42] |"
+    assert shown in rows
+    assert rows[-1] == "| [pool](pool/pool.md) | all | 3 | ptp | 1.50x [1.40, 1.60] | - |"

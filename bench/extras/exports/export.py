@@ -161,7 +161,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
             raise UsageError(f"no figure {name!r} in {REPORT}; {did_you_mean(name, images)}")
     report = _IMAGE.sub(lambda image: image[0] if image[1] in figures else "", report)
     samples = io.BytesIO()
-    write_samples(samples, run.records, run.events)
+    write_samples(samples, run.records, run.events, small=True)
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
     tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}

@@ -23,6 +23,7 @@ from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, 
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, SECOND_BASELINE, STATUS, guarantee_rank
+from bench.records.run_folder import Run
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
@@ -39,12 +40,25 @@ _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
 _NOTE = (
     "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
     "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
-    "predicted for another session of these prompts. SD: standard deviation of sessions, as a "
-    "factor. Predicted: sessions inside the interval predicted from all other occasions (from all "
-    "other sessions, if there is only one)."
+    "predicted for another session of these prompts on this machine, and on no other. SD: standard "
+    "deviation of sessions, as a factor. Predicted: sessions inside the interval predicted from "
+    "all other occasions (from all other sessions, if there is only one)."
 )
+POOL = "pool.csv"
+EVERY = "all"
+"""Stands for all machines of a pool, whose next session is not predicted."""
 _PAUSE = timedelta(minutes=10)
 """A longer pause between two sessions of a machine begins another occasion."""
+
+
+def machine(run: Run) -> str:
+    """Return what tells machines apart: processor (with its instructions) or GPU, and threads."""
+    cpu, num = run.env.machine, run.env.torch.threads
+    facts = [f"{UNKNOWN} threads" if num is None else counted(num, "thread")]
+    if not run.env.gpu_name:
+        unclear = cpu.architecture == "x86_64" and "family" not in str(cpu.cpu)
+        facts += [*(cpu.instructions or ()), *["family not recorded"] * unclear]
+    return portable(", ".join([hardware(run) or UNKNOWN, *facts]))
 
 
 @dataclass(frozen=True)
@@ -60,10 +74,8 @@ class PooledRun:
 
     @property
     def machine(self) -> str:
-        """The processor or GPU and the threads, by which machines are told apart."""
-        threads = self.side.env.torch.threads
-        shown = f"{UNKNOWN} threads" if threads is None else counted(threads, "thread")
-        return portable(f"{hardware(self.side) or UNKNOWN}, {shown}")
+        """Processor (with its instructions) or GPU and threads, by which machines differ."""
+        return machine(self.side)
 
     @property
     def start(self) -> str:
@@ -126,6 +138,16 @@ class Pool:
         """The machines, in the order of their first sessions."""
         return list(dict.fromkeys(session.machine for session in self.sessions))
 
+    @cached_property
+    def by_machine(self) -> dict[str, Pool]:
+        """The sessions of each machine with enough, after all of them if there are several."""
+        pools = {} if len(self.machines) == 1 else {EVERY: self}
+        for name in self.machines:
+            sessions = [session for session in self.sessions if session.machine == name]
+            if len(sessions) >= MIN_SESSIONS:
+                pools[name] = Pool(sessions) if pools else self
+        return pools
+
     @property
     def days(self) -> set[str]:
         """The days (UTC) on which sessions began."""
@@ -156,6 +178,8 @@ class Pool:
                 "All sessions are one occasion and share the machine's state: the next session may "
                 "differ more on another (`bench run --sessions N --every MINUTES`)."
             )
+        lone = [name for name in self.machines if name not in self.by_machine]
+        floor += [f"{name}: one session, which predicts none." for name in lone]
         differing = [
             f"{key}: {', '.join(each)}"
             for key, each in values.items()
@@ -185,7 +209,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
             (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
     """
-    sides = [load_side(str(run), parent) for name in names for run in _list_runs(name, parent)]
+    sides = [load_side(str(run), parent) for name in names for run in list_runs(name, parent)]
     lost = [s for s in sides if s.verdict == INCOMPLETE and not s.status.complete]
     left_out = [f"{side.name} did not end" for side in lost]
     ended = [side for side in sides if side not in lost]
@@ -194,8 +218,8 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         refuse_invalid(side)
         for before in ended[:i]:
             refuse_twice(before, side)
-        if i and (unlike := list(_unlike(ended[0], side))):
-            line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(unlike)}"
+        if i and (different := list(unlike(ended[0], side))):
+            line = f"{ended[0].name} and {side.name} cannot be pooled: {'; '.join(different)}"
             raise UnavailableError(portable(line))
     if len(ended) < MIN_SESSIONS:
         line = f"pooling needs {MIN_SESSIONS} or more sessions that ended, and got {len(ended)}"
@@ -211,7 +235,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
     return Pool(pool.sessions, tuple(f"Left out: {line}." for line in left_out))
 
 
-def _list_runs(name: str, parent: Path) -> list[str]:
+def list_runs(name: str, parent: Path) -> list[str]:
     """Return the runs in a folder that is not itself a run, or else the name."""
     for folder in (Path(name), parent / name):
         if folder.is_dir() and not (folder / STATUS).is_file():
@@ -221,7 +245,7 @@ def _list_runs(name: str, parent: Path) -> list[str]:
     return [name]
 
 
-def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
+def unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
     """Yield differences in what two sessions measured, with defaults for missing settings."""
     fields = RunConfig.model_fields.items()
     usual = {name.replace("_", " "): str(field.default) for name, field in fields}
@@ -231,7 +255,7 @@ def _unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
         if one != two and None not in (one, two):
             yield f"{key} is {one} in one and {two} in the other"
     prompts, other_prompts = (
-        {r.prompt: r.prompt_hash for r in side.records if r.kind == "timing"}
+        {prompt.prompt: prompt.hash for prompt in side.plan.in_pass("timing")}
         for side in (first, other)
     )
     if prompts != other_prompts:
@@ -253,7 +277,7 @@ def write_pool(pool: Pool, folder: Path) -> list[Path]:
     """Write pool.csv and pool.md into a folder (`BenchError` if it cannot be written)."""
     tables = [f"{each.to_markdown()}\n\n{each.note}" for each in (table(pool), sessions(pool))]
     texts = [f"# {pool.title}", *tables, *(f"* {markdown(line)}" for line in pool.notes)]
-    files = {"pool.csv": csv_bytes(frame(pool)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
+    files = {POOL: csv_bytes(frame(pool)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
     return write_files(folder, files)
 
 
@@ -268,45 +292,48 @@ def print_pool(pool: Pool, console: Console) -> Exit:
 
 
 def frame(pool: Pool) -> pd.DataFrame:
-    """Return the pooled estimates, one row per decoder."""
+    """Return the pooled estimates, one row per machine and decoder."""
     return pd.DataFrame(
         {
             "decoder": name,
+            "machine": place,
             "guarantee": guarantee,
-            "sessions": len(pool.sessions),
-            "occasions": len(set(pool.occasions)),
-            "days": len(pool.days),
-            "machines": len(pool.machines),
+            "sessions": len(part.sessions),
+            "occasions": len(set(part.occasions)),
+            "days": len(part.days),
+            "machines": len(part.machines),
             "prompts": pooled.mean.num,
             "conversations": pooled.mean.clusters,
             **pooled.mean.columns("speedup"),
-            "next_low": pooled.next.low,
-            "next_high": pooled.next.high,
+            "next_low": None if place == EVERY else pooled.next.low,
+            "next_high": None if place == EVERY else pooled.next.high,
             "session_sd": pooled.spread,
             "predicted": pooled.held_out,
             "predicted_inside": pooled.inside,
         }
-        for name, (guarantee, pooled) in pool.decoders.items()
+        for place, part in pool.by_machine.items()
+        for name, (guarantee, pooled) in part.decoders.items()
     )
 
 
 def table(pool: Pool) -> Table:
-    """Make the table of pooled estimates by decoder."""
+    """Make the table of pooled estimates by decoder, and by machine if there are several."""
     columns: Columns = {
-        "decoder": lambda name: name,
-        "guarantee": lambda name: pool.decoders[name][0],
-        f"speed-up [{LEVEL}]": lambda name: against_floor(of(name).mean, pool.floor),
-        f"next session [{LEVEL}]": lambda name: interval(of(name).next.low, of(name).next.high),
-        "sessions' SD": lambda name: factor(math.exp(of(name).spread), ""),
-        "predicted": lambda name: (
-            f"{of(name).inside} of {of(name).held_out}" if of(name).held_out else UNKNOWN
+        "decoder": lambda row: row.decoder,
+        "machine": lambda row: row.machine,
+        "guarantee": lambda row: row.guarantee,
+        f"speed-up [{LEVEL}]": lambda row: against_floor(
+            (part := pool.by_machine[row.machine]).decoders[row.decoder][1].mean, part.floor
+        ),
+        f"next session [{LEVEL}]": lambda row: interval(row.next_low, row.next_high),
+        "sessions' SD": lambda row: factor(math.exp(row.session_sd), ""),
+        "predicted": lambda row: (
+            f"{row.predicted_inside} of {row.predicted}" if row.predicted else UNKNOWN
         ),
     }
-
-    def of(decoder: str) -> Pooled:
-        return pool.decoders[decoder][1]
-
-    return Table.from_rows("Pooled", _NOTE, columns, pool.decoders)
+    if len(pool.by_machine) == 1:
+        del columns["machine"]
+    return Table.from_rows("Pooled", _NOTE, columns, frame(pool).itertuples())
 
 
 def sessions(pool: Pool) -> Table:

@@ -14,9 +14,9 @@ from bench.text import counted, portable
 
 def report_title(run: Run) -> str:
     """Return a report's title: model, tasks and date, as far as they are recorded."""
-    model, tasks = _short_name(run.config.get("model")), str(run.config.get("tasks") or "")
+    model, tasks = short_name(run.config.get("model")), str(run.config.get("tasks") or "")
     kind, _, place = tasks.partition("=")
-    tasks = _short_name(place) if kind in ("jsonl", "hf") else kind
+    tasks = short_name(place) if kind in ("jsonl", "hf") else kind
     tasks = "its own tasks" if (model, tasks) == ("zoo", "zoo") else tasks.replace(",", ", ")
     started = run.status.started_utc
     try:
@@ -56,7 +56,7 @@ def _as_words(values: Mapping[str, Any]) -> str:
 
 def describe_model(run: Run) -> str:
     """Return the target's name (a folder's last part), size, weight format, and call mode."""
-    name = _short_name(run.config.get("model"))
+    name = short_name(run.config.get("model"))
     facts = run.env.models.target or {}
     size, width = facts.get("parameters"), facts.get("quantized")
     parts = [f"{width} weights"] if width else []
@@ -68,7 +68,7 @@ def describe_model(run: Run) -> str:
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
-def _short_name(source: object) -> str:
+def short_name(source: object) -> str:
     """Return a name of the hub, or the last part of a local path."""
     text = str(source or "an unnamed model")
     local = Path(text).is_absolute() or text.startswith((".", "~")) or Path(text).is_dir()

@@ -56,6 +56,24 @@ def test_processors_under_one_masked_name_are_two_machines(
     assert seen("model name : Cortex-A76").machine.cpu == "Cortex-A76"
 
 
+def test_wide_instructions_of_the_processor_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(*lines: str) -> tuple[str, ...] | None:
+        monkeypatch.setattr(environment, "_lines", lambda path: list(lines))
+        return environment._machine().instructions
+
+    flags = "flags\t\t: fpu avx512f avx512_bf16 avx2 avx512_bitalg"
+    assert seen(flags, flags) == ("avx2", "avx512f", "avx512_bf16")
+    assert environment.has_bfloat16()
+    assert seen("flags : fpu avx2 avx512f") == ("avx2", "avx512f")
+    assert not environment.has_bfloat16()
+    assert seen("Features\t: fp asimd bf16") == ("bf16",)
+    assert seen("flags : fpu") == ()
+    assert seen("model name : x") is None
+    monkeypatch.setattr(environment, "_lines", lambda path: None)  # no /proc
+    assert environment._instructions() is None
+    assert not environment.has_bfloat16()
+
+
 def test_it_names_neither_the_host_nor_a_path(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

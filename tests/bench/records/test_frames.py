@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -48,7 +49,8 @@ def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyP
             elif field.name not in ("steps", "scores"):
                 assert pd.isna(row[field.name]) if value is None else row[field.name] == value
         for name, column in (field_values(wanted.steps) if wanted.steps else {}).items():
-            assert tuple(row[f"steps_{name}"]) == column
+            if name != "ended_s":
+                assert tuple(row[f"steps_{name}"]) == column
     assert frame["score_f1"].tolist()[-1] == 0.5
     assert frame["score_f1"].isna().sum() == len(records) - 1
 
@@ -57,7 +59,40 @@ def test_no_records_are_a_table_with_all_columns() -> None:
     frame = pd.read_parquet(io.BytesIO(written([])))
     assert frame.empty
     assert {"decoder", "tokens", "steps_emitted", "worker"} <= set(frame)
-    assert all(f"steps_{field.name}" in frame for field in fields(StepColumns))
+    names = {field.name for field in fields(StepColumns)} - {"ended_s"} | {"lasted_us"}
+    assert {f"steps_{name}" for name in names} == {
+        n for n in map(str, frame) if n.startswith("steps_")
+    }
+
+
+def test_times_of_steps_are_whole_microseconds_in_the_table_and_read_back_exactly(
+    full: list[SampleRecord], tmp_path: Path
+) -> None:
+    full_steps = full[0].steps
+    assert full_steps is not None
+    ends = (0.003624, 0.003625, 1e7 - 1e-6), (0.319221, 0.1, 0.1)  # the second is damaged: kept
+    steps = [replace(full_steps, ended_s=each) for each in ends]
+    records = [replace(full[0], steps=each) for each in steps]
+    file = tmp_path / "samples.parquet"
+    file.write_bytes(written(records))
+    lasted = pd.read_parquet(file)["steps_lasted_us"].tolist()
+    assert [list(each) for each in lasted] == [[3624, 1, 9999999996374], [319221, -219221, 0]]
+    assert [SampleRecord.from_dict(line) for line in frames.read_samples(file)] == records
+
+
+def test_a_table_of_an_older_version_has_times_in_seconds(tmp_path: Path) -> None:
+    plain = make_record("ar", (1, 1))
+    assert plain.steps is not None
+    table = pq.read_table(io.BytesIO(written([plain])))
+    place = table.schema.get_field_index("steps_lasted_us")
+    old = pa.array([[0.003624, 0.0123456789]], pa.list_(pa.float64()))
+    file = tmp_path / "samples.parquet"
+    pq.write_table(table.set_column(place, "steps_ended_s", old), file)
+    (line,) = frames.read_samples(file)
+    assert line["steps"]["ended_s"] == [0.003624, 0.0123456789]
+    assert SampleRecord.from_dict(line).steps == replace(
+        plain.steps, ended_s=(0.003624, 0.0123456789)
+    )
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ def session(write: Write, number: int, **options: Any) -> Path:
     status["finished_utc"] = f"{began}{5 * (number % 2) + 1}:00+00:00"
     cells = {"spec": 3.0, "nar": 6.0}
     chosen: dict[str, Any] = {"env": MACHINE, "status": status, "lossy": ["nar"], "quality": 0}
-    return write(cells, name=f"runs/s{number}", seed=number, **chosen | options)
+    chosen |= {"name": f"runs/s{number}", "seed": number}
+    return write(cells, **chosen | options)
 
 
 def refused(*runs: Path) -> BenchError:
@@ -64,6 +65,44 @@ def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
     assert "one occasion" not in page
     assert "are one occasion" in " ".join(load_pool(["s0", "s1"], folder).notes)
     assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
+
+
+def on(cpu: str, **more: Any) -> dict[str, Any]:
+    return MACHINE | {"machine": {"cpu": cpu, "affinity": 2, **more}}
+
+
+def test_the_next_session_is_predicted_by_machine_and_on_all_not_at_all(
+    synthetic_run: Write,
+) -> None:
+    xeon = on("Xeon", instructions=["avx512f", "amx_bf16"])
+    envs = [MACHINE, xeon, MACHINE, xeon, MACHINE, xeon, on("Ampere")]
+    runs = [session(synthetic_run, number, env=env) for number, env in enumerate(envs)]
+    pool = load_pool([*map(str, runs)], runs[0])
+    shown: Any = frame(pool).set_index(["machine", "decoder"])
+    epyc, intel = "EPYC, 2 cores, 2 threads", "Xeon, 2 cores, 2 threads, avx512f, amx_bf16"
+    assert list(dict.fromkeys(shown.index.get_level_values("machine"))) == ["all", epyc, intel]
+    assert shown.loc["all", "sessions"].tolist() == [7, 7]
+    assert shown.loc["all", "machines"].tolist() == [3, 3]
+    assert shown.loc["all", ["next_low", "next_high"]].isna().all(axis=None)
+    alone: Any = frame(load_pool([str(run) for run in runs[1::2]], runs[0])).set_index("decoder")
+    assert alone["machine"].unique().tolist() == [intel]
+    pd.testing.assert_frame_equal(shown.loc[intel], alone.drop(columns="machine"))
+    assert shown.loc[intel, "next_low"].notna().all()
+    assert "Ampere, 2 cores, 2 threads: one session, which predicts none." in pool.notes
+    assert [c.text for c in table(pool).rows[0][:2]] == ["spec", "all"]
+    assert "machine" not in table(load_pool([str(run) for run in runs[::2][:3]], runs[0])).headings
+
+
+def test_a_processor_under_a_masked_name_says_so(synthetic_run: Write) -> None:
+    masked = on("AMD EPYC", architecture="x86_64", instructions=None)
+    named = on("AMD EPYC (family 26, model 2)", architecture="x86_64")
+    arm = on("Cortex", architecture="aarch64")
+    runs = [session(synthetic_run, n, env=env) for n, env in enumerate((masked, named, arm))]
+    assert load_pool([*map(str, runs)], runs[0]).machines == [
+        "AMD EPYC, 2 cores, 2 threads, family not recorded",
+        "AMD EPYC (family 26, model 2), 2 cores, 2 threads",
+        "Cortex, 2 cores, 2 threads",
+    ]
 
 
 def test_sessions_of_one_name_keep_their_occasions(synthetic_run: Write) -> None:

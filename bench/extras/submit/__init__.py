@@ -1,0 +1,1 @@
+"""Runs for ``results/reference``: checked, and stored in a compact folder."""

@@ -1,0 +1,52 @@
+"""The verb `bench submit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.read import PANEL
+from bench.errors import Exit, UsageError
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel=PANEL)
+def submit(
+    run: options.RunName,
+    name: Annotated[
+        str | None, typer.Option(help="The folder's name. [default: MACHINE-MODEL]")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option("--to", help="Where the folder is made; in a pool it is a session.")
+    ] = Path("results/reference"),
+    public: Annotated[
+        bool, typer.Option("--public", help="Answers to prompts from your file may be public.")
+    ] = False,
+    output: options.Output = options.RESULTS,
+) -> None:
+    """Check a run, and store it where the tables by machine and the pools find it."""
+    from bench.extras.sessions.pooled import POOL, load_pool, write_pool
+    from bench.extras.submit.submission import free_name, problems, public_files
+    from bench.records.files import write_files
+    from bench.records.run_folder import find_run, load_run
+    from bench.report.findings import Findings
+
+    findings = Findings(load_run(find_run(run, output)))
+    files = public_files(findings)
+    if failed := list(problems(findings, files, public=public)):
+        for line in failed:
+            typer.echo(f"bench: {findings.name}: {line}", err=True)
+        raise typer.Exit(int(Exit.INVALID))
+    folder = to / (name or free_name(to, findings.run))
+    if folder.exists():
+        raise UsageError(f"{folder} exists; remove it, or give another --name")
+    if is_pool := (to / POOL).is_file():
+        load_pool([str(to), str(findings.run.path)], output)  # refuses another job
+    write_files(folder, files)
+    if is_pool:
+        write_pool(load_pool([str(to)], output), to)
+    typer.echo(f"{folder}: now `python -m docs.generate`, commit, and open a pull request")

@@ -1,0 +1,123 @@
+"""Runs of a pooled job show what sessions of their machine predict, or that there are none."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.extras.sessions import expected
+from bench.extras.sessions.pooled import load_pool, write_pool
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.sections import sections
+from bench.report.write import write_report
+from tests.bench.conftest import tables_of
+from tests.bench.extras.sessions.test_pooled import MACHINE, Write, on, session
+from tests.bench.extras.together.test_runs import configured
+from tests.conftest import only_svg
+
+EPYC = "EPYC, 2 cores, 2 threads"
+
+
+@pytest.fixture
+def pool(synthetic_run: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four sessions of one machine, pooled."""
+    *_, last = (session(synthetic_run, number) for number in range(4))
+    folder = last.parent
+    write_pool(load_pool([str(folder)], folder), folder)
+    monkeypatch.setattr(expected, "REFERENCES", folder.parent)
+    return folder
+
+
+def test_a_run_on_the_pools_machine_shows_the_prediction(pool: Path, synthetic_run: Write) -> None:
+    run = session(synthetic_run, 6, name="later")
+    (table,) = expected.section(Findings(load_run(run)))
+    assert table.title == "Expected from stored sessions"
+    assert "holds for its machine alone. " in table.note
+    assert table.headings == ("machine", "spec", "nar")
+    here, predicted = table.rows
+    assert [here[0].text, predicted[0].text] == [f"this run: {EPYC}", EPYC]
+    ranges = [estimate.next for _, estimate in load_pool([str(pool)], pool).decoders.values()]
+    assert [c.text for c in predicted[1:]] == [f"[{e.low:.2f}, {e.high:.2f}]" for e in ranges]
+    summary = Findings(load_run(run)).summary.set_index(["decoder", "family"])["speedup"]
+    assert [c.text for c in here[1:]] == [f"{summary[d, 'all']:.2f}x" for d in ("spec", "nar")]
+
+
+def predict(pool: Path, **ranges: tuple[float, float]) -> None:
+    table = pd.read_csv(pool / "pool.csv").set_index("decoder")
+    for decoder, ends in ranges.items():
+        table.loc[decoder, ["next_low", "next_high"]] = ends
+    table.to_csv(pool / "pool.csv")
+
+
+def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run: Write) -> None:
+    run = session(synthetic_run, 6, name="later")
+    predict(pool, spec=(0.5, 0.6), nar=(0.1, 99))
+    (line,) = expected.conclusion(run)
+    said = rf"Not as stored sessions of this processor predict \({EPYC}\): "
+    assert re.fullmatch(said + r"spec \d\.\d\dx, not \[0\.50, 0\.60\]", line)
+    (table,) = expected.section(Findings(load_run(run)))
+    assert table.note.endswith(f"{line}.")
+    predict(pool, spec=(0.1, 99))
+    line = f"Speed-ups are as stored sessions of this processor predict ({EPYC})"
+    assert expected.conclusion(run) == [line]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        on("EPYC (family 26, model 2)"),
+        on("EPYC", instructions=["avx512f"]),
+        MACHINE | {"torch": {"threads": 4}},
+    ],
+)
+def test_a_run_on_another_machine_says_that_no_session_is_stored(
+    env: dict[str, Any], pool: Path, synthetic_run: Write
+) -> None:
+    run = session(synthetic_run, 6, name="later", env=env)
+    (line,) = expected.conclusion(run)
+    assert line.startswith("No stored session of this processor (EPYC")
+    assert line.endswith("): expect what `bench cost` shows")
+    (table,) = expected.section(Findings(load_run(run)))
+    assert table.note.endswith(f"{line}.")
+    assert [row[0].text for row in table.rows][1:] == [EPYC]
+
+
+def test_the_report_has_the_section(pool: Path, synthetic_run: Write) -> None:
+    run = session(synthetic_run, 6, name="later", env=on("Xeon"))
+    assert "expected" in {section.name for section in sections()}
+    assert tables_of(Findings(load_run(run)))["expected"]
+    with only_svg():
+        write_report(run)
+    assert "No stored session of this processor (Xeon" in (run / "report.md").read_text()
+    assert "No stored session of this processor (Xeon" in (run / "report.html").read_text()
+
+
+def test_another_job_has_no_prediction(pool: Path, synthetic_run: Write) -> None:
+    run = session(synthetic_run, 6, name="later")
+    assert expected.conclusion(run)
+    configured(run, model="zoo", max_new_tokens=256, temperature=0.7)
+    assert expected.conclusion(run) == []
+    assert expected.section(Findings(load_run(run))) == ()
+    fewer = session(synthetic_run, 5, name="fewer", conversations=6)
+    assert expected.conclusion(fewer) == []
+
+
+@pytest.mark.parametrize("damage", ["decoder,speedup\nspec,1\n", "", "\x00"])
+def test_a_pool_that_cannot_be_read_predicts_nothing(
+    damage: str, pool: Path, synthetic_run: Write
+) -> None:
+    run = session(synthetic_run, 6, name="later")
+    (pool / "pool.csv").write_text(damage)
+    assert expected.conclusion(run) == []
+
+
+def test_a_pool_with_a_damaged_session_predicts_nothing(pool: Path, synthetic_run: Write) -> None:
+    run = session(synthetic_run, 6, name="later")
+    (pool / "s0" / "manifest.json").write_text(json.dumps({"schema": 1}))
+    assert expected.conclusion(run) == []

@@ -16,8 +16,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, draft_tree
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import NetworkDrafter, StatesDrafter
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.model import DraftCall
@@ -31,18 +33,24 @@ class Eagle(DraftAndVerify):
     """Draft a tree by a trained layer on the target's hidden states and verify it. Lossless.
 
     Args:
-        nodes: most drafts of a tree.
+        nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
+            the two costs (needs ``verify=coupled``: a choice among drawn drafts would change their
+            distribution).
         width: most candidates for the token after a row, and most rows extended at each level.
         depth: most drafts on a path; each level of the tree costs one draft call.
+        row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.
+        draft_cost: with ``nodes=auto``, cost of a draft call, likewise.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
             drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
             `block` tests drawn drafts jointly, which needs a chain (width 1).
         adapter: name of the adapter that holds the layer, see ``--adapter``.
     """
 
-    nodes: int = 8
+    nodes: NumDrafts = 8
     width: int = 3
     depth: int = 6
+    row_cost: float = 0.02
+    draft_cost: float = 0.1
     verify: ExactChain = "coupled"
     adapter: str = "eagle"
 
@@ -51,7 +59,13 @@ class Eagle(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
+        fits = self.nodes == AUTO or 1 <= self.nodes <= MAX_DRAFTS
+        self.demand(fits, "nodes", f"1 to {MAX_DRAFTS}, or auto")
+        fits = self.nodes != AUTO or self.verify == "coupled"
+        self.demand(fits, "verify", "coupled with nodes=auto")
+        self.demand_read("nodes", {AUTO: ("row_cost", "draft_cost")})
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+        self.demand(self.draft_cost >= 0, "draft_cost", "0 or above")
         self.demand(1 <= self.depth <= MAX_DRAFTS, "depth", f"1 to {MAX_DRAFTS}")
         limit = MAX_DRAFTS // self.depth
         self.demand(1 <= self.width <= limit, "width", f"1 to {limit} at depth {self.depth}")
@@ -69,14 +83,18 @@ class _TreeDrafter(StatesDrafter):
 
     def __init__(self, options: Eagle, request: Request) -> None:
         super().__init__()
-        self._name, self._request = options.adapter, request
-        sizes = {"depth": options.depth, "width": options.width, "nodes": options.nodes}
         draws = options.verification.draws(request.sampling)
-        self._shape = DraftShape(**sizes, draws=draws)
+        shape = DraftShape(depth=options.depth, width=options.width, draws=draws)
+        length = Length(options.nodes, options.row_cost, options.draft_cost)
+        self._network = NetworkDrafter(request, options.adapter, shape, length)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
-        network = self._request, self._name, self._shape
-        return (yield from draft_tree(*network, text, self.unfed(text), most))
+        return (yield from self._network.tree(text, self.unfed(text), most))
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Keep new states, and learn how often drafts are accepted."""
+        super().observe(text, verdict)
+        self._network.length.observe(verdict.tree.tested(verdict.path))

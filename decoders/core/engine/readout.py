@@ -148,9 +148,11 @@ def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync:
     return _with_confidences(highest(distribution)[1], distribution, readouts)
 
 
-def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
+def _with_confidences(
+    tokens: Tensor, distribution: Tensor, readouts: Readouts, kind: Confidence | None = None
+) -> Read:
     """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
-    kinds = {_confidence(readout) for readout in readouts}
+    kinds = {kind or _confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
     confidences = rate_confidence(distribution, indices, kinds.pop())
@@ -184,11 +186,10 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda values: [
-        CallResult(picks=part, probs=probs)
-        for part, probs in zip(
-            _split([*map(int, values)], readouts), _split_rows(distribution, readouts), strict=True
-        )
+    numbers, results = _with_confidences(picks, distribution, readouts, "prob")
+    return numbers, lambda values: [
+        dataclasses.replace(result, probs=probs)
+        for result, probs in zip(results(values), _split_rows(distribution, readouts), strict=True)
     ]
 
 

@@ -200,6 +200,7 @@ class RunningSequence:
                 decided=emit.decided[: len(tokens)],
                 depth=emit.depth,
                 sources=emit.sources[:accepted],
+                confidences=_tested(emit, accepted),
             )
         )
         if self._on_emit is not None:
@@ -251,6 +252,9 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+        for sure, _ in event.confidences:
+            if not 0 <= sure <= 1.001:  # rounding may exceed 1
+                raise ValueError(f"decoder gave a draft confidence {sure!r:.40}; allowed: 0 to 1")
         for token in event.rejected:
             if type(token) is not int or not 0 <= token < vocab_size:
                 raise ValueError(_no_id("rejected", token, vocab_size))
@@ -284,6 +288,13 @@ def _standing(steps: object, error: Exception) -> Exception:
     for frame in reversed(frames):
         trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
     return error.with_traceback(trace)
+
+
+def _tested(emit: Emit, accepted: int) -> tuple[tuple[float, bool], ...]:
+    """Return the confidences of an emit up to its last `accepted` draft that the cut leaves."""
+    ends = [0, *(end for end, (_, stood) in enumerate(emit.confidences, 1) if stood)]
+    cut = accepted < min(emit.accepted, len(ends) - 1)
+    return emit.confidences[: ends[accepted]] if cut else emit.confidences
 
 
 def _compared(

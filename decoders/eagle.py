@@ -12,19 +12,16 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.states import NetworkDrafter, StatesDrafter
-from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.states import TreeDrafter
 from decoders.core.drafting.verification import ExactChain
-from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 
 @register("eagle")
@@ -73,28 +70,7 @@ class Eagle(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _TreeDrafter(self, request)
-
-
-class _TreeDrafter(StatesDrafter):
-    """Drafts the trees of one answer."""
-
-    branches = True
-
-    def __init__(self, options: Eagle, request: Request) -> None:
-        super().__init__()
-        draws = options.verification.draws(request.sampling)
-        shape = DraftShape(depth=options.depth, width=options.width, draws=draws)
-        length = Length(options.nodes, options.row_cost, options.draft_cost)
-        self._network = NetworkDrafter(request, options.adapter, shape, length)
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a tree after the last token, and draw its drafts if rejection sampling is used."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        return (yield from self._network.tree(text, self.unfed(text), most))
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep new states, and learn how often drafts are accepted."""
-        super().observe(text, verdict)
-        self._network.length.observe(verdict.tree.tested(verdict.path))
+        draws = self.verification.draws(request.sampling)
+        shape = DraftShape(depth=self.depth, width=self.width, draws=draws)
+        length = Length(self.nodes, self.row_cost, self.draft_cost)
+        return TreeDrafter(request, self.adapter, shape, length)

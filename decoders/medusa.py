@@ -12,21 +12,16 @@ Letters: H heads, N rows of a tree, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
-from decoders.core.drafting.states import NetworkDrafter
-from decoders.core.drafting.tree import DraftTree
+from decoders.core.drafting.states import TreeDrafter
 from decoders.core.drafting.verification import ExactChain
-from decoders.core.model import DraftCall
 from decoders.core.registry import register
-from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 
 @register("medusa")
@@ -70,32 +65,9 @@ class Medusa(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the state that predicted the last token."""
-        return _Heads(self, request)
-
-
-class _Heads(Drafter):
-    """The trees of one answer, each made from the last accepted state."""
-
-    hidden, branches = 1, True
-
-    def __init__(self, options: Medusa, request: Request) -> None:
         assert request.adapter is not None
-        num_heads = request.adapter.num_slots
-        depth = min(options.heads, num_heads) if options.heads else num_heads
-        draws = options.verification.draws(request.sampling)
-        shape = DraftShape(depth=depth, width=options.width, draws=draws)
-        length = Length(options.nodes, options.row_cost)
-        self._network = NetworkDrafter(request, options.adapter, shape, length)
-        self._state: Tensor | None = None
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        assert self._state is not None
-        return (yield from self._network.tree(text, (self._state, [text.last]), most))
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the state that predicted the text's last token, and learn acceptance."""
-        self._state = verdict.states[-1:]
-        self._network.length.observe(verdict.tree.tested(verdict.path))
+        num_heads, draws = request.adapter.num_slots, self.verification.draws(request.sampling)
+        depth = min(self.heads, num_heads) if self.heads else num_heads
+        shape = DraftShape(depth=depth, width=self.width, draws=draws)
+        length = Length(self.nodes, self.row_cost)
+        return TreeDrafter(request, self.adapter, shape, length, hidden=1)

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.states import StatesDrafter
@@ -66,10 +66,9 @@ class _ExitDrafter(StatesDrafter):
     """The drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:
-        super().__init__()
         assert request.adapter is not None
         self._options, self._request = options, request
-        self._length = Length(options.slots or request.adapter.num_slots, options.row_cost)
+        super().__init__(Length(options.slots or request.adapter.num_slots, options.row_cost))
         self._slots = min(self._length.limit, request.adapter.num_slots)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
@@ -88,8 +87,3 @@ class _ExitDrafter(StatesDrafter):
         stands = [*itertools.takewhile(lambda chance: chance >= stop, reached)]
         drafts = result.picks[: self._length.worthwhile(stands)]
         return DraftTree.chain(text.last, drafts, result.confidences)
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep new states, and learn how often drafts are accepted."""
-        super().observe(text, verdict)
-        self._length.observe(verdict.tree.tested(verdict.path))

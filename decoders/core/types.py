@@ -237,11 +237,11 @@ class Emit:
 class StepEvent:
     """One step after the cut at EOS and budget, with the work of its calls (padding excluded).
 
-    Fields of `Emit` are clipped at the cut; drafts after it are in neither `rejected` nor
-    `decided`. If the drafts' distributions were compared with the target's, `tested` counts the
-    drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and `alpha`
-    sums min(1, target / draft) over the step's tokens (1 for a token that was no draft). Otherwise
-    these three are None.
+    Fields of `Emit` but `confidences` are clipped at the cut; drafts after it are in neither
+    `rejected` nor `decided`. If the drafts' distributions were compared with the target's, `tested`
+    counts the drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and
+    `alpha` sums min(1, target / draft) over the step's tokens (1 for a token that was no draft).
+    Otherwise these three are None.
     """
 
     tokens: tuple[int, ...]

@@ -58,5 +58,5 @@ class ModelDrafter(Drafter):
         pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
         num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._session.truncate(min(self._session.length, start + num_kept))
-        self._length.observe(verdict.tree.tested(verdict.path))
+        self._length.observe(verdict.tree, verdict.path)
         self._drafts = []

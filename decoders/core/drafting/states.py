@@ -1,4 +1,4 @@
-"""Draft by an attached network that reads the target's hidden states of the text.
+"""Drafters whose networks read the target's hidden states of the text.
 
 Letters: N rows, D hidden width.
 """
@@ -18,46 +18,47 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import DraftCall
 from decoders.core.types import CallResult, DraftShape
 
-NewText = tuple[Tensor, Sequence[int]]
-"""States ``[N, D]``, and the N tokens picked there."""
-
 
 class StatesDrafter(Drafter):
-    """A drafter that feeds the target's hidden states of the text, each once, to its own layers."""
+    """Feeds states of the text to layers, each once, or the last one to heads (`hidden` is 1)."""
 
     hidden = 256
 
-    def __init__(self) -> None:
+    def __init__(self, length: Length) -> None:
         """Begin without states."""
         self._unfed: list[Tensor] = []
+        self._length = length
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the states that predicted the text's new tokens."""
-        self._unfed.append(verdict.states)
+        """Keep the states that predicted the text's new tokens, and learn acceptance."""
+        new = verdict.states
+        self._unfed = [new[-1:]] if self.hidden == 1 else [*self._unfed, new]
+        self._length.observe(verdict.tree, verdict.path)
 
-    def unfed(self, text: Text) -> NewText:
+    def unfed(self, text: Text) -> tuple[Tensor, Sequence[int]]:
         """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
         return states, text.tokens[-len(states) :]
 
 
-class NetworkDrafter:
-    """Calls a network for the trees of one answer.
+class TreeDrafter(StatesDrafter):
+    """Drafts a tree in a call of an attached network."""
 
-    Attributes:
-        length: number of drafts of a tree.
-    """
+    branches = True
 
-    def __init__(self, request: Request, name: str, shape: DraftShape, length: Length) -> None:
-        """Call the adapter `name`, whose drafts have a `shape` up to the limit of `length`."""
-        self._request, self._name, self.length = request, name, length
+    def __init__(
+        self, request: Request, name: str, shape: DraftShape, length: Length, hidden: int = 256
+    ) -> None:
+        """Call the adapter `name` for drafts of a `shape`, of which `length` limits the nodes."""
+        super().__init__(length)
+        self.hidden, self._request, self._name = hidden, request, name
         self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
 
-    def tree(
-        self, text: Text, new: NewText, most: int
-    ) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Call the network on new text and return its tree, at most `most` drafts deep."""
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
+        """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
+        if most < 1:  # the answer's last call
+            return DraftTree(text.last)
         shape, target = self._shape, self._request.target
         uniforms = [
             text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
@@ -65,6 +66,9 @@ class NetworkDrafter:
             for candidate in range(shape.width)
         ]
         sampling, before = self._request.sampling, target.draft_calls
-        result = yield target.draft(self._name, *new, shape, sampling, uniforms, max_depth=most)
-        num = self.length.worthwhile(result.confidences, target.draft_calls - before)
+        call = target.draft(
+            self._name, *self.unfed(text), shape, sampling, uniforms, max_depth=most
+        )
+        result = yield call
+        num = self._length.worthwhile(result.confidences, target.draft_calls - before)
         return DraftTree.drafted(text.last, result, num)

@@ -146,15 +146,13 @@ class DraftTree:
 
         They end behind an accepted draft without a confidence, whose depth is unknown to readers.
         """
-        tested = []
+        tested, sure = list[tuple[float, bool]](), self.confidences
         for row, after in itertools.zip_longest(path, path[1:]):
             rest = [child for child in self._children[row].values() if child != after]
-            tested += [
-                (self.confidences[child], False) for child in rest if child in self.confidences
-            ]
-            if after is None or after not in self.confidences:
+            tested += [(sure[child], False) for child in rest if child in sure]
+            if after is None or after not in sure:
                 break
-            tested.append((self.confidences[after], True))
+            tested.append((sure[after], True))
         return tuple(tested)
 
     def first_branch(self, row: int) -> tuple[int, ...]:

@@ -145,17 +145,23 @@ def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
 
 def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
-    return _with_confidences(highest(distribution)[1], distribution, readouts)
+    probs, tokens = highest(distribution)
+    return _with_confidences(tokens, distribution, readouts, probs)
 
 
 def _with_confidences(
-    tokens: Tensor, distribution: Tensor, readouts: Readouts, kind: Confidence | None = None
+    tokens: Tensor, distribution: Tensor, readouts: Readouts, probs: Tensor | None = None
 ) -> Read:
-    """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
-    kinds = {kind or _confidence(readout) for readout in readouts}
+    """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``.
+
+    `probs` are the tokens' probabilities if they are there already.
+    """
+    kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-    confidences = rate_confidence(distribution, indices, kinds.pop())
+    confidences = probs if kinds == {"prob"} else None
+    if confidences is None:
+        indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
+        confidences = rate_confidence(distribution, indices, kinds.pop())
 
     def results(values: list[float]) -> list[CallResult]:
         picks = _split([*map(int, values[: len(tokens)])], readouts)
@@ -169,7 +175,7 @@ def _with_confidences(
 
 
 def _confidence(readout: Readout) -> Confidence:
-    slots = readout.call.slots
+    slots = readout.call.slots if readout.output != "probs" else None
     return slots.confidence if slots is not None and readout.slots else "prob"
 
 
@@ -186,7 +192,7 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    numbers, results = _with_confidences(picks, distribution, readouts, "prob")
+    numbers, results = _with_confidences(picks, distribution, readouts)
     return numbers, lambda values: [
         dataclasses.replace(result, probs=probs)
         for result, probs in zip(results(values), _split_rows(distribution, readouts), strict=True)

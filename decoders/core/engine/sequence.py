@@ -200,7 +200,7 @@ class RunningSequence:
                 decided=emit.decided[: len(tokens)],
                 depth=emit.depth,
                 sources=emit.sources[:accepted],
-                confidences=_tested(emit, accepted),
+                confidences=emit.confidences,
             )
         )
         if self._on_emit is not None:
@@ -288,13 +288,6 @@ def _standing(steps: object, error: Exception) -> Exception:
     for frame in reversed(frames):
         trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
     return error.with_traceback(trace)
-
-
-def _tested(emit: Emit, accepted: int) -> tuple[tuple[float, bool], ...]:
-    """Return the confidences of an emit up to its last `accepted` draft that the cut leaves."""
-    ends = [0, *(end for end, (_, stood) in enumerate(emit.confidences, 1) if stood)]
-    cut = accepted < min(emit.accepted, len(ends) - 1)
-    return emit.confidences[: ends[accepted]] if cut else emit.confidences
 
 
 def _compared(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from bench.records.invariants import broken_invariants
 from bench.records.record import (
     MAX_REJECTED,
     MAX_REJECTED_PER_ANSWER,
     SampleRecord,
     StepColumns,
-    broken_invariants,
 )
 from decoders.core.types import Generation, StepEvent
 

@@ -266,6 +266,7 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
         percents(axes.xaxis, 4)
         percents(axes.yaxis, 4)
+        axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
     figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
     figure.supylabel("accepted", fontsize=9)
     return figure, data.reset_index(drop=True)

@@ -382,7 +382,7 @@ class SummaryRow:
     ece_low: float | None = end("ece", "low")
     ece_high: float | None = end("ece", "high")
     brier: float | None = _calibrated(
-        "mean over tested drafts of (confidence - 1 if accepted, else confidence)²",
+        "mean over tested drafts of (confidence - outcome)², 1 for accepted, 0 for rejected",
         lambda data: data.calibration.brier,
     )
     brier_low: float | None = end("brier", "low")

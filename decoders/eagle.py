@@ -31,8 +31,7 @@ class Eagle(DraftAndVerify):
 
     Args:
         nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
-            the two costs (needs ``verify=coupled``: a choice among drawn drafts would change their
-            distribution).
+            the two costs (with ``verify=coupled``: drawn drafts must not be pruned).
         width: most candidates for the token after a row, and most rows extended at each level.
         depth: most drafts on a path; each level of the tree costs one draft call.
         row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.

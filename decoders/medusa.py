@@ -31,7 +31,7 @@ class Medusa(DraftAndVerify):
 
     Args:
         nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
-            `row_cost` (needs ``verify=coupled``, as in `eagle`).
+            `row_cost` (with ``verify=coupled``).
         width: most candidates for the token after a row.
         heads: number of heads used, hence the longest path; 0: all heads.
         row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.

@@ -22,8 +22,8 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.chain import ModelDrafter
-from decoders.core.drafting.length import Length, NumDrafts
 from decoders.core.drafting.drafter import Text
+from decoders.core.drafting.length import Length, NumDrafts
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rejection, Rule, Turn
 from decoders.core.model import Call

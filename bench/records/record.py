@@ -150,7 +150,7 @@ class StepColumns(_Holder):
             depth=column("max_accepted") if any(s.depth is not None for s in steps) else (),
             source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
             confidence=tuple(
-                tuple(2 * round(LEVELS * min(sure, 1.0)) + stood for sure, stood in drafts)
+                tuple(2 * round(LEVELS * min(sure, 1.0)) + passed for sure, passed in drafts)
                 for drafts in optional("confidences")
             ),
         )

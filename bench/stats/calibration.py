@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,6 @@ BINS = np.maximum(np.ceil(CONFIDENCES * NUM_BINS).astype(int) - 1, 0)
 """Confidence and bin (of equal width, with its upper end) of each level."""
 
 
-class Calibration(NamedTuple):
-    """Expected calibration error and Brier score, with jackknife intervals by conversation."""
-
-    ece: Estimate
-    brier: Estimate
-
-
 def count_drafts(records: Iterable[SampleRecord]) -> dict[int, Counts]:
     """Count the tested drafts of timed answers by position in their step, from 1."""
     counts: dict[int, Counts] = {}
@@ -45,8 +37,8 @@ def count_drafts(records: Iterable[SampleRecord]) -> dict[int, Counts]:
     return dict(sorted(counts.items()))
 
 
-def calibrate(records: Iterable[SampleRecord]) -> Calibration:
-    """Compute both errors; they are unknown without tested drafts."""
+def calibrate(records: Iterable[SampleRecord]) -> tuple[Estimate, Estimate]:
+    """Compute ECE and Brier score, with jackknife intervals over conversations."""
     answers = timed(records)
     clusters, groups = cluster_names(answers), dict[str, list[Counts]]()
     for record in answers:
@@ -54,8 +46,8 @@ def calibrate(records: Iterable[SampleRecord]) -> Calibration:
             groups.setdefault(clusters[record.conversation], []).append(
                 np.sum([*counts.values()], 0)
             )
-    errors = [jackknife(groups, error) for error in (_ece, _brier)]
-    return Calibration(*(replace(e, low=e.low and max(0.0, e.low)) for e in errors))
+    ece, brier = (jackknife(groups, error) for error in (_ece, _brier))
+    return replace(ece, low=ece.low and max(0.0, ece.low)), brier
 
 
 def _ece(counts: Sequence[Counts]) -> float:

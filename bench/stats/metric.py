@@ -124,8 +124,8 @@ class CellData:
         return parallel_counters.repeated_trigrams(self.records)
 
     @cached_property
-    def calibration(self) -> calibration.Calibration:
-        """The errors of drafts' confidences."""
+    def calibration(self) -> tuple[Estimate, Estimate]:
+        """The expected calibration error and the Brier score of drafts' confidences."""
         return calibration.calibrate(self.records)
 
     def compared(self, part: str, whole: str) -> float | None:

@@ -377,13 +377,13 @@ class SummaryRow:
     )
     ece: float | None = _calibrated(
         "expected calibration error of drafts' confidences, 15 bins of equal width",
-        lambda data: data.calibration.ece,
+        lambda data: data.calibration[0],
     )
     ece_low: float | None = end("ece", "low")
     ece_high: float | None = end("ece", "high")
     brier: float | None = _calibrated(
         "mean over tested drafts of (confidence - outcome)², 1 for accepted, 0 for rejected",
-        lambda data: data.calibration.brier,
+        lambda data: data.calibration[1],
     )
     brier_low: float | None = end("brier", "low")
     brier_high: float | None = end("brier", "high")

@@ -27,18 +27,15 @@ _PRIOR_TESTS, _PRIOR_CHANCE = 12.0, 0.8
 """Weight (in tested drafts) and chance of the acceptance that is assumed before an answer."""
 
 
-def num_worthwhile(stands: Iterable[float], row_cost: float, spent: float = 1.0) -> int:
+def num_worthwhile(stands: Iterable[float], row_cost: float) -> int:
     """Return how many drafts give the most expected tokens per cost.
 
-    Args:
-        stands: chances that each draft and all before it are accepted, likeliest first, so that
-            behind a draft that does not pay, none does.
-        row_cost: cost of a draft's row.
-        spent: cost of the step without these rows.
+    `stands` are chances that each draft and all before it are accepted, likeliest first: behind a
+    draft that does not pay, none does. `row_cost` is a row's, in costs of a step without drafts.
     """
     gain, count = 1.0, 0
     for stand in stands:
-        if stand * (spent + row_cost * count) < row_cost * gain:
+        if stand * (1 + row_cost * count) < row_cost * gain:
             break
         gain, count = gain + stand, count + 1
     return count
@@ -63,7 +60,7 @@ class Length:
     def observe(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Learn from the tested drafts of a step, of which those on a path were accepted."""
         if self.is_auto and (tested := tree.tested(path)):
-            accepted = sum(stood for _, stood in tested)
+            accepted = sum(passed for _, passed in tested)
             self._accepted += accepted
             self._tested += accepted + (not tested[-1][1])
             self._expected += sum(sure for sure, _ in tested)
@@ -85,8 +82,8 @@ class Length:
         if not self.is_auto:
             return len(paths)
         _, power = self._calibration()
-        spent = 1 + self._draft_cost * num_calls
-        return num_worthwhile((path**power for path in paths), self._row_cost, spent)
+        row_cost = self._row_cost / (1 + self._draft_cost * num_calls)
+        return num_worthwhile((path**power for path in paths), row_cost)
 
     def _calibration(self) -> tuple[float, float]:
         """Return the share of depths with an accepted draft, and the power."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import pandas as pd
 import pytest
 
 from bench.records.record import LEVELS, SampleRecord
+from bench.records.run_folder import load_run
 from bench.report.figures.charts import calibration_figure
+from bench.report.figures.gallery import draw_all
+from bench.report.findings import Findings
 from bench.report.tables.drafts import calibration
+from bench.report.write import table_files
 from bench.stats.calibration import BINS, NUM_BINS, calibrate, count_drafts
 from bench.stats.counters import Tally
 from bench.stats.further_tables import calibration_table
@@ -29,6 +34,7 @@ from decoders.isd import StridedDecoding
 from decoders.lookup import PromptLookup
 from decoders.shallow import Shallow
 from tests.answer_records import record_of
+from tests.bench.conftest import tables_of
 
 Make = Callable[..., SampleRecord]
 SURE, HALF = LEVELS, 64
@@ -53,18 +59,18 @@ def drafted(record: Make) -> SampleRecord:
 
 def test_both_errors_are_those_computed_by_hand(drafted: SampleRecord) -> None:
     half = HALF / LEVELS
-    both = calibrate([drafted])
-    assert both.ece.value == pytest.approx((abs(3 - 4) + abs(1 - 4 * half)) / 8)
-    assert both.brier.value == pytest.approx((1 + 3 * half**2 + (1 - half) ** 2) / 8)
-    assert both.ece.low is None  # one conversation has no interval
+    ece, brier = calibrate([drafted])
+    assert ece.value == pytest.approx((abs(3 - 4) + abs(1 - 4 * half)) / 8)
+    assert brier.value == pytest.approx((1 + 3 * half**2 + (1 - half) ** 2) / 8)
+    assert ece.low is None  # one conversation has no interval
 
 
 def test_gaps_cancel_within_a_bin_and_not_between_bins(record: Make) -> None:
     """Levels 17 to 25 share a bin: in (2/15, 3/15]."""
-    within = calibrate([with_drafts(record(), [(17, False)] * 4 + [(25, True)], (), ())])
-    assert within.ece.value == pytest.approx(abs(1 - (4 * 17 + 25) / LEVELS) / 5)
-    apart = calibrate([with_drafts(record(), [(0, False), (0, True), (SURE, True)], (), ())])
-    assert apart.ece.value == pytest.approx(1 / 3)
+    within, _ = calibrate([with_drafts(record(), [(17, False)] * 4 + [(25, True)], (), ())])
+    assert within.value == pytest.approx(abs(1 - (4 * 17 + 25) / LEVELS) / 5)
+    apart, _ = calibrate([with_drafts(record(), [(0, False), (0, True), (SURE, True)], (), ())])
+    assert apart.value == pytest.approx(1 / 3)
 
 
 def test_bins_are_of_equal_width_and_have_their_upper_end() -> None:
@@ -83,12 +89,12 @@ def test_conversations_are_the_units_of_an_interval(record: Make) -> None:
         with_drafts(record(conversation=f"c{n}"), [(SURE, n % 2 == 0)] * 4, (), ())
         for n in range(8)
     ]
-    both = calibrate(some)
-    assert both.ece.value == pytest.approx(0.5)
-    assert both.ece.clusters == 8
-    assert both.ece.low is not None
-    assert both.ece.high is not None
-    assert 0 < both.ece.low < 0.5 < both.ece.high
+    ece, _ = calibrate(some)
+    assert ece.value == pytest.approx(0.5)
+    assert ece.clusters == 8
+    assert ece.low is not None
+    assert ece.high is not None
+    assert 0 < ece.low < 0.5 < ece.high
 
 
 def test_a_decoder_without_confidences_has_no_errors(record: Make) -> None:
@@ -112,6 +118,28 @@ def test_the_table_has_means_in_all_and_by_position(drafted: SampleRecord) -> No
     assert figure is not None
     assert list(figure[1]["accepted"]) == [0.25, 0.75]
     assert calibration_figure(table.iloc[:0], summary) is None
+
+
+def test_a_report_has_the_section_its_numbers_and_the_figure(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    run = load_run(synthetic_run({"spec": 3.0, "ptp": 2.0}))
+    records = []
+    for record in run.records:
+        assert record.steps is not None
+        empty = [()] * (len(record.steps.emitted) - 1)
+        sure = [[(SURE, True)] * 3 + [(SURE, False)], *empty]
+        records.append(with_drafts(record, *sure) if record.decoder == "spec" else record)
+    findings = Findings(dataclasses.replace(run, records=tuple(records)))
+    (table,) = tables_of(findings)["calibration"]
+    assert {row[0].text for row in table.rows} == {"spec"}
+    assert table.rows[0][2].text.startswith("0.250")
+    assert "calibration" in draw_all(findings).plots
+    lines = table_files(findings)["tables/calibration.csv"].decode().splitlines()
+    assert lines[0] == "decoder,position,bin,drafts,accepted,confidence"
+    assert [line.split(",")[:3] for line in lines[1:]] == [
+        ["spec", str(n), "15"] for n in range(1, 5)
+    ]
 
 
 # --- drafters that are right, or not, by construction ---
@@ -149,21 +177,21 @@ def model_with(name: str, variant: Any, error: float, kind: type[TableModel] = T
 def test_a_layer_with_the_targets_distributions_is_calibrated_and_a_wrong_one_is_not() -> None:
     """The target picks a token as often as a distribution says that is its own."""
     decoder = Eagle(nodes=12, width=4, depth=3)
-    right = calibrate(answered(decoder, model_with("eagle", "eagle", 0.0), WARM))
-    wrong = calibrate(answered(decoder, model_with("eagle", "eagle", 1.0), WARM))
-    assert right.ece.value is not None
-    assert right.ece.value < 0.02
-    assert wrong.ece.value is not None
-    assert wrong.ece.value > 0.1
+    right, _ = calibrate(answered(decoder, model_with("eagle", "eagle", 0.0), WARM))
+    wrong, _ = calibrate(answered(decoder, model_with("eagle", "eagle", 1.0), WARM))
+    assert right.value is not None
+    assert right.value < 0.02
+    assert wrong.value is not None
+    assert wrong.value > 0.1
 
 
 def test_slots_that_know_how_often_they_err_are_calibrated_and_boasters_are_not() -> None:
-    modest = calibrate(answered(Shallow(stop=0.0), model_with("shallow", "shallow", 0.3), WARM))
+    modest, _ = calibrate(answered(Shallow(stop=0.0), model_with("shallow", "shallow", 0.3), WARM))
     boaster = model_with("shallow", "shallow", 0.3, Overconfident)
-    errors = calibrate(answered(Shallow(stop=0.0), boaster, WARM))
-    assert modest.ece.value is not None
-    assert modest.ece.value < 0.05
-    assert errors.ece.value == pytest.approx(0.3, abs=0.05)
+    errors, _ = calibrate(answered(Shallow(stop=0.0), boaster, WARM))
+    assert modest.value is not None
+    assert modest.value < 0.05
+    assert errors.value == pytest.approx(0.3, abs=0.05)
 
 
 def test_confidences_tell_the_accepted_drafts_of_every_step() -> None:
@@ -182,4 +210,4 @@ def test_a_drafter_without_probabilities_stores_none() -> None:
     records = answered(PromptLookup(), TableModel(7, seed=1), Sampling(max_new_tokens=30))
     assert Tally.pool(records).drafted
     assert all(record.steps and record.steps.confidence == () for record in records)
-    assert calibrate(records).ece.value is None
+    assert calibrate(records)[0].value is None

@@ -24,7 +24,7 @@ def test_no_other_number_of_drafts_gives_more_tokens_per_cost(
         stands = [
             *itertools.accumulate((draw.random() ** 0.3 for _ in range(9)), lambda a, b: a * b)
         ]
-        num = num_worthwhile(stands, row_cost, spent)
+        num = num_worthwhile(stands, row_cost / spent)
         values = [tokens_per_cost(stands, n, row_cost, spent) for n in range(10)]
         assert values[num] == pytest.approx(max(values))
         numbers.add(num)

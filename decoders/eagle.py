@@ -15,8 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import TreeDrafter
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, DraftShape
@@ -28,18 +30,23 @@ class Eagle(DraftAndVerify):
     """Draft a tree by a trained layer on the target's hidden states and verify it. Lossless.
 
     Args:
-        nodes: most drafts of a tree.
+        nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
+            the two costs (with ``verify=coupled``: drawn drafts must not be pruned).
         width: most candidates for the token after a row, and most rows extended at each level.
         depth: most drafts on a path; each level of the tree costs one draft call.
+        row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.
+        draft_cost: with ``nodes=auto``, cost of a draft call, likewise.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
             drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
             `block` tests drawn drafts jointly, which needs a chain (width 1).
         adapter: name of the adapter that holds the layer, see ``--adapter``.
     """
 
-    nodes: int = 8
+    nodes: NumDrafts = 8
     width: int = 3
     depth: int = 6
+    row_cost: float = 0.02
+    draft_cost: float = 0.1
     verify: ExactChain = "coupled"
     adapter: str = "eagle"
 
@@ -48,7 +55,13 @@ class Eagle(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
+        fits = self.nodes == AUTO or 1 <= self.nodes <= MAX_DRAFTS
+        self.demand(fits, "nodes", f"1 to {MAX_DRAFTS}, or auto")
+        fits = self.nodes != AUTO or self.verify == "coupled"
+        self.demand(fits, "verify", "coupled with nodes=auto")
+        self.demand_read("nodes", {AUTO: ("row_cost", "draft_cost")})
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+        self.demand(self.draft_cost >= 0, "draft_cost", "0 or above")
         self.demand(1 <= self.depth <= MAX_DRAFTS, "depth", f"1 to {MAX_DRAFTS}")
         limit = MAX_DRAFTS // self.depth
         self.demand(1 <= self.width <= limit, "width", f"1 to {limit} at depth {self.depth}")
@@ -57,11 +70,6 @@ class Eagle(DraftAndVerify):
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
         draws = self.verification.draws(request.sampling)
-        shape = DraftShape(depth=self.depth, width=self.width, nodes=self.nodes, draws=draws)
-        return _Trees(request, self.adapter, shape)
-
-
-class _Trees(StatesDrafter):
-    """Drafts the trees of one answer."""
-
-    branches = True
+        shape = DraftShape(depth=self.depth, width=self.width, draws=draws)
+        length = Length(self.nodes, self.row_cost, self.draft_cost)
+        return TreeDrafter(request, self.adapter, shape, length)

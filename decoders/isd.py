@@ -96,15 +96,16 @@ class _Masks(Drafter):
         self._max_masks = min(options.stride - 1, request.adapter.num_slots)
         draws, greedy = options.verification.draws(request.sampling), request.sampling.greedy
         # specs are drawn from the distributions that verification uses
-        self._output: SlotOutput = "probs" if draws and not greedy else "picks"
+        self._output: SlotOutput = "probs" if draws and not greedy else "draws"
         if options.proposal == "argmax" and not greedy:
             self._output = "argmax"
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}
+        self._confidences: tuple[float, ...] = ()
 
     def propose(self, text: Text, most: int) -> DraftTree:
         """Return the specs after the accepted tokens (a round without specs is cold)."""
-        tree = DraftTree.chain(text.last, self._specs)
+        tree = DraftTree.chain(text.last, self._specs, self._confidences)
         tree.probs = self._probs
         return tree
 
@@ -128,6 +129,7 @@ class _Masks(Drafter):
         start, result = sum(self._sizes[: verdict.accepted]), verdict.result
         behind = slice(start, start + self._sizes[verdict.accepted])
         self._specs = result.slot_picks[behind]
+        self._confidences = result.slot_confidences[behind]
         probs = () if result.slot_probs is None else result.slot_probs[behind].unbind()
         self._probs = dict(enumerate(probs))
 

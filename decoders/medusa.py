@@ -15,8 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text, Verdict
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import TreeDrafter
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, DraftShape
@@ -28,18 +30,21 @@ class Medusa(DraftAndVerify):
     """Draft a tree by trained heads on the target's hidden state and verify it. Lossless.
 
     Args:
-        nodes: most drafts of a tree.
+        nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
+            `row_cost` (with ``verify=coupled``).
         width: most candidates for the token after a row.
         heads: number of heads used, hence the longest path; 0: all heads.
+        row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
             drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
             `block` tests drawn drafts jointly, which needs a chain (width 1).
         adapter: name of the adapter that holds the heads, see ``--adapter``.
     """
 
-    nodes: int = 8
+    nodes: NumDrafts = 8
     width: int = 4
     heads: int = 0
+    row_cost: float = 0.02
     verify: ExactChain = "coupled"
     adapter: str = "medusa"
 
@@ -48,7 +53,12 @@ class Medusa(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(1 <= self.nodes <= MAX_DRAFTS, "nodes", f"1 to {MAX_DRAFTS}")
+        fits = self.nodes == AUTO or 1 <= self.nodes <= MAX_DRAFTS
+        self.demand(fits, "nodes", f"1 to {MAX_DRAFTS}, or auto")
+        fits = self.nodes != AUTO or self.verify == "coupled"
+        self.demand(fits, "verify", "coupled with nodes=auto")
+        self.demand_read("nodes", {AUTO: ("row_cost",)})
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand(self.width >= 1, "width", "1 or above")
         self.demand(self.width == 1 or self.verify != "block", "width", "1 with verify=block")
         self.demand(self.heads >= 0, "heads", "0 (all heads) or above")
@@ -56,18 +66,8 @@ class Medusa(DraftAndVerify):
     def drafter(self, request: Request) -> Drafter:
         """Draft from the state that predicted the last token."""
         assert request.adapter is not None
-        num_heads = request.adapter.num_slots
+        num_heads, draws = request.adapter.num_slots, self.verification.draws(request.sampling)
         depth = min(self.heads, num_heads) if self.heads else num_heads
-        draws = self.verification.draws(request.sampling)
-        shape = DraftShape(depth=depth, width=self.width, nodes=self.nodes, draws=draws)
-        return _Heads(request, self.adapter, shape)
-
-
-class _Heads(StatesDrafter):
-    """The trees of one answer, each made from the last accepted state."""
-
-    hidden, branches = 1, True
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the state that predicted the text's last token."""
-        self._unfed = [verdict.states[-1:]]
+        shape = DraftShape(depth=depth, width=self.width, draws=draws)
+        length = Length(self.nodes, self.row_cost)
+        return TreeDrafter(request, self.adapter, shape, length, hidden=1)

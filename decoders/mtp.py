@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.length import Length
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import TreeDrafter
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, DraftShape
@@ -42,5 +44,5 @@ class MultiTokenPrediction(DraftAndVerify):
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
         draws = self.verification.draws(request.sampling)
-        shape = DraftShape(depth=self.k, nodes=self.k, draws=draws)
-        return StatesDrafter(request, "mtp", shape)
+        shape = DraftShape(depth=self.k, draws=draws)
+        return TreeDrafter(request, "mtp", shape, Length(self.k), branches=False)

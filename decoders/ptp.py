@@ -15,7 +15,7 @@ Letters: n drafts to verify, m of them accepted, p the last committed position.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,7 +114,7 @@ class _Sequential(_SlotDrafter):
             self._proposer.take(result)
         self._is_made = False
         drafts = self._proposer.worthwhile(text.left - 1, self._options.row_cost)
-        tree = DraftTree.chain(text.last, drafts)
+        tree = DraftTree.chain(text.last, drafts, self._proposer.chances)
         tree.first = first
         return tree
 
@@ -126,9 +126,10 @@ class _Sequential(_SlotDrafter):
 class _Quadratic(_SlotDrafter):
     """Proposes in the verifying call, after all n + 1 rows where verification may stop."""
 
-    def propose(self, text: Text, most: int) -> Sequence[int]:
+    def propose(self, text: Text, most: int) -> DraftTree:
         """Return the last call's proposal after the accepted drafts."""
-        return self._proposer.drafts
+        proposer = self._proposer
+        return DraftTree.chain(text.last, proposer.drafts[: max(0, most)], proposer.chances)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """Put a branch of slots after every row, longer after likelier rows."""

@@ -9,7 +9,7 @@ accepted if it is the target's own pick, so the output is AR's for the same seed
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,6 +17,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.proposer import Proposer
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call
 from decoders.core.registry import register
 from decoders.core.types import CallResult
@@ -66,7 +67,7 @@ class _ChainDrafter(Drafter):
         # the first slot of O-PTP predicts the next token; in C-PTP the row of the last token does
         self._guesses = request.adapter.variant == "c-ptp"
 
-    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, Sequence[int]]:
+    def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Propose in one call and return as many tokens as pay."""
         proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
         room = most - int(self._guesses)
@@ -82,7 +83,8 @@ class _ChainDrafter(Drafter):
                 slot_confidences=(*[_OWN_CHANCE] * len(result.picks), *result.slot_confidences),
             )
         )
-        return proposer.worthwhile(most, row_cost)
+        drafts = proposer.worthwhile(most, row_cost)
+        return DraftTree.chain(text.last, drafts, proposer.chances)
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn how many drafts are accepted."""

@@ -16,8 +16,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from decoders.core.decoder import Request
-from decoders.core.drafting.drafter import Drafter, StatesDrafter, Text
+from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import StatesDrafter
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import DraftCall
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape
@@ -29,12 +32,15 @@ class Shallow(DraftAndVerify):
     """Draft in one pass of layers that know the uniforms of the target's picks. Lossless.
 
     Args:
-        slots: most drafts; 0: as many as the layers were trained for.
+        slots: most drafts; 0: as many as the layers were trained for; `auto`: as many of these as
+            pay by their confidences and `row_cost`, which replaces `stop`.
+        row_cost: with ``slots=auto``, cost of a draft's row, in target calls of one row.
         stop: drafting ends before the chance that all drafts are accepted falls below this.
         adapter: name of the adapter that holds the layers, see ``--adapter``.
     """
 
-    slots: int = 0
+    slots: NumDrafts = 0
+    row_cost: float = 0.02
     stop: float = 0.1
     adapter: str = "shallow"
 
@@ -43,35 +49,41 @@ class Shallow(DraftAndVerify):
     by_default = False
 
     def __post_init__(self) -> None:
-        self.demand(0 <= self.slots <= MAX_DRAFTS, "slots", f"0 (all slots) to {MAX_DRAFTS}")
+        fits = self.slots == AUTO or 0 <= self.slots <= MAX_DRAFTS
+        self.demand(fits, "slots", f"0 (all slots) to {MAX_DRAFTS}, or auto")
+        self.demand_read("slots", {AUTO: ("row_cost",)})
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 or above, below 1")
+        fits = self.slots != AUTO or self.stop == Shallow.stop
+        self.demand(fits, "stop", "left out with slots=auto")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        assert request.adapter is not None
-        trained = request.adapter.num_slots
-        shape = DraftShape(depth=min(self.slots or trained, trained))
-        return _ExitDrafter(request, self.adapter, shape, self.stop)
+        return _ExitDrafter(self, request)
 
 
 class _ExitDrafter(StatesDrafter):
     """The drafts of one answer."""
 
-    def __init__(self, request: Request, name: str, shape: DraftShape, stop: float) -> None:
-        super().__init__(request, name, shape)
-        self._stop = stop
+    def __init__(self, options: Shallow, request: Request) -> None:
+        assert request.adapter is not None
+        self._options, self._request = options, request
+        super().__init__(Length(options.slots or request.adapter.num_slots, options.row_cost))
+        self._slots = min(self._length.limit, request.adapter.num_slots)
 
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, list[int]]:
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Run all slots and return the drafts up to the first that is unlikely to be reached."""
         request = self._request
         if most < 1:  # the answer's last call
-            return []
+            return DraftTree(text.last)
         states, tokens = self.unfed(text)
-        slots = range(self._shape.depth)
-        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in slots]
+        uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
+        shape = DraftShape(depth=self._slots)
         result = yield request.target.draft(
-            self._name, states, tokens, self._shape, request.sampling, uniforms
+            self._options.adapter, states, tokens, shape, request.sampling, uniforms
         )
-        reached = itertools.accumulate(result.confidences, operator.mul)
-        stands = itertools.takewhile(lambda chance: chance >= self._stop, reached)
-        return list(result.picks[: min(most, len(list(stands)))])
+        stop = 0.0 if self._length.is_auto else self._options.stop
+        reached = itertools.accumulate(result.confidences[:most], operator.mul)
+        stands = [*itertools.takewhile(lambda chance: chance >= stop, reached)]
+        drafts = result.picks[: self._length.worthwhile(stands)]
+        return DraftTree.chain(text.last, drafts, result.confidences)

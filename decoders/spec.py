@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decoders.core.decoder import Request
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
@@ -25,23 +26,32 @@ class Speculative(DraftAndVerify):
     """Draft K tokens with a small model, verify them in one target call. Lossless.
 
     Args:
-        k: most tokens drafted per step (fewer if the budget ends sooner).
+        k: most tokens drafted per step (fewer if the budget ends sooner); `auto`: as many as pay by
+            their probabilities in the draft model and the two costs.
+        row_cost: with ``k=auto``, cost of a draft's row, in target calls of one row.
+        draft_cost: with ``k=auto``, cost of a call of the draft model, likewise.
         stop: a draft below this probability in the draft model is the last of its step; 0: draft
             k tokens. That draft is verified like the others: dropping a draft because of its
             value would change the distribution of answers.
         verify: acceptance rule above temperature 0 (greedy: all accept the target's argmax).
     """
 
-    k: int = 4
+    k: NumDrafts = 4
+    row_cost: float = 0.02
+    draft_cost: float = 0.2
     stop: float = 0.0
     verify: ExactChain = "rejection"
 
     needs = ("draft",)
 
     def __post_init__(self) -> None:
-        self.demand(self.k >= 1, "k", "1 or above")
+        self.demand(self.k == AUTO or self.k >= 1, "k", "1 or above, or auto")
+        self.demand_read("k", {AUTO: ("row_cost", "draft_cost")})
+        self.demand(self.row_cost >= 0, "row_cost", "0 or above")
+        self.demand(self.draft_cost >= 0, "draft_cost", "0 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with the draft model."""
-        return ModelDrafter(request, self.verification, self.k, self.stop)
+        length = Length(self.k, self.row_cost, self.draft_cost)
+        return ModelDrafter(request, self.verification, length, self.stop)

@@ -161,7 +161,7 @@ class _SuffixDrafter(Drafter):
     def _grow(self, drafts: DraftTree, tree: _Suffixes, place: Any, size: int, most: int) -> float:
         """Add up to `size` drafts on paths of up to `most`, and return the sum of their chances."""
         heap: list[tuple[float, int, int, int, _Node | int]] = []  # each parent and token once
-        sum_chances, chance, depth, row = 0.0, 1.0, 0, 0
+        sum_chances, chance, depth, row, paths = 0.0, 1.0, 0, 0, {0: 1.0}
         while True:
             total = 1 if isinstance(place, int) else place.total
             options = [
@@ -172,7 +172,10 @@ class _SuffixDrafter(Drafter):
             for option in options if self.branches else sorted(options)[:1]:
                 heapq.heappush(heap, option)
             if not heap or len(drafts) > size:
+                drafts.confidences = {
+                    row: paths[row] / paths[drafts.parents[row]] for row in range(1, len(drafts))
+                }
                 return sum_chances
             negated, parent, token, depth, place = heapq.heappop(heap)
             chance, row = -negated, drafts.draft(token, parent)
-            sum_chances += chance
+            paths[row], sum_chances = chance, sum_chances + chance

@@ -23,6 +23,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Text
+from decoders.core.drafting.length import Length, NumDrafts
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rejection, Rule, Turn
 from decoders.core.model import Call
@@ -153,8 +154,8 @@ class NoResidual(OwnTest):
 
 
 class _Peeking(ModelDrafter):
-    def __init__(self, request: Request, verification: Rule, k: int) -> None:
-        super().__init__(request, verification, k, 0.0)
+    def __init__(self, request: Request, verification: Rule, k: NumDrafts) -> None:
+        super().__init__(request, verification, Length(k), 0.0)
         self.uniforms = request.uniforms
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:

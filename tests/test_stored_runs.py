@@ -32,7 +32,14 @@ def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
     assert findings.verdict == findings.run.status.verdict
     made = {SUMMARY: csv_bytes(findings.summary), **table_files(findings)}
     for name in (name for name in made if name.endswith(".csv")):
-        again, beside = pd.read_csv(io.BytesIO(made[name])), pd.read_csv(folder / name)
+        again = pd.read_csv(io.BytesIO(made[name]))
+        if name == "tables/calibration.csv" and not (folder / name).is_file():
+            assert again.empty  # the run is older than confidences in records
+            continue
+        beside = pd.read_csv(folder / name)
+        newer = again.columns.difference(beside.columns)
+        assert again[newer].isna().all(axis=None)  # its records lack what these are made of
+        again = again.drop(columns=newer)
         pd.testing.assert_frame_equal(again, beside, rtol=1e-5)  # six digits are written
 
 

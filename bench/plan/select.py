@@ -1,8 +1,8 @@
 """Chooses the decoders of a run before any weights are loaded.
 
-Options set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on
-the folder's curve, at the run's batch size and the shortest measured context. `k` is the best
-number of drafts, found by ``bench cost --run RUN`` (`bench.extras.cost.explain.best_drafts`). The
+Costs set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on the
+folder's curve, at the run's batch size and the shortest measured context. `draft_cost` is that of
+a draft call, found by ``bench cost --run RUN`` (`bench.extras.cost.explain.draft_costs`). The
 stored configuration has the numbers, so a run does not depend on what becomes of the folder.
 """
 
@@ -28,7 +28,7 @@ from decoders.core.types import DecoderSpec
 AUTO = "auto"
 NO_PRIMARY = "none"
 """The primary comparison of a run whose comparisons are all exploratory."""
-_MEASURED = ("row_cost", "k")
+_MEASURED = ("row_cost", "draft_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

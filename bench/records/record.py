@@ -25,6 +25,7 @@ from bench.records.files import SCHEMA, validator
 from bench.settings.bounds import (
     BatchSize,
     BlockNumber,
+    Byte,
     Bytes,
     Num,
     Real,
@@ -38,6 +39,8 @@ from decoders.core.types import Generation
 
 Kind = Literal["timing", "quality"]
 
+LEVELS = 127
+"""The stored confidence 1."""
 MAX_REJECTED = 32
 """The limit of a record's ids of rejected drafts per step, and (below) per answer."""
 MAX_REJECTED_PER_ANSWER = 1024
@@ -56,7 +59,10 @@ class StepColumns(_Holder):
     `undrafted` if all steps begin with their drafts, `depth` if all drafts are chains, `source` if
     one drafter made all drafts, and `tested`, `overlap` and `alpha` if draft distributions were not
     compared. `source` lists, for each accepted draft, its drafter's index in
-    `SampleRecord.drafters`.
+    `SampleRecord.drafters`. `confidence` has a number for each draft whose parents were all
+    accepted: twice the drafter's probability of it (given these parents) in 127ths, plus 1 if it
+    was accepted. It is empty for drafters without probabilities. Siblings precede an accepted
+    draft, so drafts of position j follow j - 1 odd numbers.
 
     The last three columns are for inspection; no metric reads them. `rejected` lists ids of
     rejected drafts, at most `MAX_REJECTED` per step and `MAX_REJECTED_PER_ANSWER` per answer (their
@@ -80,6 +86,7 @@ class StepColumns(_Holder):
     undrafted: tuple[Num, ...] = ()
     depth: tuple[Num, ...] = ()
     source: tuple[tuple[Num, ...], ...] = ()
+    confidence: tuple[tuple[Byte, ...], ...] = ()
     rejected: tuple[tuple[TokenId, ...], ...] = ()
     decided: tuple[tuple[Num, ...], ...] = ()
     ended_s: tuple[Time, ...] = ()
@@ -142,6 +149,10 @@ class StepColumns(_Holder):
             ended_s=tuple(round(end_s, 6) for end_s in ended_s),
             depth=column("max_accepted") if any(s.depth is not None for s in steps) else (),
             source=tuple(tuple(map(drafters.index, s.sources)) for s in steps if drafters),
+            confidence=tuple(
+                tuple(2 * round(LEVELS * min(sure, 1.0)) + passed for sure, passed in drafts)
+                for drafts in optional("confidences")
+            ),
         )
 
 
@@ -290,7 +301,7 @@ _NAMES = (
 """Fields whose strings repeat across records, so they are interned."""
 _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")
 REAL_COLUMNS = ("overlap", "alpha", "ended_s")
-NESTED_COLUMNS = ("source", "rejected", "decided")
+NESTED_COLUMNS = ("source", "confidence", "rejected", "decided")
 _PARTS = ("tokens", "steps")
 """Fields that `SampleRecord.pack` moves."""
 _PACKED = (
@@ -318,48 +329,3 @@ def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:
         with contextlib.suppress(ValueError, OverflowError):  # too large, or below 0
             return kind(column)
     return array("q", column)
-
-
-def broken_invariants(
-    record: SampleRecord, max_new_tokens: int, *, verified: bool = False
-) -> Sequence[str]:
-    """Describe the invariants that a record breaks, none for a failed answer.
-
-    A decoder whose tokens the target verifies (`verified`) feeds each of them, and each draft.
-    """
-    steps, tokens = record.steps, record.tokens
-    if steps is None or tokens is None:
-        return ()
-    broken = []
-    if sum(steps.emitted) != len(tokens):
-        broken.append(f"steps emit {sum(steps.emitted)} tokens, the answer has {len(tokens)}")
-    if any(a > d for a, d in zip(steps.accepted, steps.depths, strict=True)):
-        broken.append("a step accepted more drafts than it made (in a tree: on its longest path)")
-    if any(depth > d for depth, d in zip(steps.depths, steps.drafted, strict=True)):
-        broken.append("the longest path of a step has more drafts than the step")
-    if 0 in (n for n, d in zip(steps.emitted[1:], steps.drafted[1:], strict=True) if d):
-        broken.append("a step verified drafts and emitted nothing, not even the target's token")
-    num_rejected = [d - a for d, a in zip(steps.drafted, steps.accepted, strict=True)]
-    if any(len(ids) > n for ids, n in zip(steps.rejected, num_rejected, strict=False)):
-        broken.append("a step rejected more tokens than it drafted minus those accepted")
-    sources = [len(p) for p in steps.source]
-    if sources and sources != list(steps.accepted):
-        broken.append("a step names drafters, but not one per accepted draft")
-    if any(number >= len(record.drafters) for p in steps.source for number in p):
-        broken.append("a step's drafter has no name")
-    decided = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
-    if any(passes != num for passes, num in decided):
-        broken.append("a step names deciding passes, but not one per emitted token")
-    if any(after < before for before, after in itertools.pairwise(steps.ended_s)):
-        broken.append("a step ended before the previous one")
-    rows = sum(steps.target_rows[1:])
-    if verified and max(sum(steps.emitted[1:]), sum(steps.drafted[1:])) > rows:
-        broken.append(f"later steps fed the target {rows} rows, fewer than tokens or drafts")
-    first_s, last_s = record.ttft_s, record.total_s
-    if first_s is not None and last_s is not None and first_s > last_s:
-        broken.append(f"its first token came after {first_s} s, its last after {last_s} s")
-    if len(tokens) > max_new_tokens:
-        broken.append(f"{len(tokens)} tokens exceed the budget of {max_new_tokens}")
-    if record.decoder in ("ar", "ar@aa") and sum(steps.target_calls) != len(tokens):
-        broken.append(f"ar made {sum(steps.target_calls)} calls for {len(tokens)} tokens")
-    return tuple(broken)

@@ -76,6 +76,11 @@ class Findings:
         return further_tables.acceptance_table(self.run.records, self.run.plan)
 
     @cached_property
+    def calibration(self) -> pd.DataFrame:
+        """Drafts by confidence, see `bench.stats.further_tables.calibration_table`."""
+        return further_tables.calibration_table(self.run.records, self.decoders)
+
+    @cached_property
     def latency(self) -> pd.DataFrame:
         """Waiting times of readers, see `bench.stats.further_tables.latency_table`."""
         return further_tables.latency_table(self.run.records, self.decoders)

@@ -94,6 +94,12 @@ SECTIONS = (
         empty="No decoder drafted tokens.",
     ),
     Section(
+        "calibration",
+        lambda f: [drafts.calibration(f.report_summary, f.calibration)],
+        title="Calibration of drafts",
+        empty="No decoder gave its drafts probabilities.",
+    ),
+    Section(
         "parallel",
         lambda f: [
             drafts.rounds(f.report_summary),

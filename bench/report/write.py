@@ -86,6 +86,7 @@ def table_files(findings: Findings) -> dict[str, bytes]:
         "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
         "tables/headline.tex": (comment + table.to_latex()).encode(),
         "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
+        "tables/calibration.csv": csv_bytes(findings.calibration),
         "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
     }
 

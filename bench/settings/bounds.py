@@ -113,6 +113,7 @@ Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 """Relative difference to detect: 0.03 is 3 %."""
 Num = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """Number or index in a record."""
+Byte = Annotated[int, Field(ge=0, le=255)]
 TokenId = Annotated[int, Field(ge=0, le=2**53)]
 BlockNumber = Annotated[int, Field(ge=-1, le=MAX_COUNT)]
 """Number of a timing block; -1 in the quality pass."""

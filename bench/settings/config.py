@@ -151,7 +151,7 @@ class RunConfig(BaseModel):
     """It makes times and counts comparable between context lengths, and scores meaningless
     (`bench.plan.tokenise.to_length`)."""
     cost: bounds.Text | None = _results(
-        None, "`bench cost` folder, for options set to auto and for ar's limit."
+        None, "`bench cost` folder, for costs set to auto and for ar's limit."
     )
     """The run reports ar's share of the machine's limit."""
     protocol: Literal["specbench"] | None = _results(

@@ -18,7 +18,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND_BASELINE, Plan
 from bench.records.record import SampleRecord
-from bench.stats import counters, times
+from bench.stats import calibration, counters, times
 from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
@@ -68,6 +68,23 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
         for count in counters.acceptance_by_position(answers)
     ]
     return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
+
+
+def calibration_table(records: Sequence[SampleRecord], decoders: Sequence[str]) -> pd.DataFrame:
+    """Tabulate tested drafts by decoder, position in the step and bin of confidence."""
+    groups, columns = counters.group_by(records), ["drafts", "accepted", "confidence"]
+    rows = []
+    for decoder in decoders:
+        for position, counts in calibration.count_drafts(groups.get(decoder, ())).items():
+            parts = (counts.sum(0), counts[1], counts.sum(0) * calibration.CONFIDENCES)
+            sums = np.stack([np.bincount(calibration.BINS, part) for part in parts], 1)
+            rows += [
+                (decoder, position, bin_ + 1, *map(float, each))
+                for bin_, each in enumerate(sums)
+                if each[0]
+            ]
+    frame = pd.DataFrame(rows, columns=["decoder", "position", "bin", *columns])
+    return frame.astype({"drafts": int, "accepted": int})
 
 
 def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:

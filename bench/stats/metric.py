@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
-from bench.stats import counters, parallel_counters, times
+from bench.stats import calibration, counters, parallel_counters, times
 from bench.stats.counters import Tally, cluster_names
 from bench.stats.intervals import DECODE_TIME, TIME, Estimate, paired_speedup, ratio_of_sums
 from bench.stats.quality import Quality
@@ -122,6 +122,11 @@ class CellData:
     def repeated_trigrams(self) -> float | None:
         """The share of 3-grams that occur earlier in the same answer."""
         return parallel_counters.repeated_trigrams(self.records)
+
+    @cached_property
+    def calibration(self) -> tuple[Estimate, Estimate]:
+        """The expected calibration error and the Brier score of drafts' confidences."""
+        return calibration.calibrate(self.records)
 
     def compared(self, part: str, whole: str) -> float | None:
         """Return the sum of a column of steps / the sum of another, see `compared_ratio`."""

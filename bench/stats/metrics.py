@@ -45,6 +45,7 @@ _quality = partial(metric, section="Quality")
 _guarantee = partial(metric, section="What a decoder guarantees")
 _parallel = partial(metric, section="Parallel decoding")
 _parallel_share = partial(_parallel, unit=SHARE)
+_calibrated = partial(metric, section="Calibration of drafts", better="less", spec=".3f")
 """Declarations of metrics by the section of docs/metrics.md that explains them."""
 
 
@@ -374,6 +375,18 @@ class SummaryRow:
         "outcome of the checks before the run: verified, claimed or wrong",
         lambda data: data.checked,
     )
+    ece: float | None = _calibrated(
+        "expected calibration error of drafts' confidences, 15 bins of equal width",
+        lambda data: data.calibration[0],
+    )
+    ece_low: float | None = end("ece", "low")
+    ece_high: float | None = end("ece", "high")
+    brier: float | None = _calibrated(
+        "mean over tested drafts of (confidence - outcome)², 1 for accepted, 0 for rejected",
+        lambda data: data.calibration[1],
+    )
+    brier_low: float | None = end("brier", "low")
+    brier_high: float | None = end("brier", "high")
 
     @property
     def floor(self) -> Estimate:

@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 from bench.errors import Exit
+from bench.records.invariants import broken_invariants
 from bench.records.plan import (
     BASELINE,
     REFUTED,
@@ -40,7 +41,7 @@ from bench.records.plan import (
     Floor,
     RunStatus,
 )
-from bench.records.record import SampleRecord, broken_invariants
+from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.settings.config import INVARIANT

@@ -12,8 +12,8 @@ import typing
 from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, TypeGuard, TypeVar
+from types import ModuleType, UnionType
+from typing import Any, Literal, TypeGuard, TypeVar, Union
 
 from decoders.core.decoder import Decoder, Need
 from decoders.core.nearest import nearest
@@ -182,6 +182,11 @@ def named_code(spec: DecoderSpec) -> tuple[str, ...]:
 
 
 def _convert(text: str, kind: Any, subject: str) -> Any:
+    words: tuple[str, ...] = ()
+    if typing.get_origin(kind) in (Union, UnionType):  # a number or one of some words
+        kind, named = typing.get_args(kind)
+        if text in (words := typing.get_args(named)):
+            return text
     if typing.get_origin(kind) is Literal:
         words = typing.get_args(kind)
         if text in words:
@@ -197,7 +202,8 @@ def _convert(text: str, kind: Any, subject: str) -> Any:
         try:
             number = kind(text)
         except ValueError:
-            raise ValueError(f"{subject} is {text!r}; it must be of type {kind.__name__}") from None
+            allowed = " or ".join((f"of type {kind.__name__}", *words))
+            raise ValueError(f"{subject} is {text!r}; it must be {allowed}") from None
         if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
             raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
         return number

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Output = Literal["picks", "argmax", "probs", "logits", "acceptance", "block"]
+Output = Literal["picks", "argmax", "draws", "probs", "logits", "acceptance", "block"]
 SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
@@ -154,12 +154,14 @@ class DraftShape:
         width: most candidates for the token after a row, and most rows extended at each level.
         nodes: most drafts; the likeliest stay.
         draws: drafts are drawn from the network's distributions, not their likeliest tokens.
+        floor: no level follows rows whose paths have a smaller probability together.
     """
 
     depth: int
     width: int = 1
     nodes: int = 1
     draws: bool = False
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,7 +172,8 @@ class CallResult:
 
     * picks: `picks`, R tokens drawn from the warped distributions with the positional uniforms;
     * argmax: `picks`, R likeliest tokens, and `confidences`, their unwarped probabilities;
-    * probs: `probs`, warped distributions ``[R, V]`` (on the device), and `picks` drawn from them;
+    * draws: `picks` as for picks, and `confidences`, their warped probabilities (greedy: argmax);
+    * probs: `probs`, warped distributions ``[R, V]`` (on the device), and likewise both of these;
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
     * block: `acceptance`, block verification of `Call.drafts`;
@@ -223,6 +226,8 @@ class Emit:
             gave it); or empty.
         depth: number of drafts on the longest path of a tree; None for a chain of `drafted`.
         sources: name of the drafter of each accepted draft if there are several; or empty.
+        confidences: the drafter's probability of each draft whose parents were all accepted, given
+            these, and whether it was accepted, by depth, an accepted draft behind its siblings.
     """
 
     tokens: tuple[int, ...] = ()
@@ -235,17 +240,18 @@ class Emit:
     decided: tuple[int, ...] = ()
     depth: int | None = None
     sources: tuple[str, ...] = ()
+    confidences: tuple[tuple[float, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent:
     """One step after the cut at EOS and budget, with the work of its calls (padding excluded).
 
-    Fields of `Emit` are clipped at the cut; drafts after it are in neither `rejected` nor
-    `decided`. If the drafts' distributions were compared with the target's, `tested` counts the
-    drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and `alpha`
-    sums min(1, target / draft) over the step's tokens (1 for a token that was no draft). Otherwise
-    these three are None.
+    Fields of `Emit` but `confidences` are clipped at the cut; drafts after it are in neither
+    `rejected` nor `decided`. If the drafts' distributions were compared with the target's, `tested`
+    counts the drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and
+    `alpha` sums min(1, target / draft) over the step's tokens (1 for a token that was no draft).
+    Otherwise these three are None.
     """
 
     tokens: tuple[int, ...]
@@ -264,6 +270,7 @@ class StepEvent:
     decided: tuple[int, ...] = ()
     depth: int | None = None
     sources: tuple[str, ...] = ()
+    confidences: tuple[tuple[float, bool], ...] = ()
 
     @property
     def max_accepted(self) -> int:

@@ -9,7 +9,8 @@ import re
 import typing
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union
 
 from bench.cli.listing import lossless, needs
 from bench.records.plan import BASELINE, Cell
@@ -176,6 +177,8 @@ def _default(value: object) -> str:
 def _allowed(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return ", ".join(map(code, typing.get_args(kind)))
+    if typing.get_origin(kind) in (Union, UnionType):
+        return ", ".join(map(_allowed, typing.get_args(kind)))
     return _WORDS.get(kind, "")
 
 

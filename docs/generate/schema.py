@@ -56,7 +56,8 @@ _MEANINGS = {
 _NAMES = {
     **dict.fromkeys(("str", "Moment"), "text"),
     **dict.fromkeys(
-        ("int", "Num", "TokenId", "BlockNumber", "RecordSeed", "BatchSize", "Bytes"), "integer"
+        ("int", "Num", "TokenId", "BlockNumber", "RecordSeed", "BatchSize", "Byte", "Bytes"),
+        "integer",
     ),
     **dict.fromkeys(("float", "Real", "RealOrInt", "Gap", "Time", "Share"), "number"),
     "bool": "true or false",

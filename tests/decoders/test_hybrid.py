@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bench.plan.select import build_decoder, built_in_cells, choose_decoders
-from bench.records.record import SampleRecord, StepColumns, broken_invariants, drafter_names
+from bench.records.invariants import broken_invariants
+from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.report.page.answers import answer_data
 from bench.report.tables.drafts import by_drafter
 from bench.settings.config import RunConfig
@@ -184,7 +185,7 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
     assert decoder.coupled
     assert [repr(part) for part in decoder.parts] == [
         "PromptLookup(n=4, k=8, shortest=1)",
-        "Speculative(k=2, stop=0.0, verify='coupled')",
+        "Speculative(k=2, row_cost=0.02, draft_cost=0.2, stop=0.0, verify='coupled')",
     ]
     path = ROOT / "examples" / "recycle.py"
     assert build(parse_spec(f"hybrid:first={path}+Recycle+k=2:then=lookup")).needs == ()

@@ -439,8 +439,8 @@ def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) ->
         num_masks = max(0, min(stride - 1, left - num_specs - 2))
         if num_masks:
             assert call.slots is not None
-            # without distributions to verify by, drafts and their verification are read alike
-            assert call.slots.output == ("picks" if sampling.greedy else "probs")
+            # without distributions to verify by, drafts are read with their probabilities alone
+            assert call.slots.output == ("draws" if sampling.greedy else "probs")
             assert call.slots.uniforms == (NO_UNIFORM,) * num_masks
             assert call.slots.read == tuple(range(num_masks))
         assert call.num_rows == len(call.tokens) + num_masks

@@ -1,6 +1,7 @@
 """Speculative decoding: exact distribution, wasted calls, rollback of both caches."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,6 +14,7 @@ from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
@@ -86,6 +88,65 @@ def test_stopping_at_an_improbable_draft_keeps_the_distribution(
     # the first token is certain
     found = answers(decoder, both, 4, lambda stream, place, _: QUARTERS[stream] if place else 1)
     assert_distribution_of(Fractions(STOPPING), found)
+
+
+def test_a_length_by_confidences_keeps_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of 3/4 pays for a second draft, one of 1/4 does not; both are verified."""
+    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
+    both = Models(target=Fractions(STOPPING), draft=Fractions(DRAFTED))
+    decoder = Speculative(k="auto", draft_cost=0.3)
+    lengths = set()
+    found = answers(decoder, both, 4, lambda stream, place, _: QUARTERS[stream] if place else 1)
+    assert_distribution_of(Fractions(STOPPING), found)
+    sampling = Sampling(temperature=1.0, max_new_tokens=60)
+    for step in generate(decoder, [1], sampling, both).steps[1:-1]:
+        lengths.add((round(step.confidences[0][0], 2), step.drafted))
+    assert {(0.75, 2), (0.25, 1)} <= lengths
+
+
+def test_a_dear_draft_model_drafts_less_for_the_same_answer() -> None:
+    sampling, both = Sampling(max_new_tokens=80), models(0.5)
+    costs = (0.02, 0.2, 2.0)
+    runs = [generate(Speculative(k="auto", draft_cost=c), [1], sampling, both) for c in costs]
+    assert len({answer.tokens for answer in runs}) == 1
+    calls = [sum(step.draft_calls for step in answer.steps) for answer in runs]
+    assert calls[0] > calls[1] > calls[2]
+    assert all(step.drafted for step in runs[2].steps[1:-1])  # one draft, to learn from
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("k=0", "'k' of decoder 'spec' is 0; it must be 1 or above, or auto"),
+        ("k=many", "is 'many'; it must be of type int or auto"),
+        ("row_cost=0.1", "'row_cost' of decoder 'spec' is 0.1, but it belongs to k=auto"),
+        ("k=auto:draft_cost=-1", "'draft_cost' of decoder 'spec' is -1.0; it must be 0 or above"),
+    ],
+)
+def test_a_length_that_cannot_be_is_one_line(options: str, line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)):
+        build(parse_spec(f"spec:{options}"))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "verify"), [(0.0, "rejection"), (0.8, "coupled"), (0.8, "rejection")]
+)
+def test_every_tested_draft_has_its_probability_in_the_draft_model(
+    temperature: float, verify: Literal["rejection", "coupled"]
+) -> None:
+    both = models(0.6)
+    assert isinstance(both.draft, TableModel)
+    sampling = Sampling(temperature=temperature, max_new_tokens=60)
+    text = [1, 2]
+    for step in generate(Speculative(verify=verify), text, sampling, both).steps:
+        drafts = [*step.tokens[: step.accepted], *step.rejected]
+        for place, (confidence, accepted) in enumerate(step.confidences):
+            logits = both.draft.logits([*text, *drafts[:place]])
+            probs = torch.softmax(logits / (temperature or 1.0), -1)
+            assert confidence == pytest.approx(float(probs[drafts[place]]))
+            assert accepted == (place < step.accepted)
+        assert len(step.confidences) == min(step.drafted, step.accepted + 1)
+        text = [*text, *step.tokens]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def accept(arguments: list[str]) -> None:
     if "decoders" in given and name != "show":  # there they are cells of a run
         for spec in configuration({"config": None, **values}).specs:
             if ".py:" not in spec.name:
-                build_decoder(spec.cell, spec.options)
+                costs = dict.fromkeys(("row_cost", "draft_cost"), "auto").items()  # of a folder
+                options = {k: v for k, v in spec.options.items() if (k, v) not in costs}
+                build_decoder(spec.cell, options)
 
 
 CASES = [(path, c) for path, text in TEXTS.items() for c in commands(text)]

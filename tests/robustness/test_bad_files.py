@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.records.files import only_writer
-from bench.records.record import SampleRecord, broken_invariants
+from bench.records.invariants import broken_invariants
+from bench.records.record import SampleRecord
 from bench.records.run_folder import create_run_dir, find_run, load_run
 from bench.records.samples import SAMPLES
 from tests.bench.conftest import make_record, write_run

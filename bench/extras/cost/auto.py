@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.errors import UsageError
 from bench.extras.cost.curve import Cost, load_cost
-from bench.extras.cost.records import read_choices
+from bench.extras.cost.records import read_draft_costs
 
 
 def auto_options(folder: Path) -> Callable[[str, str, int], str]:
@@ -20,11 +20,11 @@ def _auto_option(cost: Cost, cell: str, name: str, batch_size: int) -> str:
     if name == "row_cost":
         context = min(each.context for each in cost.curve.points)
         return f"{cost.curve.row_cost(context, batch_size):.4g}"
-    decoder, choices = cell.split("@")[0], read_choices(cost.path)
-    number = choices.get(cell, choices.get(decoder))
+    decoder, costs = cell.split("@")[0], read_draft_costs(cost.path)
+    number = costs.get(cell, costs.get(decoder))
     if number is None:
         raise UsageError(
             f"{cell}: {cost.path} has no {name} for auto; `bench cost --run RUN` finds it from "
             f"a run with {decoder}"
         )
-    return str(number)
+    return f"{number:.4g}"

@@ -48,7 +48,9 @@ def cost(
     ] = True,
     run: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Also plot this run's decoders and find their best k."),
+        typer.Option(
+            metavar="RUN", help="Also plot this run's decoders, and price their draft calls."
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -59,9 +61,9 @@ def cost(
 ) -> None:
     """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
     from bench.extras.cost.curve import load_cost
-    from bench.extras.cost.explain import best_drafts
+    from bench.extras.cost.explain import draft_costs
     from bench.extras.cost.measure import measure_cost
-    from bench.extras.cost.records import Grid, folder_name, write_choices
+    from bench.extras.cost.records import Grid, folder_name, write_draft_costs
     from bench.extras.cost.subject import open_subject
     from bench.extras.cost.texts import curve_table, machine_lines, run_points, write_cost
     from bench.records.run_folder import find_run, load_run
@@ -91,10 +93,10 @@ def cost(
     lines = machine_lines(facts)
     if shown_run is not None:
         points, why = run_points(shown_run, measured)
-        best = {} if why else best_drafts(Findings(shown_run), measured)
+        costs = {} if why else draft_costs(Findings(shown_run))
         lines += [why] if why else []
-        lines += [f"{name}: {k} drafts per step would be best" for name, k in best.items()]
-        write_choices(folder, best)
+        lines += [f"{name}: a draft call costs {x:.3g} tokens of ar" for name, x in costs.items()]
+        write_draft_costs(folder, costs)
     write_cost(measured, points)
     typer.echo("\n".join(lines))
     headings, *lines_of_cells = curve_table(measured)

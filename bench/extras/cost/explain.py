@@ -21,7 +21,7 @@ from bench.report.findings import Findings
 from bench.report.tables.quality import telling
 from bench.report.tables.speed import instrument_bias_note
 from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
-from bench.stats.counters import Tally, group_by, ratio, timed
+from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
 from bench.stats.decompose import (
     MAX_RESIDUAL,
     OVERHEAD,
@@ -204,14 +204,16 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
     return [f"{best} drafts {factor(lengths.speedups[best - 1])} ({then})"]
 
 
-def best_drafts(findings: Findings, cost: Cost) -> dict[str, int]:
-    """Return the best number of drafts for each decoder with a constant number of drafts."""
-    relative = relative_at(cost, findings.run.records)
-    return {
-        facts.row.decoder: lengths[0].best
-        for facts in _facts(findings)
-        if (lengths := _best_lengths(findings, facts, relative)) is not None
-    }
+def draft_costs(findings: Findings) -> dict[str, float]:
+    """Return what a draft call costs in tokens of ar, by decoder, from the second pass."""
+    costs = {}
+    for facts in _facts(findings):
+        steps = timed_steps(r for r in findings.run.records if r.decoder == facts.row.decoder)
+        counts = [(sum(each.draft_calls[1:]), len(each.draft_calls) - 1) for each in steps]
+        num_calls, num_steps = map(sum, zip(*counts, strict=True)) if counts else (0, 0)
+        if facts.parts is not None and num_calls:
+            costs[facts.row.decoder] = facts.parts.draft * num_steps / num_calls
+    return costs
 
 
 def _best_lengths(

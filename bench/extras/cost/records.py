@@ -6,7 +6,7 @@
 ``env.json``        the machine, as in a run folder
 ``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `MachineReading`
 ``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
-``choices.json``    the best number of drafts of each decoder of a run, if a run was given
+``choices.json``    the cost of a draft call of each decoder of a run, if a run was given
 ==================  ===============================================================================
 
 Readers need only ``machine.json``, ``env.json`` and ``cost.csv``.
@@ -253,12 +253,12 @@ def folder_name(facts: CostFacts, env: Environment) -> str:
     return "cost-" + re.sub(r"[^A-Za-z0-9._-]+", "_", f"{name}-{width}-{env.device}{how}")
 
 
-def write_choices(folder: Path, drafts: Mapping[str, int]) -> None:
-    """Replace choices.json: each decoder's best number of drafts, by name."""
-    write_json(folder / CHOICES, {"schema": SCHEMA, "drafts": dict(drafts)})
+def write_draft_costs(folder: Path, costs: Mapping[str, float]) -> None:
+    """Replace choices.json: the cost of a draft call of each decoder, by name."""
+    write_json(folder / CHOICES, {"schema": SCHEMA, "draft_cost": dict(costs)})
 
 
-def read_choices(folder: Path) -> dict[str, int]:
+def read_draft_costs(folder: Path) -> dict[str, float]:
     """Read choices.json, or nothing if it is missing (`InvalidRunError` if damaged)."""
     data = read_json(folder / CHOICES) or {}
-    return parse(dict[str, Num], data.get("drafts", {}), folder / CHOICES)
+    return parse(dict[str, Rate], data.get("draft_cost", {}), folder / CHOICES)

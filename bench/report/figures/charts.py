@@ -30,6 +30,7 @@ from bench.report.figures.canvas import (
     whole,
 )
 from bench.report.figures.style import FAINT, GREY, INK, Look
+from bench.stats.calibration import NUM_BINS
 from bench.stats.decompose import Split
 from bench.stats.further_tables import BETWEEN, FIRST
 from bench.stats.parallel_counters import curves as settings_of
@@ -240,6 +241,35 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
     grid[0].set_ylabel("cumulative share of waits")
     key(figure, list(data["decoder"].unique()), look)
     return figure, data
+
+
+def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
+    """Draw the accepted share of drafts against their confidence, a panel per decoder."""
+    data = table[table["decoder"].isin(summary["decoder"])]
+    data = data.groupby(["decoder", "bin"], sort=False)[["drafts", "accepted", "confidence"]].sum()
+    data = data.reset_index().sort_values("bin", kind="stable")
+    data[["accepted", "confidence"]] = data[["accepted", "confidence"]].div(data["drafts"], axis=0)
+    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
+    if not decoders:
+        return None
+    look, errors = Look.of(summary), overall(summary, ["ece"]).set_index("decoder")["ece"]
+    figure, grid = panels(len(decoders), 1.65)
+    for decoder, axes in zip(decoders, grid, strict=True):
+        rows = data[data["decoder"] == decoder]
+        heights, colour = rows["drafts"] / rows["drafts"].sum(), look.palette[decoder]
+        axes.bar((rows["bin"] - 0.5) / NUM_BINS, heights, 0.9 / NUM_BINS, color=FAINT)
+        axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
+        shown = rows[rows["drafts"] >= _MIN_STEPS]
+        axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
+        axes.set_title("\n".join(textwrap.wrap(decoder, 22)), fontsize=9)
+        annotate_point(axes, f"ECE {errors[decoder]:.3f}", (0.03, 0.94), 0, 7.5)
+        axes.set(xlim=(0, 1), ylim=(0, 1.02))
+        percents(axes.xaxis, 4)
+        percents(axes.yaxis, 4)
+        axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
+    figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
+    figure.supylabel("accepted", fontsize=9)
+    return figure, data.reset_index(drop=True)
 
 
 def entropy_figure(summary: pd.DataFrame) -> Plot | None:

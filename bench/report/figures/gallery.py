@@ -13,6 +13,7 @@ from bench.report.figures.canvas import Plot, annotate, styled
 from bench.report.figures.charts import (
     acceptance_figure,
     acceptance_length_figure,
+    calibration_figure,
     entropy_figure,
     latency_figure,
     memory_figure,
@@ -93,6 +94,14 @@ _ENTRIES = (
         "that fewer than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
         lambda findings, summary: acceptance_figure(findings.acceptance, summary),
+    ),
+    _Entry(
+        "calibration",
+        "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
+        "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
+        "than 20 drafts are not drawn.",
+        "no decoder gave its drafts probabilities",
+        lambda findings, summary: calibration_figure(findings.calibration, summary),
     ),
     _Entry(
         "latency",

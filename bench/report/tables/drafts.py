@@ -17,13 +17,16 @@ from bench.report.tables.table import (
     Table,
     TableCell,
     by_family,
+    interval,
     is_number,
     number,
     step_length,
+    with_interval,
 )
-from bench.stats.counters import Tally, accepted_by_drafter, group_by, timed
+from bench.stats.calibration import NUM_BINS
+from bench.stats.counters import Tally, accepted_by_drafter, group_by, ratio, timed
 from bench.stats.intervals import LEVEL
-from bench.stats.metrics import summary_rows
+from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import percent
 
@@ -70,6 +73,47 @@ def acceptance(table: pd.DataFrame) -> Table | None:
         "and family are in tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
+
+
+def calibration(summary: pd.DataFrame, table: pd.DataFrame) -> Table | None:
+    """Make the table of confidences against acceptance, for decoders that have confidences."""
+    groups = dict(list(table.groupby("decoder")))
+    rows = [
+        (row, kind, groups[row.decoder])
+        for row in summary_rows(summary, ALL)
+        for kind in ("confidence", "accepted")
+        if row.decoder in groups
+    ]
+
+    def mean(row: tuple[SummaryRow, str, pd.DataFrame], position: int | None = None) -> str:
+        _, kind, some = row
+        some = some if position is None else some[some["position"] == position]
+        return number(ratio(float(some[kind].sum()), float(some["drafts"].sum())), ".3f")
+
+    def estimate(row: tuple[SummaryRow, str, pd.DataFrame], column: str) -> str:
+        value = row[0].estimate(column)
+        ends = interval(value.low, value.high, ".3f")
+        return with_interval(number(value.value, ".3f"), ends) if row[1] == "confidence" else ""
+
+    columns: Columns = {
+        "decoder": lambda row: row[0].decoder,
+        "n": lambda row: f"{row[2]['drafts'].sum():,}",
+        "ECE": partial(estimate, column="ece"),
+        "Brier score": partial(estimate, column="brier"),
+        "mean": lambda row: row[1],
+        "all": mean,
+    }
+    positions = sorted(table["position"].unique())[:_MAX_POSITIONS]
+    columns |= {str(position): partial(mean, position=position) for position in positions}
+    note = (
+        "n: tested drafts, whose parents were all accepted. Confidence: the drafter's probability "
+        "of a draft, given its parents. Accepted: share of accepted drafts; both over all tested "
+        "drafts and by position in the step. ECE: mean gap between confidence and accepted share "
+        f"over {NUM_BINS} bins, weighted by drafts. Brier score: mean squared error; 0.25 is that "
+        f"of a constant 0.5. {LEVEL} jackknife intervals over conversations. Drawn drafts that "
+        "rejection sampling verifies are accepted more often than their probability says."
+    )
+    return Table.of("Calibration of drafts", note, columns, rows)
 
 
 def by_drafter(records: Sequence[SampleRecord]) -> Table | None:

@@ -245,9 +245,10 @@ def number(value: object, spec: str = ".2f", scale: float = 1.0) -> str:
     return f"{csv_value(float(str(value))) * scale:{spec}}" if is_number(value) else UNKNOWN
 
 
-def interval(low: object, high: object) -> str:
+def interval(low: object, high: object, spec: str = ".2f") -> str:
     """Format an interval, or "-"."""
-    return f"[{number(low)}, {number(high)}]" if is_number(low) and is_number(high) else UNKNOWN
+    ends = f"[{number(low, spec)}, {number(high, spec)}]"
+    return ends if is_number(low) and is_number(high) else UNKNOWN
 
 
 def with_interval(text: str, ends: str) -> str:

@@ -125,6 +125,8 @@ def grow(
         if level + 1 == limit or (stops and _end(tree_chances, paths, level, shape, levels)):
             break
         odds, best = paths.topk(min(shape.width, paths.shape[1]), -1)
+        if shape.floor:
+            odds = odds * (odds.sum(-1, keepdim=True) >= shape.floor)
         parents = best // num_each
         states = states.gather(1, parents.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
         logits, states = step(states, ids.gather(1, best), parents)
@@ -150,9 +152,13 @@ def _end(
     """Tell whether no tree can gain by another level, noting the last level of each."""
     for number, (chances, odds) in enumerate(zip(tree_chances, new.tolist(), strict=True)):
         chances += odds
-        best = max(odds)
+        best, reach = max(odds), sum(heapq.nlargest(shape.width, odds))
         likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
-        if best == 0 or (not shape.draws and likeliest and likeliest[0] >= best):
+        if (
+            best == 0
+            or reach < shape.floor
+            or (not shape.draws and likeliest and likeliest[0] >= best)
+        ):
             levels[number] = min(levels[number], level + 1)
     return max(levels) <= level + 1
 

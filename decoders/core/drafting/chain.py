@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule
 from decoders.core.model import Call
@@ -21,14 +22,12 @@ from decoders.core.types import CallResult, Output
 class ModelDrafter(Drafter):
     """Drafts with the session `Request.draft`, whose cache is rolled back with the target's."""
 
-    def __init__(self, request: Request, rule: Rule, k: int, stop: float) -> None:
-        """Draft up to `k` tokens per step, stopping after a draft less probable than `stop`."""
+    def __init__(self, request: Request, rule: Rule, length: Length, stop: float) -> None:
+        """Draft as many tokens as pay, stopping after a draft less probable than `stop`."""
         assert request.draft is not None
-        self._session, self._k, self._stop = request.draft, k, stop
+        self._session, self._length, self._stop = request.draft, length, stop
         self._keeps_probs = rule.draws(request.sampling)
-        self._output: Output = "argmax" if stop else "picks"
-        if self._keeps_probs or (stop and not request.sampling.greedy):
-            self._output = "probs"
+        self._output: Output = "probs" if self._keeps_probs else "draws"
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
@@ -36,8 +35,8 @@ class ModelDrafter(Drafter):
 
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
-        drafts, probs = list[int](), dict[int, Tensor]()
-        while len(drafts) < min(self._k, most):
+        drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
+        while len(drafts) < min(self._length.limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
             result = yield self._session.call(unseen, output=self._output, uniforms=text.uniforms)
@@ -45,10 +44,11 @@ class ModelDrafter(Drafter):
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]
             drafts += result.picks
-            if self._stop and _probability(result) < self._stop:
+            sure += result.confidences
+            if sure[-1] < self._stop or not self._length.another(sure):
                 break
         self._drafts = drafts
-        tree = DraftTree.chain(text.last, drafts)
+        tree = DraftTree.chain(text.last, drafts, sure)
         tree.probs = probs
         return tree
 
@@ -58,10 +58,5 @@ class ModelDrafter(Drafter):
         pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
         num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._session.truncate(min(self._session.length, start + num_kept))
+        self._length.observe(verdict.tree, verdict.path)
         self._drafts = []
-
-
-def _probability(result: CallResult) -> float:
-    if result.probs is None:
-        return result.confidences[-1]
-    return float(result.probs[-1, result.picks[-1]])

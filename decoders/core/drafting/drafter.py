@@ -10,17 +10,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
-from decoders.core.types import CallResult, DraftShape
+from decoders.core.types import CallResult
 from decoders.core.upload import upload
 
-NewText = tuple[Tensor, Sequence[int]]
-"""States ``[N, D]``, and the N tokens picked there."""
 Drafts = Sequence[int] | DraftTree
 """A chain of tokens, or a tree of tokens after the text's last token."""
 
@@ -133,37 +130,3 @@ class Drafter:
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn from a verdict (also the prompt's) about a text that has the new tokens."""
-
-
-class StatesDrafter(Drafter):
-    """Feeds the target's hidden states of the text, each once, to a network that drafts a tree."""
-
-    hidden = 256
-
-    def __init__(self, request: Request, name: str, shape: DraftShape) -> None:
-        """Begin without states."""
-        self._unfed: list[Tensor] = []
-        self._request, self._name, self._shape = request, name, shape
-
-    def observe(self, text: Text, verdict: Verdict) -> None:
-        """Keep the states that predicted the text's new tokens."""
-        self._unfed.append(verdict.states)
-
-    def unfed(self, text: Text) -> NewText:
-        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
-        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
-        self._unfed = []
-        return states, text.tokens[-len(states) :]
-
-    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, Drafts]:
-        """Make a tree after the last token, with drawn drafts if they are verified by rejection."""
-        if most < 1:  # the answer's last call
-            return DraftTree(text.last)
-        about = *self.unfed(text), (shape := self._shape), self._request.sampling
-        uniforms = [
-            text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
-            for level in range(shape.depth if shape.draws else 0)
-            for candidate in range(shape.width)
-        ]
-        result = yield self._request.target.draft(self._name, *about, uniforms, max_depth=most)
-        return DraftTree.drafted(text.last, result)

@@ -91,6 +91,7 @@ def _emit(verdict: Verdict, branches: bool) -> Emit:
         rejected=tree.first_branch(verdict.path[-1]),
         depth=tree.depth if branches else None,
         sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
+        confidences=tree.tested(verdict.path),
     )
 
 

@@ -5,11 +5,14 @@ Source: PTP (arXiv 2512.21323). Letters: B_m slots of branch m, n drafts.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.allocation import Survival, best_length
+from decoders.core.drafting.length import num_worthwhile
 from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
@@ -93,13 +96,8 @@ class Proposer:
 
     def worthwhile(self, max_proposals: int, row_cost: float) -> tuple[int, ...]:
         """Return the drafts to verify: as many as gain more than their row costs."""
-        stand, gain = 1.0, 1.0
-        for count, chance in enumerate(self.chances[:max_proposals]):
-            stand *= chance
-            if stand * (1 + row_cost * count) < row_cost * gain:
-                return self.drafts[:count]
-            gain += stand
-        return self.drafts[: max(0, max_proposals)]
+        stands = itertools.accumulate(self.chances[: max(0, max_proposals)], operator.mul)
+        return self.drafts[: num_worthwhile(stands, row_cost)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
         """Make the slots after `anchor` that pay for up to `room` proposals (None if none pays)."""

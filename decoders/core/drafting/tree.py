@@ -9,6 +9,7 @@ without replacement: Jeon et al. 2024 (arXiv 2402.14160). Letters: N rows, D dep
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -32,12 +33,15 @@ class DraftTree:
         read: rows that the call reads, all drafts first; None: all rows.
         first: tokens that drafting committed; they are final and part of the text.
         sources: name of each row's drafter if there are several; or empty.
+        confidences: the drafter's probability of a row's draft if its parents are all accepted, by
+            row; rows without one are missing.
     """
 
     probs: Mapping[int, Tensor] = {}
     read: Sequence[int] | None = None
     first: tuple[int, ...] = ()
     sources: Sequence[str] = ()
+    confidences: Mapping[int, float] = {}
 
     def __init__(self, last: int) -> None:
         """Begin with the answer's `last` token and without drafts."""
@@ -45,22 +49,26 @@ class DraftTree:
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
-    def chain(cls, last: int, drafts: Sequence[int]) -> Self:
-        """Make a tree of one path after the last token."""
+    def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
+        """Make a tree of one path after the last token, with confidences of drafts in order."""
         tree = cls(last)
         tree.add(drafts)
+        tree.confidences = dict(zip(range(1, len(tree)), confidences, strict=False))
         return tree
 
     @classmethod
-    def drafted(cls, last: int, result: CallResult) -> Self:
-        """Make the tree of a draft call's drafts after the last token."""
+    def drafted(cls, last: int, result: CallResult, limit: int | None = None) -> Self:
+        """Make the tree of the first `limit` drafts of a draft call after the last token."""
         tree, rows, laws = cls(last), list[int](), dict[int, Tensor]()
-        for number, (token, parent) in enumerate(zip(result.picks, result.parents, strict=True)):
+        paths, sure = result.confidences, dict[int, float]()
+        drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
+        for number, (token, parent) in enumerate(drafts):
             before = rows[parent] if parent >= 0 else 0
             rows.append(tree.draft(token, before))
+            sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
             if result.probs is not None:
                 laws[before] = result.probs[number]
-        tree.probs = laws
+        tree.probs, tree.confidences = laws, sure
         return tree
 
     def __len__(self) -> int:
@@ -132,6 +140,20 @@ class DraftTree:
         while (child := self._children[rows[-1]].get(picks[rows[-1]])) is not None:
             rows.append(child)
         return rows
+
+    def tested(self, path: Sequence[int]) -> tuple[tuple[float, bool], ...]:
+        """Return the confidences of drafts whose parents are on an accepted path (`Emit`).
+
+        They end behind an accepted draft without a confidence, whose depth is unknown to readers.
+        """
+        tested, sure = list[tuple[float, bool]](), self.confidences
+        for row, after in itertools.zip_longest(path, path[1:]):
+            rest = [child for child in self._children[row].values() if child != after]
+            tested += [(sure[child], False) for child in rest if child in sure]
+            if after is None or after not in sure:
+                break
+            tested.append((sure[after], True))
+        return tuple(tested)
 
     def first_branch(self, row: int) -> tuple[int, ...]:
         """Return the tokens of the first branch after `row`."""

@@ -117,23 +117,35 @@ def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bo
 
 def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
     distribution = torch.softmax(logits, dim=-1)
-    return _with_confidences(highest(distribution)[1], distribution, readouts)
+    probs, tokens = highest(distribution)
+    return _with_confidences(tokens, distribution, readouts, probs)
 
 
-def _with_confidences(tokens: Tensor, distribution: Tensor, readouts: Readouts) -> Read:
-    """Read tokens ``[R]``, and their confidences from distributions ``[R, V]``."""
+def _with_confidences(
+    tokens: Tensor,
+    distribution: Tensor,
+    readouts: Readouts,
+    sure: Tensor | None = None,
+    **parts: Tensor,
+) -> Read:
+    """Read tokens ``[R]``, their confidences from distributions ``[R, V]``, and `parts` as fields.
+
+    `sure` are the tokens' probabilities if they are there already.
+    """
     kinds = {_confidence(readout) for readout in readouts}
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-    confidences = rate_confidence(distribution, indices, kinds.pop())
+    confidences = sure if kinds == {"prob"} else None
+    if confidences is None:
+        indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
+        confidences = rate_confidence(distribution, indices, kinds.pop())
     num = len(tokens)
     return torch.stack((tokens.double(), confidences.double())), lambda values: fields(
-        readouts, picks=map(int, values[:num]), confidences=values[num:]
+        readouts, picks=map(int, values[:num]), confidences=values[num:], **parts
     )
 
 
 def _confidence(readout: Readout) -> Confidence:
-    slots = readout.call.slots
+    slots = readout.call.slots if readout.output != "probs" else None
     return slots.confidence if slots is not None and readout.slots else "prob"
 
 
@@ -150,7 +162,7 @@ def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> T
 def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
     distribution = warp(logits, sampling, sync=sync)
     picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return picks, lambda values: fields(readouts, picks=map(int, values), probs=distribution)
+    return _with_confidences(picks, distribution, readouts, probs=distribution)
 
 
 def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

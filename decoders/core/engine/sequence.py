@@ -200,6 +200,7 @@ class RunningSequence:
                 decided=emit.decided[: len(tokens)],
                 depth=emit.depth,
                 sources=emit.sources[:accepted],
+                confidences=emit.confidences,
             )
         )
         if self._on_emit is not None:
@@ -251,6 +252,9 @@ def _check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_siz
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
+        for sure, _ in event.confidences:
+            if not 0 <= sure <= 1.001:  # rounding may exceed 1
+                raise ValueError(f"decoder gave a draft confidence {sure!r:.40}; allowed: 0 to 1")
         for token in event.rejected:
             if type(token) is not int or not 0 <= token < vocab_size:
                 raise ValueError(_no_id("rejected", token, vocab_size))

@@ -18,8 +18,9 @@ from bench.plan.select import build_decoder, choose_decoders
 from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.files import write_json
+from bench.records.invariants import broken_invariants
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord, broken_invariants
+from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import SampleWriter
 from bench.stats.times import answer_unit, ttft_s

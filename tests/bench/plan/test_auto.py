@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from bench.errors import BenchError
-from bench.extras.cost.records import CostCell, write_choices
+from bench.extras.cost.records import CostCell, write_draft_costs
 from bench.plan.select import choose_decoders, resolve_auto
 from bench.settings.config import load_config
+from decoders.spec import Speculative
 from tests.made_up_cost import seconds, write_cost_folder
 
 
@@ -32,29 +33,37 @@ def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, ba
     assert any(note.startswith("ptp: row_cost=auto is 0.") for note in notes)
 
 
-def test_how_many_drafts_is_what_a_run_said_by_cell_or_by_name(cost):
-    write_choices(cost, {"spec": 5, "spec@long": 9})
-    config = config_of("spec:k=auto,spec@long:k=auto,spec@other:k=auto", cost)
+def test_the_cost_of_a_draft_call_is_what_a_run_said_by_cell_or_by_name(cost):
+    write_draft_costs(cost, {"spec": 0.25, "spec@long": 0.3125})
+    how = "k=auto:draft_cost=auto"
+    config = config_of(f"spec:{how},spec@long:{how},spec@other:{how}", cost)
     chosen = resolve_auto(config, lambda note: None)
-    ks = {cell: options["k"] for cell, options in chosen.items()}
-    assert ks == {"spec": "5", "spec@long": "9", "spec@other": "5"}
+    costs = {cell: options["draft_cost"] for cell, options in chosen.items()}
+    assert costs == {"spec": "0.25", "spec@long": "0.3125", "spec@other": "0.25"}
+    assert {options["k"] for options in chosen.values()} == {"auto"}  # decided in every step
+
+
+def test_a_number_of_drafts_by_confidences_needs_no_measured_costs():
+    chosen = choose_decoders(config_of("spec:k=auto"), lambda note: None)
+    assert chosen.decoders["spec"] == Speculative(k="auto")
 
 
 def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
-    write_choices(cost, {"spec": 5})
-    chosen = choose_decoders(config_of("spec:k=auto", cost), lambda note: None).config
+    write_draft_costs(cost, {"spec": 0.25})
+    both = "spec:k=auto:row_cost=auto:draft_cost=auto"
+    chosen = choose_decoders(config_of(both, cost), lambda note: None).config
     assert chosen.decoders is not None
-    assert chosen.decoders["spec"]["k"] == "5"
-    assert "auto" not in chosen.to_toml()
+    assert chosen.decoders["spec"]["draft_cost"] == "0.25"
+    assert chosen.to_toml().count("auto") == 1
     assert choose_decoders(chosen, lambda note: None).config == chosen
 
 
 def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
     with pytest.raises(BenchError, match="give --cost a folder") as missing:
-        choose_decoders(config_of("spec:k=auto"), lambda note: None)
+        choose_decoders(config_of("spec:k=auto:draft_cost=auto"), lambda note: None)
     assert missing.value.exit_code == 2
     with pytest.raises(BenchError, match="bench cost --run RUN") as unknown:
-        choose_decoders(config_of("spec:k=auto", cost), lambda note: None)
+        choose_decoders(config_of("spec:k=auto:draft_cost=auto", cost), lambda note: None)
     assert unknown.value.exit_code == 2
 
 

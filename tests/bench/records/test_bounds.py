@@ -17,9 +17,10 @@ from bench.extras.external.table import ExternalAnswer
 from bench.records import run_folder
 from bench.records.environment import Environment
 from bench.records.files import parse
+from bench.records.invariants import broken_invariants
 from bench.records.plan import Plan, RunStatus
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord, broken_invariants
+from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import PhasedAnswer
 from bench.settings.config import RunConfig, wrong_value

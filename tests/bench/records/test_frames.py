@@ -107,6 +107,7 @@ def full() -> list[SampleRecord]:
         alpha=(1.0, 0.25, 1e-9),
         ended_s=(0.01, 0.02, 0.03),
         source=((), (0, 1), (1,)),
+        confidence=((), (255, 0, 129), (2,)),
         rejected=((), (2**40, 7), (9,)),
         decided=((0,), (1, 1, 2), (0, 0)),
     )

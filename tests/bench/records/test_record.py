@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from bench.records.invariants import broken_invariants
 from bench.records.record import (
     MAX_REJECTED,
     MAX_REJECTED_PER_ANSWER,
     SampleRecord,
     StepColumns,
-    broken_invariants,
 )
 from decoders.core.types import Generation, StepEvent
 
@@ -57,6 +57,22 @@ def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
     assert StepColumns.of(rejecting((), ())).rejected == ()
 
 
+def test_confidences_are_kept_in_a_byte_each_with_their_outcomes(record: Make) -> None:
+    answer = rejecting((), (7,), (8, 9))
+    drafts = ((), ((1.0, True), (0.5, False)), ((1.0000001, True), (0.0, False)))
+    steps = [
+        dataclasses.replace(s, confidences=d) for s, d in zip(answer.steps, drafts, strict=True)
+    ]
+    columns = StepColumns.of(dataclasses.replace(answer, steps=tuple(steps)))
+    assert columns.confidence == ((), (255, 128), (255, 0))
+    written = record(steps=columns, tokens=answer.tokens)
+    assert read_again(written).confidence == columns.confidence
+    written.pack()
+    assert written.steps is not None
+    assert written.steps.confidence == columns.confidence
+    assert StepColumns.of(answer).confidence == ()
+
+
 def test_where_no_distributions_were_compared_nothing_is_kept_of_them() -> None:
     steps = StepColumns.of(rejecting((), (7,)))
     assert (steps.tested, steps.overlap, steps.alpha) == ((), (), ())
@@ -72,7 +88,7 @@ def test_a_field_of_another_kind_is_refused(record: Make, field: str, value: obj
 
 def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
     line = json.loads(record().to_json())
-    for name in ("rejected", "decided", "ended_s"):
+    for name in ("confidence", "rejected", "decided", "ended_s"):
         del line["steps"][name]
     assert SampleRecord.from_dict(line) == record()
 
@@ -84,6 +100,9 @@ def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
         ({"rejected": [["a"], [], []]}, "rejected"),
         ({"rejected": 5}, "rejected"),
         ({"decided": [[1]]}, "decided"),
+        ({"confidence": [[256], [], []]}, "confidence"),
+        ({"confidence": [[-1], [], []]}, "confidence"),
+        ({"confidence": [[0.5], [], []]}, "confidence"),
         ({"ended_s": [0.1, "x", 0.2]}, "ended_s"),
     ],
 )

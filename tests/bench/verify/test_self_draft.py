@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
 from decoders.spec import Speculative
 
@@ -32,13 +33,13 @@ class Penalised(Speculative):
     """Its draft never says what is likeliest, as if a penalty were applied on one side only."""
 
     def drafter(self, request):
-        return Penalty(request, self.verification, self.k, 0.0)
+        return Penalty(request, self.verification, Length(self.k), 0.0)
 
 
 class Penalty(ModelDrafter):
     def draft(self, text, most):
         drafts, probs = [], {}
-        while len(drafts) < min(self._k, most):
+        while len(drafts) < min(self._length.limit, most):
             known = self._session.length - len(text.tokens)
             unseen = drafts[known:] if known >= 0 else [*text.tokens[known:], *drafts]
             result = yield self._session.call(unseen, output="logits")

@@ -14,6 +14,7 @@ from decoders.core import masks
 from decoders.core.adapter.growth import draw, likeliest_paths
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import pick
+from decoders.core.types import CallResult
 from tests.enumeration import Distribution, integrated
 
 
@@ -288,3 +289,32 @@ def test_coupled_verification_gives_the_picks_whatever_was_drafted(grid: int) ->
             path = tree.path(picks)
             tokens = [*(tree.tokens[row] for row in path[1:]), picks[path[-1]]]
             assert tokens == expected[: len(tokens)]
+
+
+def test_the_tested_drafts_are_those_whose_parents_are_on_the_path() -> None:
+    """Row 0 has children 1 and 2, row 2 has 3 and 4, row 1 has 5: along 0, 2, 3."""
+    tree = DraftTree(9)
+    for token, parent in ((1, 0), (2, 0), (3, 2), (4, 2), (5, 1)):
+        tree.draft(token, parent)
+    tree.confidences = {row: row / 10 for row in range(1, 6)}
+    assert tree.tested([0, 2, 3]) == ((0.1, False), (0.2, True), (0.4, False), (0.3, True))
+    assert tree.tested([0, 1]) == ((0.2, False), (0.1, True), (0.5, False))
+    assert tree.tested([0]) == ((0.1, False), (0.2, False))
+
+
+def test_behind_an_accepted_draft_without_a_confidence_none_is_told() -> None:
+    """A reader counts accepted ones to find a draft's position."""
+    tree = DraftTree.chain(9, [1, 2, 3], [0.5, 0.6, 0.7])
+    tree.confidences = {1: 0.5, 3: 0.7}
+    assert tree.tested(range(4)) == ((0.5, True),)
+    assert DraftTree.chain(9, [1, 2]).tested(range(3)) == ()
+    assert DraftTree.chain(9, [1, 2], [0.5, 0.4, 0.3]).tested([0, 1]) == ((0.5, True), (0.4, False))
+
+
+def test_drafted_trees_have_confidences_given_the_parents_and_may_be_cut() -> None:
+    result = CallResult(picks=(4, 5, 6), confidences=(0.5, 0.4, 0.2), parents=(-1, -1, 0))
+    tree = DraftTree.drafted(9, result)
+    assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.4}
+    cut = DraftTree.drafted(9, result, 1)
+    assert cut.tokens == [9, 4]
+    assert cut.confidences == {1: 0.5}

@@ -216,7 +216,26 @@ def test_joined_keeps_the_tokens_result_and_adds_the_slots() -> None:
     both = joined(tokens, slots)
     assert (both.picks, both.probs) == (tokens.picks, tokens.probs)
     assert (both.slot_picks, both.slot_confidences) == (slots.picks, slots.confidences)
-    assert (both.confidences, tokens.slot_picks) == ((), ())
+    assert (both.confidences, tokens.slot_picks) == (tokens.confidences, ())
+
+
+def test_distributions_come_with_the_probabilities_of_their_picks() -> None:
+    (result,) = read_out(logits_of(3), [readout_of([0, 1, 2], "probs")], SAMPLING)
+    assert result.probs is not None
+    expected = [float(row[pick]) for row, pick in zip(result.probs, result.picks, strict=True)]
+    assert result.confidences == pytest.approx(expected)
+    assert len(set(expected)) == 3
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, Sampling()], ids=["warm", "greedy"])
+def test_draws_are_the_picks_with_their_probabilities(sampling: Sampling) -> None:
+    logits = logits_of(4)
+    (draws,) = read_out(logits, [readout_of([0, 1, 2, 3], "draws")], sampling)
+    (picks,) = read_out(logits, [readout_of([0, 1, 2, 3], "picks")], sampling)
+    assert draws.picks == picks.picks
+    probs = torch.softmax(logits, -1) if sampling.greedy else warp(logits, sampling)
+    expected = [float(row[pick]) for row, pick in zip(probs, draws.picks, strict=True)]
+    assert draws.confidences == pytest.approx(expected)
 
 
 # Slots of their own kind.

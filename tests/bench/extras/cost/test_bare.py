@@ -16,7 +16,7 @@ import torch
 
 from bench.extras.cost import bare
 from bench.extras.gpu_summary import read_lines
-from bench.records.record import broken_invariants
+from bench.records.invariants import broken_invariants
 from decoders.core.engine.forward import forward
 from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Generation, StepEvent

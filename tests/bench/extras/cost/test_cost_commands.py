@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.cli.measure import print_conclusions
+from bench.errors import InvalidRunError
 from bench.extras.cost.curve import CostCurve, load_cost
-from bench.extras.cost.explain import best_drafts
-from bench.extras.cost.limit import OperatingPoint
-from bench.extras.cost.records import CALLS, read_choices
+from bench.extras.cost.explain import _best_lengths, _facts, draft_costs
+from bench.extras.cost.limit import OperatingPoint, relative_at
+from bench.extras.cost.records import CALLS, read_draft_costs, write_draft_costs
 from bench.extras.cost.texts import curve_table, run_points, write_cost
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
@@ -125,12 +126,35 @@ def test_explain_says_how_near_ar_is_to_the_limit_where_the_folder_fits(tmp_path
     assert "another machine" in bench("explain", run, "--cost", there).out
 
 
-def test_a_folder_without_choices_has_none(tmp_path):
-    assert read_choices(write_cost_folder(tmp_path / "cost")) == {}
+def test_a_folder_without_costs_of_draft_calls_has_none(tmp_path):
+    assert read_draft_costs(write_cost_folder(tmp_path / "cost")) == {}
 
 
-def with_second_pass(run: Path) -> Path:
-    """Phases in which a call of ar takes 1 ms, one of spec 1.4 ms and its drafting nothing."""
+def test_costs_of_draft_calls_are_read_as_written_and_others_refused(tmp_path):
+    write_draft_costs(tmp_path, {"spec": 0.25})
+    assert read_draft_costs(tmp_path) == {"spec": 0.25}
+    write_draft_costs(tmp_path, {"spec": -1.0})
+    with pytest.raises(InvalidRunError, match="choices"):
+        read_draft_costs(tmp_path)
+
+
+def test_a_draft_call_costs_its_share_of_a_steps_drafting(tmp_path, synthetic_run):
+    """Drafting takes 0.6 ms a step in which ar's token takes 1 ms, by two calls."""
+    run = with_second_pass(synthetic_run({"spec": 3.0}), draft_s=0.6e-3)
+    findings = Findings(load_run(run))
+    assert draft_costs(findings) == {}  # this run's steps make no draft calls
+
+    def drafting(record):
+        calls = (5, *[2] * (len(record.steps.emitted) - 1))
+        return replace(record, steps=replace(record.steps, draft_calls=calls))
+
+    records = (drafting(r) if r.decoder == "spec" else r for r in findings.run.records)
+    drafts = Findings(replace(findings.run, records=tuple(records)))
+    assert draft_costs(drafts) == pytest.approx({"spec": 0.3})
+
+
+def with_second_pass(run: Path, draft_s: float = 0.0) -> Path:
+    """Phases in which a call of ar takes 1 ms, one of spec 1.4 ms and its drafting `draft_s`."""
     answers = []
     for record in load_run(run).records:
         if record.kind != "timing" or record.repeat or record.decoder == "ar@aa":
@@ -138,11 +162,12 @@ def with_second_pass(run: Path) -> Path:
         assert record.steps is not None
         later = len(record.steps.emitted) - 1
         call_s = 1e-3 if record.decoder == "ar" else 1.4e-3
+        spent = {"verify": later * call_s, "draft": later * draft_s * (record.decoder != "ar")}
         answers.append(
             {
                 "decoder": record.decoder,
                 "prompts": [record.prompt],
-                "seconds": {**dict.fromkeys(PHASES, 0.0), "verify": later * call_s},
+                "seconds": {**dict.fromkeys(PHASES, 0.0), **spent},
                 "emitted": sum(record.steps.emitted),
                 "later_emitted": sum(record.steps.emitted[1:]),
                 "later_steps": later,
@@ -162,9 +187,12 @@ def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
     dear = load_cost(write_cost_folder(tmp_path / "cost"))
     free = replace(dear, curve=CostCurve(points=dict.fromkeys(dear.curve.points, 1e-3)))
     steep = {cell: 1e-3 * cell.rows for cell in dear.curve.points}
-    few = best_drafts(findings, replace(dear, curve=CostCurve(points=steep)))
-    assert few["spec"] < best_drafts(findings, dear)["spec"]
-    assert best_drafts(findings, dear)["spec"] <= best_drafts(findings, free)["spec"]
+    (spec,) = [facts for facts in _facts(findings) if facts.row.decoder == "spec"]
+    curves = (replace(dear, curve=CostCurve(points=steep)), dear, free)
+    relative = [relative_at(cost, findings.run.records) for cost in curves]
+    lengths = [_best_lengths(findings, spec, each) for each in relative]
+    few, some, many = [each[0].best for each in lengths if each is not None]
+    assert few < some <= many
 
 
 def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):

@@ -1,0 +1,80 @@
+"""Drafters whose networks read the target's hidden states of the text.
+
+Letters: N rows, D hidden width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
+from decoders.core.drafting.length import Length
+from decoders.core.drafting.tree import DraftTree
+from decoders.core.model import DraftCall
+from decoders.core.types import CallResult, DraftShape
+
+
+class StatesDrafter(Drafter):
+    """Feeds states of the text to layers, each once, or the last one to heads (`hidden` is 1)."""
+
+    hidden = 256
+
+    def __init__(self, length: Length) -> None:
+        """Begin without states."""
+        self._unfed: list[Tensor] = []
+        self._length = length
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        """Keep the states that predicted the text's new tokens, and learn acceptance."""
+        new = verdict.states
+        self._unfed = [new[-1:]] if self.hidden == 1 else [*self._unfed, new]
+        self._length.observe(verdict.tree, verdict.path)
+
+    def unfed(self, text: Text) -> tuple[Tensor, Sequence[int]]:
+        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
+        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
+        self._unfed = []
+        return states, text.tokens[-len(states) :]
+
+
+class TreeDrafter(StatesDrafter):
+    """Drafts a tree, or a chain, in a call of an attached network."""
+
+    def __init__(
+        self,
+        request: Request,
+        name: str,
+        shape: DraftShape,
+        length: Length,
+        *,
+        hidden: int = 256,
+        branches: bool = True,
+    ) -> None:
+        """Call the network `name` for drafts of a `shape`, of which `length` limits the nodes."""
+        super().__init__(length)
+        self.branches = branches
+        self.hidden, self._request, self._name = hidden, request, name
+        self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
+
+    def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
+        """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
+        if most < 1:  # the answer's last call
+            return DraftTree(text.last)
+        shape, target = self._shape, self._request.target
+        uniforms = [
+            text.uniforms.at("draw", text.output + level, candidate) if level < most else 0.5
+            for level in range(shape.depth if shape.draws else 0)
+            for candidate in range(shape.width)
+        ]
+        sampling, before = self._request.sampling, target.draft_calls
+        call = target.draft(
+            self._name, *self.unfed(text), shape, sampling, uniforms, max_depth=most
+        )
+        result = yield call
+        num = self._length.worthwhile(result.confidences, target.draft_calls - before)
+        return DraftTree.drafted(text.last, result, num)

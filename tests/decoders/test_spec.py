@@ -98,6 +98,7 @@ def test_a_length_by_confidences_keeps_the_distribution(monkeypatch: pytest.Monk
     lengths = set()
     found = answers(decoder, both, 4, lambda stream, place, _: QUARTERS[stream] if place else 1)
     assert_distribution_of(Fractions(STOPPING), found)
+    monkeypatch.undo()
     sampling = Sampling(temperature=1.0, max_new_tokens=60)
     for step in generate(decoder, [1], sampling, both).steps[1:-1]:
         lengths.add((round(step.confidences[0][0], 2), step.drafted))

@@ -185,7 +185,7 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
     rate, peak = next((row.weights_per_s for row in rows), None), _DATASHEETS.get(gpu or "")
     if rate is None:
         return ""
-    text = f"{BASELINE} reads the target's weights at {number(rate, '.3g', 1e-9)} GB/s"
+    text = f"{BASELINE} reads the target's weights at {number(rate, ',.1f', 1e-9)} GB/s"
     return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
 
 

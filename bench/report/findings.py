@@ -136,7 +136,7 @@ class Findings:
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
         model = describe_model(self.run)
-        return mark_wrong(main.headline(self.report_summary, self.verdict, model), self.wrong)
+        return self.shown(main.headline(self.report_summary, self.verdict, model))
 
     @cached_property
     def reference_table(self) -> Table | None:
@@ -147,6 +147,18 @@ class Findings:
 
         reference = references.load_reference(str(name))
         return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
+
+    @cached_property
+    def titles(self) -> Mapping[str, str]:
+        """Names in tables of cells that go by another one there, if it is theirs alone."""
+        cells = self.run.plan.cells
+        count = Counter(cell.title for cell in cells)
+        return {c.cell: c.title for c in cells if c.registered and count[c.title] == 1}
+
+    def shown(self, table: Table) -> Table:
+        """Return a table with decoders' titles, and with WRONG ones marked."""
+        wrong = [self.titles.get(cell, cell) for cell in self.wrong]
+        return mark_wrong(table.renamed(self.titles), wrong)
 
     def sizes(self, column: str) -> str:
         """Format n of every family, as the first decoder (the baseline, if measured) has it."""

@@ -173,7 +173,6 @@ MILLISECONDS = MetricUnit("s", ".2f", 1e3, is_time=True)
 """Seconds, printed in milliseconds."""
 PER_SECOND = MetricUnit("1/s", ",.0f", is_time=True)
 GIGABYTES_PER_SECOND = MetricUnit("bytes/s", ",.1f", 1e-9, is_time=True)
-"""Bytes per second, printed in GB/s."""
 MEGABYTES = MetricUnit("bytes", ",.1f", 1e-6)
 """Bytes, printed in megabytes."""
 NATS = MetricUnit("nats")

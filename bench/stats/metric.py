@@ -68,16 +68,18 @@ class CellData:
     def no_speedup(self) -> str | None:
         """The reason why no ratio of times is a speed-up of this decoder, or None.
 
-        Most of its answers ended in the step of their first token, so that hardly more than the
-        prefill was timed; or it drafted nothing, so that its tokens are ar's steps.
+        The last step of most answers was that of their first token, a single call after which
+        hardly more than the prefill was timed; or it drafted nothing, so that its steps are ar's.
+        A loop that reports all its tokens at its end made further calls.
         """
-        if self.decoder == BASELINE:
+        steps = list(counters.timed_steps(self.records))
+        if self.decoder == BASELINE or not steps:
             return None
-        later = [len(s.emitted) - 1 - s.first for s in counters.timed_steps(self.records)]
-        if 2 * later.count(0) > len(later):
+        num = sum(max(len(s.emitted), sum(s.target_calls)) <= s.first + 1 for s in steps)
+        if 2 * num > len(steps):
             return "most answers end in the first step"
         drafts = self.cell is not None and self.cell.drafts
-        return "it drafts nothing" if drafts and later and not self.tally.drafted else None
+        return "it drafts nothing" if drafts and not self.tally.drafted else None
 
     @cached_property
     def timed(self) -> list[SampleRecord]:

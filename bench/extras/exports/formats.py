@@ -197,9 +197,8 @@ def _lengths(
         sums.setdefault(answer.family, Counter()).update(
             {key: counts[key] for key in ("num_accepted_draft_tokens", "num_spec_steps")}
         )
-    return {
-        f"spec_al_{name}": 1 + (ratio(*sums[name].values()) or 0.0) for name in SETS if name in sums
-    }
+    rates = {name: ratio(*sums[name].values()) for name in SETS if name in sums}
+    return {f"spec_al_{name}": 1 + rate for name, rate in rates.items() if rate is not None}
 
 
 def _response(answer: SampleRecord, model: str, max_drafts: int) -> dict[str, Any]:

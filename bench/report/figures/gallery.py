@@ -46,7 +46,7 @@ _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
 _METHODS = (
     " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward ('-': over 5 points below ar, but for one)."
+    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
 )
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 """Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""

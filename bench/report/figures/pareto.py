@@ -92,7 +92,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
         _show_region(*grid)
     grid[0].set_title("Quality against speed")
     within = interval_note(data, "speedup", ", ")
-    aups = [f"{method} {areas(summary).get((method, ALL), UNKNOWN)}" for method in methods]
+    texts = areas(summary) if methods else {}
+    aups = [f"{method} {texts.get((method, ALL), UNKNOWN)}" for method in methods]
     below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
     text = "\n".join([f"times as fast as ar, end to end{within}", *below])
     figure.supxlabel(text, fontsize=9)

@@ -145,6 +145,8 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     """Make a table by family per estimator, the first with a last row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
+        if column != "speedup" and summary[column].isna().all():  # none from the first token on
+            continue
         note = (
             f"{definition} over conversations; bold if it excludes 1 and exceeds the A/A floor. "
             f"{EXPLORATORY} {sizes} prompts."

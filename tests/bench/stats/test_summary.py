@@ -371,6 +371,12 @@ def test_a_decoder_whose_answers_end_in_the_first_step_has_no_speed_up(
     assert nar["pairs"] == len(steps)
 
 
+def test_a_loop_that_reports_its_tokens_at_the_end_has_a_speed_up(record: Make) -> None:
+    """As a custom loop of transformers: one step, and the calls of all tokens."""
+    rows = answers_of(record, "ar", (1,) * 8) + answers_of(record, "nar", (8,), calls=(8,))
+    assert row(summary.summarise(rows, PLAN), "nar")["speedup"] == pytest.approx(1.0)
+
+
 def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
     ar, idle = (answers_of(record, name, *[(1,) * 4] * 2) for name in ("ar", "spec"))
     once = answers_of(record, "spec", (1,) * 4, drafted=(0, 0, 3, 0))

@@ -82,7 +82,8 @@ def test_tokens_of_a_block_that_was_not_finished_do_not_count(record: Make) -> N
 
 def asked(record: SampleRecord, *ids: int) -> dict[str, Prompt]:
     """The prompts of a run that asks these ids in the record's prompt."""
-    place = {"conversation": record.conversation, "turn": record.turn, "family": record.family}
+    place: Any = {"conversation": record.conversation, "turn": record.turn}
+    place["family"] = record.family
     prompt = Prompt(**place, ids=ids, hash=ids_hash(ids), reference=None)
     return {prompt.name: prompt}
 

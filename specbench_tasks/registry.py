@@ -8,11 +8,12 @@
 ``PATH``             any file of `specbench_tasks.tables` (columns: `specbench_tasks.tabular`), or a
                      folder of a dataset; ``jsonl=PATH`` is a file, too
 ``hf=ID``            any Hugging Face dataset: a hub id, or a local file or folder
+``gsm8k=PATH,…``     files of gsm8k, math500, mtbench, humaneval, mbpp: each a family of its own
 ===================  ===============================================================================
 
-A run has one source, because mixing two would average unlike prompts under one family's name. The
-choice of conversations depends only on the source, the split, the seed and the limit. A larger
-limit includes the conversations of a smaller one.
+A run has one source (or several of the last kind), because mixing two would average unlike prompts
+under one family's name. The choice of conversations depends only on the source, the split, the seed
+and the limit. A larger limit includes the conversations of a smaller one.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from typing import NamedTuple
 from decoders.core.nearest import nearest
 from specbench_tasks.generators import NUM_ZOO_CONVERSATIONS, zoo_conversations
 from specbench_tasks.tables import SUFFIXES, exists, short
-from specbench_tasks.task import FAMILIES, LISTS, OTHER, Conversation, Reading
+from specbench_tasks.task import FAMILIES, LISTS, OTHER, SETS, Conversation, Reading
 
 _DEFAULT_ZOO_LIMIT = 24
 _NUM_SPECBENCH = 480
 _SOURCES = ("zoo", "specbench", "jsonl", "hf")
 _NAMED = (*FAMILIES, *LISTS)
 """Embedded families that may be named."""
-_NAMES = (*_SOURCES, *_NAMED)
-_SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID")
+_NAMES = (*_SOURCES, *_NAMED, *SETS)
+_SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID", *(f"{s}=PATH" for s in SETS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,7 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
         _TaskInfo("specbench[=PATH]", FAMILIES, _NUM_SPECBENCH, *specbench),
         *(_TaskInfo(n, (), None, "your own file", "the file's") for n in ("PATH", "jsonl=PATH")),
         _TaskInfo("hf=ID", (), None, "huggingface.co/datasets", "the dataset's"),
+        *(_TaskInfo(f"{s}=PATH", (s,), None, "your copy of the set", "the set's") for s in SETS),
     )
 
 
@@ -150,6 +152,8 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         families = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"
         return name, _load_zoo(families)
+    if names and all(name.partition("=")[0] in SETS for name in names):
+        return _read_sets(dict(name.split("=", 1) for name in names), len(names), columns)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -166,6 +170,23 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "hf":
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     return "specbench", load_specbench(path if value else None)
+
+
+def _read_sets(
+    paths: Mapping[str, str], num: int, columns: Mapping[str, str]
+) -> tuple[str, Reading]:
+    from specbench_tasks.tables import read_table
+    from specbench_tasks.tabular import published_set
+
+    if len(paths) < num or columns:
+        why = "takes no [columns]" if columns else "is named twice"
+        raise ValueError(f"one of {', '.join(paths)} {why}; give each set one file, as published")
+    readings = [
+        published_set(read_table(Path(path).expanduser()), name) for name, path in paths.items()
+    ]
+    conversations = [one for reading in readings for one in reading.conversations]
+    notes = tuple(note for reading in readings for note in reading.notes)
+    return ",".join(paths), Reading(conversations=conversations, notes=notes)
 
 
 def _as_path(spec: str) -> Path | None:
@@ -188,11 +209,11 @@ def _check_name(name: str) -> None:
     if source not in _NAMES:
         valid = ", ".join((*_SPELLED, *_NAMED))
         raise ValueError(f"unknown task {source!r}; {nearest(source, _NAMES)}available: {valid}")
-    if source in ("jsonl", "hf") and not value:
+    if source in ("jsonl", "hf", *SETS) and not value:
         raise ValueError(
-            f"task {name!r} needs a value: {'jsonl=PATH' if source == 'jsonl' else 'hf=ID'}"
+            f"task {name!r} needs a value: {source}={'ID' * (source == 'hf') or 'PATH'}"
         )
-    if equals and source not in ("specbench", "jsonl", "hf"):
+    if equals and source not in ("specbench", "jsonl", "hf", *SETS):
         raise ValueError(f"task {source!r} takes no value; got {name!r}")
 
 

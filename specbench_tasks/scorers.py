@@ -18,14 +18,14 @@ from functools import lru_cache
 import regex
 
 from specbench_tasks import maths
-from specbench_tasks.task import Constraint, GoldAnswer
+from specbench_tasks.task import SCORED_SETS, Constraint, GoldAnswer
 
 PRIMARY: dict[str, str] = {
     "mt_bench": "constraints_met",
     "translation": "bleu",
     "summarization": "rouge_l",
     "qa": "contains_answer",
-    "math_reasoning": "exact_number",
+    **dict.fromkeys(("math_reasoning", *SCORED_SETS), "exact_number"),
     "rag": "contains_answer",
     "copy": "right_list",
     "replace": "right_list",
@@ -151,7 +151,7 @@ def unreadable(family: str, reference: GoldAnswer) -> str | None:
 
 def _can_be_met(family: str, gold: str) -> bool:
     match family:
-        case "math_reasoning":
+        case "math_reasoning" | "gsm8k" | "math500":
             return not maths.unreadable(gold)
         case "qa" | "rag":
             return bool(normalized_words(gold))
@@ -275,7 +275,7 @@ _SCORERS: dict[str, Callable[[str, GoldAnswer], dict[str, float]]] = {
     "translation": _translation,
     "summarization": _summary,
     "qa": _answered,
-    "math_reasoning": _math,
+    **dict.fromkeys(("math_reasoning", *SCORED_SETS), _math),
     "rag": _answered,
     "copy": _list,
     "replace": _list,

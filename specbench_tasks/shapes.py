@@ -5,12 +5,14 @@ The field of the prompt and the row's other fields determine the shape:
 =============  =====================================================================================
 SPEED-Bench    turns or messages, with category, source and src_id (arXiv 2604.09557)
 Spec-Bench     turns, with question_id and category (some are MT-bench's); also EAGLE's files
-MT-bench       the same, but with only MT-bench's eight categories
+MT-bench       the same, but with only MT-bench's eight categories; or prompt, with prompt_id
 ShareGPT       conversations: ``{"from", "value"}``
 OpenAI         messages: ``{"role", "content"}``; content may be parts
 HumanEval      prompt, with task_id and entry_point
 Alpaca         instruction, followed by input or context (also Dolly's rows)
 GSM8K          question, with an answer that ends in ``#### 18``
+MATH-500       problem, with answer and level
+MBPP           text or prompt, with test_list
 =============  =====================================================================================
 
 Any other shape is named after the field of the prompt.
@@ -89,7 +91,9 @@ def _part(part: Any) -> str | None:
 
 PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "conversations")
 """Fields that may hold the prompt."""
-SPEED, SPEC, SHAREGPT = "SPEED-Bench", "Spec-Bench", "ShareGPT"
+SPEED, SPEC, SHAREGPT, MATH = "SPEED-Bench", "Spec-Bench", "ShareGPT", "MATH-500"
+RARE_PROMPTS = {"problem": {"problem", "answer", "level"}, "text": {"text", "test_list"}}
+"""Fields that hold the prompt only in rows with all these fields, of MATH-500 and MBPP."""
 _INPUTS = ("input", "context")
 """Fields of the text that follows an instruction, in Alpaca's and Dolly's rows."""
 Turns = tuple[str | None, list[str], list[str | None]]
@@ -165,6 +169,7 @@ def _field(row: Row) -> str:
             f"[columns]: prompt = '{there[0]}'"
         )
     fields = there or [name for name in PROMPTS if name in row]
+    fields = fields or [name for name, beside in RARE_PROMPTS.items() if row.keys() >= beside]
     if not fields:
         raise ValueError(
             f"none of {', '.join(PROMPTS)} in it; it has {', '.join(row) or 'nothing'}. Name the "
@@ -182,10 +187,15 @@ def _shape(row: Row, field: str, named: str | None) -> str:
         return SPEC
     if field == "prompt" and row.keys() >= {"task_id", "entry_point"}:
         return "HumanEval"
+    if field == "prompt" and row.keys() >= {"prompt_id", "category"}:
+        return "MT-bench"
+    if field in ("prompt", "text") and "test_list" in row:
+        return "MBPP"
     answer = row.get("answer")
     if field == "question" and isinstance(answer, str) and gsm8k_answer(answer) != answer:
         return "GSM8K"
     names = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
+    names["problem"] = MATH
     return names.get(field, f"prompts in {field!r}")
 
 

@@ -23,15 +23,27 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from specbench_tasks.shapes import PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt
+from specbench_tasks.shapes import (
+    MATH,
+    PROMPTS,
+    RARE_PROMPTS,
+    SPEC,
+    SPEED,
+    RowPrompt,
+    gsm8k_answer,
+    read_prompt,
+)
 from specbench_tasks.tables import NumberedRows, Row, short
 from specbench_tasks.task import (
     FAMILIES,
     FAMILY_OF,
     MT_BENCH,
     OTHER,
+    SCORED_SETS,
+    SETS,
     Conversation,
     GoldAnswer,
     Reading,
@@ -48,7 +60,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 _NAMES = (*FAMILIES, OTHER)
 
 
-def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) -> Reading:
+def conversations(
+    table: NumberedRows, stem: str, columns: Mapping[str, str], shapes: Sequence[str] = ()
+) -> Reading:
     """Read every row as a conversation.
 
     A ShareGPT conversation that has no valid prompt (empty, or starting with an answer) is left out
@@ -58,10 +72,12 @@ def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) ->
         table: numbered rows.
         stem: prefix of the ids, ``<stem>-<id column or running number>``.
         columns: column names by key of `COLUMNS` (for family also a family's name).
+        shapes: the shapes that its rows may have; empty: any.
 
     Raises:
-        ValueError: no column for the prompt, or several, a named column that no row has, a cell of
-            a wrong type, an empty prompt, or a duplicate id. The message says what was found.
+        ValueError: another shape, no column for the prompt, or several, a named column that no row
+            has, a cell of a wrong type, an empty prompt, or a duplicate id. The message says what
+            was found.
     """
     _check_columns(table, columns)
     by_id: dict[str, Conversation] = {}
@@ -71,6 +87,8 @@ def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) ->
     for index, (number, row) in enumerate(table.rows):
         try:
             prompt = read_prompt(row, columns.get("prompt"))
+            if shapes and prompt.shape not in shapes:
+                raise ValueError(f"it is read as {prompt.shape}, not as {shapes[0]}")
             conversation = _conversation(prompt, row, stem, index, columns)
             if conversation.id in by_id:
                 raise ValueError(f"the id {conversation.id!r} occurs twice; ids must be unique")
@@ -88,6 +106,25 @@ def conversations(table: NumberedRows, stem: str, columns: Mapping[str, str]) ->
         conversations=list(by_id.values()),
         notes=tuple(_notes(_name(table), list(by_id.values()), prompts, left_out, list(unread))),
     )
+
+
+def published_set(table: NumberedRows, name: str) -> Reading:
+    """Read the rows of one of `SETS` as a family of its own (`ValueError`: rows of another set).
+
+    Prompts are the rows' texts as they are, as in AIPerf. Answers are scored in `SCORED_SETS`.
+    """
+    shapes, family = SETS[name]
+    reading = conversations(table, name, {}, shapes)
+    for one in reading.conversations:
+        if one.family != family:
+            raise ValueError(f"{_name(table)} holds {one.id} of {one.family}, not only {shapes[0]}")
+    scored = name in SCORED_SETS
+    read = [
+        replace(one, family=name, references=one.references if scored else (None,) * len(one.turns))
+        for one in reading.conversations
+    ]
+    note = f"{name} is a family of its own{'' if scored else ', which is not scored'}"
+    return Reading(conversations=read, notes=(*reading.notes, note))
 
 
 def _name(table: NumberedRows) -> str:
@@ -139,7 +176,8 @@ def _check_columns(table: NumberedRows, columns: Mapping[str, str]) -> None:
             raise ValueError(f"unknown column key {key!r}; use one of {', '.join(COLUMNS)}")
         if name not in present and not (key == "family" and name in _NAMES):
             raise ValueError(f"{_name(table)} has no column {name!r} (wanted for {key}); {there}")
-    if "prompt" not in columns and not present.keys() & {*PROMPTS}:
+    rare = any(present.keys() >= beside for beside in RARE_PROMPTS.values())
+    if "prompt" not in columns and not (rare or present.keys() & {*PROMPTS}):
         raise ValueError(
             f"{_name(table)} has no column for the prompt (tried {', '.join(PROMPTS)}); {there}. "
             "Name it in the config file, in [columns]: prompt = '…'"
@@ -192,7 +230,7 @@ def _family(row: Row, columns: Mapping[str, str], reference: Any, shape: str) ->
             f"the family is {short(value)}; use one of {', '.join(_NAMES)} (or set family to "
             "one of them in the column mapping, for all rows)"
         )
-    return "math_reasoning" if is_gsm8k else OTHER
+    return "math_reasoning" if is_gsm8k or shape == MATH else OTHER
 
 
 def _references(

@@ -17,6 +17,20 @@ FAMILY_OF = {name: name for name in FAMILIES} | dict.fromkeys(MT_BENCH, "mt_benc
 """Family of every value of Spec-Bench's ``category``."""
 LISTS = ("copy", "replace", "shuffle")
 """Tasks on lists with a known ceiling of independent parallel prediction; run only if named."""
+SETS = {
+    "gsm8k": (("GSM8K",), "math_reasoning"),
+    "math500": (("MATH-500",), "math_reasoning"),
+    "mtbench": (("MT-bench", "Spec-Bench"), "mt_bench"),
+    "humaneval": (("HumanEval",), "other"),
+    "mbpp": (("MBPP",), "other"),
+}
+"""Sets that acceptance is published for, under AIPerf's names (ai-dynamo/aiperf#1046).
+
+Each has the shapes and the family of its rows, see `specbench_tasks.shapes`. As a source of tasks a
+set is a family of its own.
+"""
+SCORED_SETS = ("gsm8k", "math500")
+"""Sets whose answers are compared with a gold answer; no answer is executed."""
 EMBEDDED = frozenset(("zoo", *FAMILIES, *LISTS))
 """Names of embedded tasks, which ``--tasks`` can combine; any other text is one source."""
 OTHER = "other"

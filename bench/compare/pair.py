@@ -16,8 +16,7 @@ from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.answers import identical_to_ar
-from bench.stats.metric import CellData
-from bench.stats.metrics import compute
+from bench.stats.metric import CellData, compute
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order

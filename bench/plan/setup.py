@@ -321,6 +321,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder),
             package=package(spec.name),
+            registered=vars(type(decoder)).get("name") if ":" in spec.name else None,
             drafts=bool(decoder.drafts),
             remembers=decoder.remembers,
         ),

@@ -26,6 +26,7 @@ class _KnownFacts:
     name: str | None = None
     driver: str | None = None
     parameters: Bytes | None = None
+    read_bytes: Bytes | None = None
     weights_sha256: str | None = None
     quantized: str | None = None
     compiled: bool | None = None

@@ -98,6 +98,11 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
     return {prompt.name: prompt for prompt in prompts}
 
 
+def kept_prompts(run_dir: Path) -> dict[str, Prompt]:
+    """Return `read_prompts` of a run, or nothing where it keeps no prompts."""
+    return read_prompts(run_dir) if (run_dir / PROMPTS).is_file() else {}
+
+
 def write_vocabulary(
     run_dir: Path,
     tokenizer: PreTrainedTokenizerBase,

@@ -27,7 +27,8 @@ from bench.stats import summary as sums
 from bench.stats.decompose import Decomposition, Split
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import summary_rows
-from bench.stats.quality import gold_answers, with_telling_quality
+from bench.stats.quality import with_telling_quality
+from bench.stats.side import summarise_run
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
@@ -57,8 +58,7 @@ class Findings:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
-        gold = gold_answers(self.run.path, self.run.plan)
-        return sums.summarise(self.run.records, self.run.plan, gold, self.run.status.guarantees)
+        return summarise_run(self.run)
 
     @cached_property
     def report_summary(self) -> pd.DataFrame:
@@ -112,7 +112,10 @@ class Findings:
     @cached_property
     def rivals(self) -> further_tables.Rivals:
         """Speed-ups of each decoder over every other one."""
-        return further_tables.rivals(self.run.records, self.decoders)
+        overall = self.summary[self.summary["family"] == ALL]
+        without = {*overall.loc[overall["no_speedup"].notna(), "decoder"]}
+        names = [name for name in self.decoders if name not in without]
+        return further_tables.rivals(self.run.records, names)
 
     @property
     def decoders(self) -> list[str]:
@@ -138,7 +141,7 @@ class Findings:
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
         model = describe_model(self.run)
-        return mark_wrong(main.headline(self.report_summary, self.verdict, model), self.wrong)
+        return self.shown(main.headline(self.report_summary, self.verdict, model))
 
     @cached_property
     def reference_table(self) -> Table | None:
@@ -149,6 +152,18 @@ class Findings:
 
         reference = references.load_reference(str(name))
         return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
+
+    @cached_property
+    def titles(self) -> Mapping[str, str]:
+        """Names in tables of cells that go by another one there, if it is theirs alone."""
+        cells = self.run.plan.cells
+        count = Counter(cell.title for cell in cells)
+        return {c.cell: c.title for c in cells if c.registered and count[c.title] == 1}
+
+    def shown(self, table: Table) -> Table:
+        """Return a table with decoders' titles, and with WRONG ones marked."""
+        wrong = [self.titles.get(cell, cell) for cell in self.wrong]
+        return mark_wrong(table.renamed(self.titles), wrong)
 
     def sizes(self, column: str) -> str:
         """Format n of every family, as the first decoder (the baseline, if measured) has it."""
@@ -184,7 +199,8 @@ class Findings:
         """Limits of the main table, most important first: noise, resolution, interval widths."""
         wide = speed.needs(without_wrong(self.summary))
         primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
-        lines = (self.floor_sentence, self.resolution, wide, primary, quality.telling(self.summary))
+        lines = [self.floor_sentence, self.resolution, wide, primary, quality.telling(self.summary)]
+        lines.append(speed.weights_sentence(self.summary, self.run.env.gpu_name))
         return [line for line in lines if line]
 
     @property
@@ -251,6 +267,7 @@ class Findings:
         dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
         for name, num in dropped[dropped > 0].items():
             yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
+        yield from speed.no_speedups(summary)
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
         yield from quality.ends(run.records, self.decoders)

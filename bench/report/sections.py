@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.registry import extras
 from bench.report.findings import Findings
 from bench.report.tables import drafts, quality, speed
-from bench.report.tables.table import Table, by_family, mark_wrong
+from bench.report.tables.table import Table, by_family
 from bench.stats import workers
 from bench.stats.further_tables import second_arm
 from bench.stats.metrics import METRICS
@@ -134,6 +134,6 @@ def sections() -> Iterator[Section]:
 def tables_by_section(findings: Findings) -> dict[Section, list[Table]]:
     """Return the tables of all sections, with rows of WRONG decoders marked."""
     return {
-        section: [mark_wrong(t, findings.wrong) for t in section.tables(findings) if t is not None]
+        section: [findings.shown(t) for t in section.tables(findings) if t is not None]
         for section in sections()
     }

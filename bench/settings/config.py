@@ -67,7 +67,7 @@ class RunConfig(BaseModel):
     )
     """A table maps an adapter's name to its folder, or to ``zoo`` for the embedded one."""
     tasks: bounds.Text = _compared(
-        ZOO, "zoo, some of its families (qa,rag), specbench[=PATH], PATH of a file, or hf=ID.", "-t"
+        ZOO, "zoo, families of it (qa,rag), specbench[=PATH], PATH, hf=ID, or gsm8k=PATH,….", "-t"
     )
     columns: dict[bounds.Text, bounds.Text] = setting(
         {}, "A table maps a prompt's fields to columns of a file or dataset."

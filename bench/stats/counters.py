@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from statistics import median
 from typing import Self, TypeVar
 
 from bench.records.plan import PlannedPrompt
@@ -264,6 +265,18 @@ def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:
         (r.peak_memory_bytes for r in timed(records) if r.peak_memory_bytes is not None),
         default=None,
     )
+
+
+def weights_per_s(records: Iterable[SampleRecord], read_bytes: int | None) -> float | None:
+    """Return the median over answers of `read_bytes` x calls after the first token / seconds."""
+    rates: list[float] = []
+    for record in records:
+        steps, total_s, ttft_s = record.steps, record.total_s, record.ttft_s
+        if steps is None or total_s is None or ttft_s is None or not read_bytes:
+            continue
+        if (calls := sum(steps.target_calls[steps.first + 1 :])) and total_s > ttft_s:
+            rates.append(read_bytes * calls / (total_s - ttft_s))
+    return median(rates) if rates else None
 
 
 def energy_per_token_j(records: Iterable[SampleRecord]) -> float | None:

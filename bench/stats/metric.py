@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from bench.records.plan import BASELINE
+from bench.records.plan import BASELINE, Cell
+from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats import calibration, counters, parallel_counters, times
 from bench.stats.counters import Tally, cluster_names
@@ -37,8 +38,10 @@ class CellData:
         units: its timed units; `baseline_units` and `second_units` have those of ar's two arms.
         quality: its quality; `telling_quality` leaves out families that cannot show a loss.
         quality_tells: whether the family can show a loss; None if unknown.
-        guarantee: what the run shows that it guarantees; `checked` is the outcome of the checks.
-        comparable_to_ar: whether its tokens can be compared with ar's.
+        guarantee: what the run shows that it guarantees.
+        cell: its entry in the plan.
+        prompts: the run's prompts by name, where they are kept.
+        read_bytes: bytes of the target's weights that every call reads.
     """
 
     decoder: str
@@ -52,8 +55,31 @@ class CellData:
     telling_quality: Estimate = _NO_ESTIMATE
     quality_tells: bool | None = None
     guarantee: str | None = None
-    checked: str | None = None
-    comparable_to_ar: bool = False
+    cell: Cell | None = None
+    prompts: Mapping[str, Prompt] = field(default_factory=dict)
+    read_bytes: int | None = None
+
+    @property
+    def comparable_to_ar(self) -> bool:
+        """True if its tokens can be compared with ar's."""
+        return self.decoder == BASELINE or bool(self.cell and self.cell.comparable_to_ar)
+
+    @cached_property
+    def no_speedup(self) -> str | None:
+        """The reason why no ratio of times is a speed-up of this decoder, or None.
+
+        The last step of most answers was that of their first token, a single call after which
+        hardly more than the prefill was timed; or it drafted nothing, so that its steps are ar's.
+        A loop that reports all its tokens at its end made further calls.
+        """
+        steps = list(counters.timed_steps(self.records))
+        if self.decoder == BASELINE or not steps:
+            return None
+        num = sum(max(len(s.emitted), sum(s.target_calls)) <= s.first + 1 for s in steps)
+        if 2 * num > len(steps):
+            return "most answers end in the first step"
+        drafts = self.cell is not None and self.cell.drafts
+        return "it drafts nothing" if drafts and not self.tally.drafted else None
 
     @cached_property
     def timed(self) -> list[SampleRecord]:
@@ -95,14 +121,16 @@ class CellData:
         return paired_speedup(self.baseline_units, self.units, DECODE_TIME)
 
     def over_ar(self, pairs: Estimate) -> Estimate:
-        """Return a speed-up, which is exactly 1 for the baseline."""
+        """Return a speed-up, which is exactly 1 for the baseline, if it is the decoder's."""
         if self.decoder != BASELINE:
-            return pairs
+            return _NO_ESTIMATE if self.no_speedup else pairs
         return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _NO_ESTIMATE
 
     @cached_property
     def estimators(self) -> Speedups:
         """All estimators of the speed-up, each 1 for the baseline."""
+        if self.no_speedup:
+            return Speedups(geometric=_NO_ESTIMATE)
         if self.decoder != BASELINE:
             return speedups(self.baseline_units, self.units)
         one = Estimate(value=1.0 if self.units else None)
@@ -115,7 +143,7 @@ class CellData:
 
     @cached_property
     def passes(self) -> Mapping[str, float | None]:
-        """Passes per finished block."""
+        """Passes and tokens per finished block."""
         return parallel_counters.passes_per_block(counters.timed_steps(self.records))
 
     @cached_property
@@ -151,6 +179,7 @@ FACTOR = MetricUnit("x", is_time=True)
 MILLISECONDS = MetricUnit("s", ".2f", 1e3, is_time=True)
 """Seconds, printed in milliseconds."""
 PER_SECOND = MetricUnit("1/s", ",.0f", is_time=True)
+GIGABYTES_PER_SECOND = MetricUnit("bytes/s", ",.1f", 1e-9, is_time=True)
 MEGABYTES = MetricUnit("bytes", ",.1f", 1e-6)
 """Bytes, printed in megabytes."""
 NATS = MetricUnit("nats")
@@ -237,6 +266,38 @@ class Metric:
         if value is None or math.isnan(value):
             return UNKNOWN
         return f"{csv_value(value) * self.unit.scale:{spec or self.spec or self.unit.spec}}"
+
+
+class MetricRow:
+    """Reads the columns of a `SummaryRow` by name."""
+
+    __slots__ = ()
+
+    @property
+    def floor(self) -> Estimate:
+        """Return the A/A noise floor of the row's speed-ups."""
+        value, low, high = map(self.value, ("aa_speedup", "aa_low", "aa_high"))
+        return Estimate(value=value, low=low, high=high)
+
+    def estimate(self, column: str) -> Estimate:
+        """Return the value of a column with its interval."""
+        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
+        return Estimate(value=value, low=low, high=high)
+
+    def value(self, column: str) -> float | None:
+        """Return the number in the column of this name, or None if it has no number."""
+        entry = getattr(self, column, None)
+        return entry if isinstance(entry, int | float) else None
+
+
+def compute(data: CellData, metrics: Mapping[str, Metric]) -> dict[str, object]:
+    """Compute all metrics of a cell, an estimate's ends as columns of their own."""
+    values = {name: each.compute(data) for name, each in metrics.items() if each.compute}
+    entries = {name: values[each.end_of or name] for name, each in metrics.items()}
+    return {
+        name: getattr(entry, metrics[name].end) if isinstance(entry, Estimate) else entry
+        for name, entry in entries.items()
+    }
 
 
 def metric(

@@ -16,24 +16,26 @@ from typing import Any
 import pandas as pd
 
 from bench.stats import answers, counters, parallel_counters, times
-from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
+from bench.stats.intervals import TEX_LEVEL, paired_speedup
 from bench.stats.metric import (
     FACTOR,
+    GIGABYTES_PER_SECOND,
     JOULES,
     MEGABYTES,
     MILLISECONDS,
     NATS,
     PER_SECOND,
     SHARE,
-    CellData,
     Gated,
     Heading,
     Metric,
+    MetricRow,
     Paper,
     declared_metrics,
     end,
     metric,
 )
+from bench.stats.parallel_counters import COPIED_RUN
 from bench.stats.quality import scored
 
 _count = partial(metric, section="Counts")
@@ -50,7 +52,7 @@ _calibrated = partial(metric, section="Calibration of drafts", better="less", sp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRow:
+class SummaryRow(MetricRow):
     """A row of the summary: one decoder in one family. Its fields are the columns, in order.
 
     Outside readers rely on the columns up to `errors`, in this order.
@@ -373,7 +375,27 @@ class SummaryRow:
     telling_quality_high: float | None = end("telling_quality", "high")
     checked: str | None = _guarantee(
         "outcome of the checks before the run: verified, claimed or wrong",
-        lambda data: data.checked,
+        lambda data: data.cell and data.cell.checked,
+    )
+    no_speedup: str | None = _speedup(
+        "why all speed-ups are null: most answers end in the first step, or nothing is drafted",
+        lambda data: data.no_speedup,
+    )
+    copied: float | None = _parallel_share(
+        f"tokens of timed answers in runs of {COPIED_RUN} or more tokens that also occur in the "
+        "prompt / tokens",
+        lambda data: parallel_counters.copied(data.timed, data.prompts),
+    )
+    tokens_per_block: float | None = _parallel(
+        "mean over finished blocks of their tokens, after the cut at EOS and budget",
+        lambda data: data.passes["tokens_per_block"],
+    )
+    weights_per_s: float | None = _time(
+        "bytes of the target's weights that a call reads x its calls after the first token / "
+        "their seconds; median over unbatched answers",
+        lambda data: counters.weights_per_s(times.within_a_machine(data.timed), data.read_bytes),
+        unit=GIGABYTES_PER_SECOND,
+        better="more",
     )
     ece: float | None = _calibrated(
         "expected calibration error of drafts' confidences, 15 bins of equal width",
@@ -387,21 +409,6 @@ class SummaryRow:
     )
     brier_low: float | None = end("brier", "low")
     brier_high: float | None = end("brier", "high")
-
-    @property
-    def floor(self) -> Estimate:
-        """Return the A/A noise floor of the row's speed-ups."""
-        return Estimate(value=self.aa_speedup, low=self.aa_low, high=self.aa_high)
-
-    def estimate(self, column: str) -> Estimate:
-        """Return the value of a column with its interval."""
-        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
-        return Estimate(value=value, low=low, high=high)
-
-    def value(self, column: str) -> float | None:
-        """Return the number in the column of this name, or None if it has no number."""
-        entry = getattr(self, column, None)
-        return entry if isinstance(entry, int | float) else None
 
 
 METRICS: Mapping[str, Metric] = declared_metrics(SummaryRow)
@@ -420,16 +427,6 @@ _KINDS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
 COLUMNS = {field.name: _KINDS[str(field.type)][1] for field in fields(SummaryRow)}
 """Columns of the summary's frame, with their dtypes."""
 _READERS = {field.name: _KINDS[str(field.type)][0] for field in fields(SummaryRow)}
-
-
-def compute(data: CellData, metrics: Mapping[str, Metric] = METRICS) -> dict[str, object]:
-    """Compute all metrics of a cell, an estimate's ends as columns of their own."""
-    values = {name: each.compute(data) for name, each in metrics.items() if each.compute}
-    entries = {name: values[each.end_of or name] for name, each in metrics.items()}
-    return {
-        name: getattr(entry, metrics[name].end) if isinstance(entry, Estimate) else entry
-        for name, entry in entries.items()
-    }
 
 
 def summary_rows(summary: pd.DataFrame, family: str | None) -> list[SummaryRow]:

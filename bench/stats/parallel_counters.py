@@ -10,10 +10,11 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats.counters import cluster_names, ratio
 from bench.stats.intervals import Estimate, jackknife
@@ -22,6 +23,8 @@ LOOP_SHARE = 0.5
 """Share of repeated 3-grams above which answers count as loops."""
 LOOP_EXCESS = 0.1
 """Excess over the baseline's share above which answers count as loops."""
+COPIED_RUN = 4
+"""Fewest tokens of a run that counts as copied: of a match of 3, `lookup` gains from the fourth."""
 AUP_STEEPNESS = 3.0
 AUP_LARGEST_DROP = 5.0
 AUP_MIN_POINTS = 2
@@ -62,13 +65,41 @@ def compared_ratio(steps: Iterable[StepColumns], part: str, whole: str) -> float
 
 
 def passes_per_block(steps: Iterable[StepColumns]) -> dict[str, float | None]:
-    """Return the passes per finished block: mean and 95th percentile (nearest rank)."""
-    counts = sorted(count for columns in steps for count in columns.passes if count)
+    """Return passes per finished block, mean and 95th percentile (nearest rank), and tokens."""
+    counts: list[int] = []
+    tokens = 0
+    for columns in steps:
+        ends = [i for i, count in enumerate(columns.passes) if count]
+        counts += [columns.passes[i] for i in ends]
+        tokens += sum(columns.emitted[: ends[-1] + 1]) if ends else 0
+    counts.sort()
     rank = math.ceil(0.95 * len(counts))
     return {
+        "tokens_per_block": ratio(tokens, len(counts)),
         "passes_per_block": ratio(sum(counts), len(counts)),
         "passes_per_block_p95": float(counts[rank - 1]) if counts else None,
     }
+
+
+def copied(records: Iterable[SampleRecord], prompts: Mapping[str, Prompt]) -> float | None:
+    """Return the share of tokens in runs of `COPIED_RUN` or more that also occur in the prompt.
+
+    A token counts once, and answers count in their first repeat.
+    """
+    num = num_copied = 0
+    for record in records:
+        prompt = prompts.get(record.prompt)
+        if record.repeat == 0 and record.tokens and prompt is not None:
+            runs = [*_runs(record.tokens)]
+            shared = set(runs).intersection(_runs(prompt.ids))
+            starts = [start for start, run in enumerate(runs) if run in shared]
+            num_copied += len({start + i for start in starts for i in range(COPIED_RUN)})
+            num += len(record.tokens)
+    return ratio(num_copied, num)
+
+
+def _runs(ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    return zip(*(ids[start:] for start in range(COPIED_RUN)), strict=False)
 
 
 def _answers(records: Iterable[SampleRecord]) -> list[SampleRecord]:

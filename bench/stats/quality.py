@@ -26,13 +26,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import comb, factorial, perm
-from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
 
 from bench.records.plan import Plan
-from bench.records.prompts import PROMPTS, read_prompts
+from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.counters import cluster_names, group_by
 from bench.stats.intervals import (
@@ -67,11 +66,11 @@ class Quality:
         return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
 
-def gold_answers(run_dir: Path, plan: Plan) -> Gold:
-    """Return the gold answers that a run kept in prompts.jsonl, or else in its plan's prompts."""
-    if (run_dir / PROMPTS).is_file():
-        prompts = read_prompts(run_dir).items()
-        by_prompt = {name: prompt.reference.answers for name, prompt in prompts if prompt.reference}
+def gold_answers(prompts: Mapping[str, Prompt], plan: Plan) -> Gold:
+    """Return the gold answers of the prompts that a run kept, or else of its plan's prompts."""
+    if prompts:
+        pairs = prompts.items()
+        by_prompt = {name: prompt.reference.answers for name, prompt in pairs if prompt.reference}
     else:
         by_prompt = {
             prompt.prompt: tuple((prompt.reference or {}).get("answers") or ())

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
+
 from bench.records.environment import GitState
 from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell, Difference
+from bench.records.prompts import kept_prompts
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
+from bench.stats.summary import summarise
 from bench.stats.validity import FLOAT32, judge
 
 _SHORT = 9
@@ -115,5 +119,12 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     """
     run = load_run(find_run(name, parent))
     status = judge(run)
-    gold = gold_answers(run.path, run.plan)
+    gold = gold_answers(kept_prompts(run.path), run.plan)
     return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons, gold=gold)
+
+
+def summarise_run(run: Run) -> pd.DataFrame:
+    """Return the summary of a run, with its prompts if it keeps them."""
+    read_bytes = (run.env.models.target or {}).get("read_bytes")
+    prompts, outcomes = kept_prompts(run.path), run.status.guarantees
+    return summarise(run.records, run.plan, prompts, outcomes, read_bytes)

@@ -11,12 +11,13 @@ from types import MappingProxyType
 import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
+from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
 from bench.stats.intervals import Estimate
-from bench.stats.metric import CellData
-from bench.stats.metrics import COLUMNS, compute
-from bench.stats.quality import Gold, family_quality, overall_quality
+from bench.stats.metric import CellData, compute
+from bench.stats.metrics import COLUMNS, METRICS
+from bench.stats.quality import family_quality, gold_answers, overall_quality
 from specbench_tasks.task import FAMILIES
 
 ALL = "all"
@@ -47,8 +48,9 @@ def family_order(families: Iterable[str]) -> list[str]:
 def summarise(
     records: Sequence[SampleRecord],
     plan: Plan,
-    gold: Gold | None = None,
+    prompts: Mapping[str, Prompt] = MappingProxyType({}),
     outcomes: Mapping[str, str] = MappingProxyType({}),
+    read_bytes: int | None = None,
 ) -> pd.DataFrame:
     """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
@@ -59,17 +61,17 @@ def summarise(
     Args:
         records: answers of all passes.
         plan: the run's plan.
-        gold: gold answers, for corpus BLEU.
+        prompts: its prompts by name, for corpus BLEU and copied tokens.
         outcomes: replacements of guarantees, see `RunStatus.found`.
+        read_bytes: bytes of the target's weights that every call reads.
     """
-    cells = counters.group_by(records)
-    comparable = {cell.cell: cell.comparable_to_ar for cell in plan.cells}
+    cells, gold = counters.group_by(records), gold_answers(prompts, plan)
+    planned = {cell.cell: cell for cell in plan.cells}
     decoders = decoder_order(plan, records, outcomes)
     promises = plan.guarantees(outcomes)
-    checked = {cell.cell: cell.checked for cell in plan.cells}
     qualities = {
         decoder: {
-            family: family_quality(family, select_family(cells[decoder], family), gold or {})
+            family: family_quality(family, select_family(cells[decoder], family), gold)
             for family in family_order(r.family for r in cells[decoder])
         }
         for decoder in decoders
@@ -104,10 +106,11 @@ def summarise(
                 telling_quality=of_telling if family == ALL else Estimate(),
                 quality_tells=tells.get(family),
                 guarantee=promises.get(decoder),
-                checked=checked.get(decoder),
-                comparable_to_ar=decoder == BASELINE or bool(comparable.get(decoder)),
+                cell=planned.get(decoder),
+                prompts=prompts,
+                read_bytes=read_bytes,
             )
-            rows.append(compute(data))
+            rows.append(compute(data, METRICS))
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 

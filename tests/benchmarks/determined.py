@@ -11,8 +11,8 @@ import sys
 import pandas as pd
 
 from bench.records.plan import BASELINE
+from bench.records.prompts import kept_prompts
 from bench.records.run_folder import load_run
-from bench.stats.quality import gold_answers
 from bench.stats.summary import ALL, summarise
 
 FAMILIES = ("translation", "math_reasoning", "qa", "rag", "summarization")
@@ -23,7 +23,7 @@ def pooled(path: str) -> pd.DataFrame:
     """A row per decoder of a run."""
     run = load_run(path)
     records = [record for record in run.records if record.family in FAMILIES]
-    frame = summarise(records, run.plan, gold_answers(run.path, run.plan))
+    frame = summarise(records, run.plan, kept_prompts(run.path))
     rows = frame.loc[frame["family"] == ALL, [*COLUMNS, "identical_to_ar"]]
     best = float(rows.loc[rows["decoder"] == BASELINE, "quality"].iloc[0])
     return rows.assign(share_of_ar=rows["quality"] / best)

@@ -105,6 +105,30 @@ PUBLISHED = {
         rows=[{"question": "How many?", "answer": "6 + 12 = 18.\n#### 18"}],
         shape="GSM8K", turns=("How many?",), answers=("18",), families="math_reasoning 1",
     ),
+    "math-500": Published(
+        rows=[{"problem": "Simplify.", "solution": "It is $\\frac12$.", "answer": "\\frac{1}{2}",
+               "subject": "Algebra", "level": 3, "unique_id": "test/algebra/1.json"}],
+        shape="MATH-500", turns=("Simplify.",), answers=("\\frac{1}{2}",),
+        families="math_reasoning 1", unread="solution, subject, level, unique_id",
+    ),
+    "mbpp": Published(
+        rows=[{"task_id": 11, "text": "Write a function.", "code": "def f(): pass",
+               "test_list": ["assert f"], "test_setup_code": "", "challenge_test_list": []}],
+        shape="MBPP", turns=("Write a function.",), families="other 1",
+        unread="task_id, code, test_list",
+    ),
+    "mbpp-sanitized": Published(
+        rows=[{"source_file": "a.txt", "task_id": 2, "prompt": "Write a function.",
+               "code": "def f(): pass", "test_imports": [], "test_list": ["assert f"]}],
+        shape="MBPP", turns=("Write a function.",), families="other 1",
+        unread="source_file, task_id, code, test_list",
+    ),
+    "mt-bench-hub": Published(
+        rows=[{"prompt": ["1 + 1?", "And 2?"], "category": "math", "reference": ["2", "4"],
+               "prompt_id": 7}],
+        shape="MT-bench", turns=("1 + 1?", "And 2?"), replies=(None, None), answers=("2",),
+        families="mt_bench 1", unread="prompt_id",
+    ),
     "pairs": Published(
         rows=[{"prompt": "Capital of France?", "reference": "Paris", "family": "qa", "id": "007"}],
         shape="prompts in 'prompt'", turns=("Capital of France?",), answers=("Paris",),

@@ -18,7 +18,9 @@ from specbench_tasks.registry import (
     spread,
     tuning_split,
 )
-from specbench_tasks.task import FAMILIES, LISTS, Conversation
+from specbench_tasks.scorers import score
+from specbench_tasks.task import FAMILIES, LISTS, SETS, Conversation
+from tests.specbench_tasks.published import PUBLISHED, WRITERS
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
@@ -152,6 +154,70 @@ def test_categories_of_speed_bench_are_families_after_ours(tmp_path: Path) -> No
     assert tasks.quality == ()
 
 
+FILES = {"gsm8k": "gsm8k", "math500": "math-500", "mtbench": "mt-bench"}
+FILES |= {"humaneval": "human-eval", "mbpp": "mbpp"}
+
+
+def sources(tmp_path: Path, files: dict[str, str]) -> str:
+    """Write a file per set, all of one name in folders of their own, and return ``--tasks``."""
+    for name, shape in files.items():
+        (tmp_path / name).mkdir()
+        WRITERS["rows.jsonl"](tmp_path / name / "test.jsonl", PUBLISHED[shape].rows)
+    return ",".join(f"{name}={tmp_path / name / 'test.jsonl'}" for name in files)
+
+
+def test_the_five_usual_sets_are_families_of_one_run_and_two_of_them_are_scored(
+    tmp_path: Path,
+) -> None:
+    tasks = load_tasks(sources(tmp_path, FILES))
+    assert tasks.name == "gsm8k,math500,mtbench,humaneval,mbpp"  # no path
+    assert {c.family: c.turns for c in tasks.timing} == {
+        name: PUBLISHED[shape].turns for name, shape in FILES.items()
+    }
+    assert [c.family for c in tasks.quality] == ["gsm8k", "math500"]
+    answers = {"gsm8k": "So it is 18.", "math500": r"The answer is \boxed{\frac12}"}
+    for one in tasks.quality:
+        (gold,) = one.references
+        assert gold is not None
+        assert score(one.family, answers[one.family], gold) == {"exact_number": 1.0}
+        assert score(one.family, "It is 7.", gold) == {"exact_number": 0.0}
+    assert "mbpp is a family of its own, which is not scored" in tasks.notes
+
+
+def test_both_published_forms_of_a_set_are_read(tmp_path: Path) -> None:
+    tasks = load_tasks(sources(tmp_path, {"mtbench": "mt-bench-hub", "mbpp": "mbpp-sanitized"}))
+    assert {c.family for c in tasks.timing} == {"mtbench", "mbpp"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("humaneval", "mbpp", "test.jsonl, line 1: it is read as MBPP, not as HumanEval"),
+        ("gsm8k", "sharegpt", "line 1: it is read as ShareGPT, not as GSM8K"),
+        ("mtbench", "spec-bench", "holds mtbench-161 of translation, not only MT-bench"),
+    ],
+)
+def test_a_file_of_another_set_is_refused(
+    name: str, shape: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message) as info:
+        load_tasks(sources(tmp_path, {name: shape}))
+    assert "\n" not in str(info.value)
+
+
+def test_a_set_takes_no_columns(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="takes no \\[columns\\]"):
+        load_tasks(sources(tmp_path, {"gsm8k": "gsm8k"}), columns={"prompt": "answer"})
+
+
+@needs_gsm8k
+def test_the_published_file_of_gsm8k_is_read_whole() -> None:
+    tasks = load_tasks(f"gsm8k={GSM8K}")
+    assert {c.family for c in tasks.timing} == {"gsm8k"}
+    assert len(tasks.timing) == len(GSM8K.read_text(encoding="utf-8").splitlines())
+    assert len(tasks.quality) == 40
+
+
 @needs_questions
 def test_specbench_is_taken_whole_by_default_and_evenly_under_a_limit() -> None:
     whole = load_tasks(f"specbench={QUESTIONS}")
@@ -231,6 +297,11 @@ def test_a_dataset_takes_its_split_from_the_columns(
         ("spec_bench=a/b.jsonl", "did you mean 'specbench'?"),
         ("x" * 4000, "unknown task 'xxx"),
         ("qa,nowhere.csv", "unknown task 'nowhere.csv'"),
+        ("gsm8k", "needs a value: gsm8k=PATH"),
+        ("mbpp=nowhere.jsonl", "no file nowhere.jsonl"),
+        ("mbpp=nowhere.jsonl,qa", "not both"),
+        ("mbpp=a.jsonl,mbpp=b.jsonl", "one of mbpp is named twice; give each set one file"),
+        ("humaneval=.", "is a folder; give a file in it"),
     ],
 )
 def test_what_cannot_be_understood_is_one_clear_line(spec: str, message: str) -> None:
@@ -266,6 +337,7 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
     infos = {info.name: info for info in list_tasks()}
     sources = {"zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID"}
+    sources |= {f"{name}=PATH" for name in SETS}
     assert {*FAMILIES, *LISTS} | sources == set(infos)
     assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
     assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)

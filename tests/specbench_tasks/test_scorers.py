@@ -18,7 +18,7 @@ from specbench_tasks.scorers import (
     token_f1,
     unreadable,
 )
-from specbench_tasks.task import FAMILIES, LISTS, Constraint, GoldAnswer
+from specbench_tasks.task import FAMILIES, LISTS, SCORED_SETS, Constraint, GoldAnswer
 
 
 def answers(*texts: str) -> GoldAnswer:
@@ -26,7 +26,7 @@ def answers(*texts: str) -> GoldAnswer:
 
 
 def test_every_family_and_list_has_a_primary_metric() -> None:
-    assert set(PRIMARY) == {*FAMILIES, *LISTS}
+    assert set(PRIMARY) == {*FAMILIES, *LISTS, *SCORED_SETS}
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,10 @@ def _checkpoint(name: str) -> str:
 
 
 def _tasks(text: str) -> str:
+    return ",".join(map(_task, text.split(",")))
+
+
+def _task(text: str) -> str:
     source, _, value = text.strip().partition("=")
     local = source in ("jsonl", "specbench") or Path(value).expanduser().exists()
     return f"{source}={_absolute(value)}" if value and local else text

@@ -39,6 +39,7 @@ from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf import shapes
 from decoders.core.hf.model import HFModel
+from decoders.core.hf.quantized import read_bytes
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Generation, Sampling
@@ -196,7 +197,7 @@ Lines = Iterator[dict[str, Any]]
 def time_ar(bench: Bench) -> Lines:
     """Time `ar`, and compare it with the measured bandwidth of reading many matrices."""
     target: Any = bench.models.target
-    weights = sum(weight.nbytes for weight in shapes.weights_read(target.module))
+    weights = read_bytes(target.module)
     planes = target.architecture.planes
     token_bytes = sum(heads * width for heads, width in planes) * target.dtype.itemsize
     room = 1e8 if bench.device.type == "cpu" else float(torch.cuda.mem_get_info(bench.device)[0])
@@ -214,6 +215,7 @@ def time_ar(bench: Bench) -> Lines:
             "limit_s": read / bandwidth,
             "share_of_limit": read / bandwidth / step_s,
             "bandwidth_bytes_per_s": bandwidth,
+            "read_bytes_per_s": read / step_s,
         }
 
 

@@ -151,7 +151,8 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
     """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
     row = facts.row
-    text = f"not compared with {BASELINE}" if row.speedup is None else speed(row).text
+    text = row.no_speedup or f"not compared with {BASELINE}"
+    text = text if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
     helps = [
         *(f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]),

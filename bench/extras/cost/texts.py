@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.extras.cost.curve import Cost, break_even_rate
 from bench.extras.cost.limit import OperatingPoint, ar_limit, mismatch, operating_points
-from bench.extras.cost.records import CostFacts, Measured
+from bench.extras.cost.records import CostCell, CostFacts, Measured
 from bench.records.files import write_files
 from bench.records.run_folder import Run
 from bench.records.samples import read_phases
@@ -71,9 +71,11 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
         for bound, seconds in limits.items()
         if seconds is not None
     ]
+    read = cost.facts.work.num_bytes(CostCell(rows=1, sequences=1, context=round(limit.context)))
     return [
         f"ar took {1e3 * limit.token_s:.2f} ms per token after the first, with {limit.context:.0f} "
-        f"tokens in the cache on average. Limit / measured: {'; '.join(shares)}."
+        f"tokens in the cache on average: it reads {read / limit.token_s / 1e9:.3g} GB/s. "
+        f"Limit / measured: {'; '.join(shares)}."
     ]
 
 

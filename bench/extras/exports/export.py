@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from bench.records.samples import PHASES_FILE, SAMPLES, SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
+from bench.stats.summary import ALL
 
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
 _REQUEST = (
@@ -165,6 +167,8 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
     tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}
+    summary = findings.summary.assign(copied=math.nan)  # without the prompts nobody can count them
+    tables["tables/headline.csv"] = csv_bytes(summary[summary["family"] == ALL])
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
     for name in copied:
         refuse_links(run.path, run.path / name)
@@ -173,7 +177,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
         MANIFEST: _json(run.plan.to_manifest()),
         VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
         SAMPLES_TABLE: samples.getvalue(),
-        SUMMARY: csv_bytes(findings.summary),
+        SUMMARY: csv_bytes(summary),
         REPORT: report.encode(),
         **tables,
     }

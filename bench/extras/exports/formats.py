@@ -8,6 +8,8 @@ takes one file per direction (smaller or bigger is better).
 (vllm-project/vllm#41035: by rates or by length) and llama.cpp (ggml-org/llama.cpp#27711) accept
 drafts as often as this run; ``requests/DECODER.jsonl`` has vLLM's metrics of each answer
 (vllm-project/vllm#48915, level ``detailed``), as AIPerf reads them (ai-dynamo/aiperf#1167);
+``spec_al.json`` and ``speed_bench_report.csv`` have AIPerf's acceptance length by set
+(ai-dynamo/aiperf#1046: 1 + accepted / steps that drafted, summed over a set; overall: their mean);
 ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0 (NVIDIA/Model-Optimizer#2247). Rates
 are unconditional (`bench.stats.counters.PositionCount`).
 """
@@ -35,6 +37,7 @@ from bench.stats.counters import Tally, group_by, ratio
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import counted, portable
+from specbench_tasks.task import SETS
 
 _COUNTERS = (
     *("tokens_per_call", "tpf", "acceptance_length", "acceptance_rate", "rows_per_token"),
@@ -147,7 +150,7 @@ def _json(data: object) -> bytes:
 def acceptance(findings: Findings) -> dict[str, bytes]:
     """Return the files of every decoder that drafted, without WRONG ones (exit 5 if none)."""
     target = portable(str(findings.run.config.get("model") or "zoo"))
-    synthetic, files = {}, {}
+    synthetic, files, lengths = {}, {}, {}
     for decoder, answers in group_by(counters.timed(findings.run.records)).items():
         positions = counters.acceptance_by_position(answers)
         if decoder in findings.wrong or not positions:
@@ -164,13 +167,38 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
             "llama_cpp": f"{line} --spec-synth-rates {','.join(f'{rate:g}' for rate in rates)}",
             "llama_cpp_length": f"{line} --spec-synth-len {length:g}",
         }
-        lines = [json.dumps(_response(answer, target, max_drafts)) + "\n" for answer in answers]
+        responses = [_response(answer, target, max_drafts) for answer in answers]
+        lines = [json.dumps(response) + "\n" for response in responses]
         files[f"requests/{name}.jsonl"] = "".join(lines).encode()
+        lengths[decoder] = _lengths(answers, responses)
         profile = _profile(findings, answers, rates) | {"target_model": {"id": target}}
         files[f"{name}/speculation_profile.json"] = json.dumps(profile, indent=2).encode()
     if not files:
         raise UnavailableError(f"{findings.name} has no decoder that drafted: choose another run")
+    if any(lengths.values()):
+        files["spec_al.json"] = json.dumps(lengths, indent=2).encode()
+        rows = ["Model," + ",".join([*SETS, "Overall"])]
+        for decoder, by_set in lengths.items():
+            values = [by_set.get(f"spec_al_{name}") for name in SETS]
+            mean = fmean(by_set.values()) if by_set else None
+            texts = ["" if value is None else f"{value:.2f}" for value in (*values, mean)]
+            rows.append(",".join([decoder, *texts]))
+        files["speed_bench_report.csv"] = "".join(f"{row}\r\n" for row in rows).encode()
     return {"synthetic.json": json.dumps(synthetic, indent=2).encode(), **files}
+
+
+def _lengths(
+    answers: Sequence[SampleRecord], responses: Sequence[dict[str, Any]]
+) -> dict[str, float]:
+    """Return AIPerf's acceptance length of each of `SETS` that the answers belong to."""
+    sums: dict[str, Counter[str]] = {}
+    for answer, response in zip(answers, responses, strict=True):
+        counts = response["metrics"]["speculative_decoding"]
+        sums.setdefault(answer.family, Counter()).update(
+            {key: counts[key] for key in ("num_accepted_draft_tokens", "num_spec_steps")}
+        )
+    rates = {name: ratio(*sums[name].values()) for name in SETS if name in sums}
+    return {f"spec_al_{name}": 1 + rate for name, rate in rates.items() if rate is not None}
 
 
 def _response(answer: SampleRecord, model: str, max_drafts: int) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.records.plan import BASELINE, Plan
+from bench.records.plan import BASELINE
 from bench.report.findings import RunNumbers
 from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
-from bench.stats.side import RunSnapshot, load_side
-from bench.stats.summary import ALL, summarise
+from bench.stats.side import RunSnapshot, load_side, summarise_run
+from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
 from bench.stats.workers import noise_floor
 from bench.text import portable
@@ -115,8 +115,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 
 def run_summary(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
-    plan = Plan(cells=side.planned)
-    return with_telling_quality(summarise(side.records, plan, side.gold, side.status.guarantees))
+    return with_telling_quality(summarise_run(side))
 
 
 def refuse_invalid(side: RunSnapshot) -> None:

@@ -45,6 +45,10 @@ class _Entry(NamedTuple):
 
 _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
+_METHODS = (
+    " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
+    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
+)
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 """Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
 _ENTRIES = (
@@ -65,9 +69,9 @@ _ENTRIES = (
     ),
     _Entry(
         "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better.{_FRONT} Qualities that their "
-        "intervals cannot tell apart count as equal. Ticks: decoders with a guarantee that share "
-        "one quality; the grey band is its interval.",
+        f"Quality against speed-up{_WITH}: up and right is better.{_FRONT}{_METHODS} Qualities "
+        "that their intervals cannot tell apart count as equal. Ticks: decoders with a guarantee "
+        "that share one quality; the grey band is its interval.",
         "no decoder was both timed against ar and scored",
         lambda _, summary: quality_speed_figure(summary),
     ),
@@ -177,6 +181,8 @@ def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
         text = text.replace(_FRONT, f" The Pareto front {front}.")
+    if "method" in data and not any(data["method"]):
+        text = text.replace(_METHODS, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,10 @@ from matplotlib.transforms import Bbox, Transform
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
+from bench.report.tables.quality import areas
+from bench.stats.parallel_counters import curves
+from bench.stats.summary import ALL
+from bench.text import UNKNOWN
 
 _NEAR = 0.05
 """Distance below the best quality in which decoders differ more in speed than in quality."""
@@ -27,9 +32,13 @@ _MIN_RANGE = 0.02
 _TOP = 1.0
 _QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
+_PAIRS = ["tpf", "tokens_per_s"]
+"""Further columns of the figure's data: parallelism, of which AUP is the area, and speed."""
 _GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
 """Pixels between a point and its name; from the third gap on, a line joins them."""
 _LEADER = "leader"
+_LINE = 90
+"""Characters in a line below the axes."""
 _ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
 
@@ -40,9 +49,11 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     Pareto front: of decoders whose qualities cannot be told apart, it has only the
     fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
     near the best quality and others far below, a second panel enlarges the top. Names are next to
-    their points, or above the figure if there are ticks or no room.
+    their points, or above the figure if there are ticks or no room. Lines join the settings of a
+    method (`curves`), whose accuracy under parallelism is stated below.
     """
-    scored = overall(summary, [*_COLUMNS, "guarantee"]).dropna(subset=["speedup", "quality"])
+    scored = overall(summary, [*_COLUMNS, "guarantee", *_PAIRS])
+    scored = scored.dropna(subset=["speedup", "quality"])
     if scored.empty:
         return None
     scored = scored.reset_index(drop=True)
@@ -67,8 +78,13 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     split = several and near.sum() > 1 and _TOP - low.min() > _CROWDED * region
     figure, grid = row_of_panels(1 + split, 3.9)
     look, within = Look.of(summary), interval_note(data, "quality", ", ")
+    methods = {m: c for m, c in curves(scored["decoder"]).items() if len(c) > 1}
     for axes in grid:
         _draw_points(axes, data, look)
+        for cells in methods.values():
+            points = data[data["decoder"].isin(cells)].sort_values("speedup")
+            colour = look.palette[cells[0]]
+            axes.plot(points["speedup"], points["quality"], color=colour, lw=0.8, zorder=2)
         axes.set_ylabel(f"quality (mean of families{within})")
     _frame(grid[0], data)
     if split:
@@ -76,7 +92,11 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
         _show_region(*grid)
     grid[0].set_title("Quality against speed")
     within = interval_note(data, "speedup", ", ")
-    figure.supxlabel(f"times as fast as ar, end to end{within}", fontsize=9)
+    texts = areas(summary) if methods else {}
+    aups = [f"{method} {texts.get((method, ALL), UNKNOWN)}" for method in methods]
+    below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
+    text = "\n".join([f"times as fast as ar, end to end{within}", *below])
+    figure.supxlabel(text, fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]
     crowded = bool(data["tick"].any())
@@ -86,7 +106,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
             for artist in [*axes.texts, *leaders]:
                 artist.remove()
         key(figure, list(data["decoder"]), look)
-    return figure, scored.assign(front=front)
+    joined = {cell: method for method, cells in methods.items() for cell in cells}
+    return figure, scored.assign(front=front, method=[joined.get(c, "") for c in scored["decoder"]])
 
 
 def _dominates(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:

@@ -153,7 +153,7 @@ def sentence(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
         text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
     if row.speedup is None:
-        text += f": not compared with {BASELINE}"
+        text += f": {row.no_speedup or f'not compared with {BASELINE}'}"
     else:
         text += f": {speed(row).text} vs ar end to end"
     needs = f"needs {row.prompts_needed} more prompts for {WITHIN}" if row.prompts_needed else ""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
-from bench.records.plan import Cell
+from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
-from bench.report.tables.main import entropies
 from bench.report.tables.table import (
     Columns,
     Table,
@@ -27,8 +26,9 @@ from bench.stats.calibration import NUM_BINS
 from bench.stats.counters import Tally, accepted_by_drafter, group_by, ratio, timed
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
+from bench.stats.parallel_counters import COPIED_RUN
 from bench.stats.summary import ALL
-from bench.text import percent
+from bench.text import UNKNOWN, percent
 
 _MAX_POSITIONS = 16
 _ROUNDS: Columns = {
@@ -40,6 +40,7 @@ _ROUNDS: Columns = {
     "one rejected %": lambda r: percent(r.rejected_rounds, ""),
     "overlap": lambda r: number(r.overlap, ".3f"),
     "alpha": lambda r: number(r.alpha_all, ".3f"),
+    "tokens per block": lambda r: number(r.tokens_per_block, ".1f"),
     "passes per block": lambda r: number(r.passes_per_block),
     "p95": lambda r: number(r.passes_per_block_p95, ".0f"),
 }
@@ -69,8 +70,9 @@ def acceptance(table: pd.DataFrame) -> Table | None:
         "its sum is the tokens per step. Conditional: P(draft j accepted | all earlier drafts "
         "accepted), over steps that drafted at least j tokens. Joint: P(drafts 1..j all accepted), "
         "the product of the conditionals up to j, so that shorter drafts count up to their length. "
-        "'-': no step reached this position. n: steps at position 1; the counts of every position "
-        "and family are in tables/acceptance_by_position.csv."
+        "'-': no step reached this position. Rates depend on the number of drafts K, at "
+        "position 1, too: compare only cells of equal K. n: steps at position 1; the counts of "
+        "every position and family are in tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
 
@@ -158,7 +160,8 @@ def rounds(summary: pd.DataFrame) -> Table | None:
         "Shares of steps after the prefill that verified nothing (cold), accepted all drafts, or "
         "rejected one. Overlap: mean over tested drafts of the probability mass shared by their "
         "distribution and ar's; alpha: mean over emitted tokens of min(1, ar / draft). Passes: how "
-        "often a block was predicted. '-': undefined for this decoder."
+        "often a block was predicted; its tokens are those that EOS and the budget left. '-': "
+        "undefined for this decoder."
     )
     rows = [
         row
@@ -169,15 +172,22 @@ def rounds(summary: pd.DataFrame) -> Table | None:
 
 
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
-    """Make the table of tokens per step by family, with ar's entropy if known."""
+    """Make the table of tokens per step by family, with what is known of ar's answers."""
     note = (
         f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
-        f"interval over conversations. {timed} First row: mean entropy of ar's next token along "
-        "its answers; low entropy makes drafting easy."
+        f"interval over conversations. {timed} First rows: mean entropy of ar's next token along "
+        "its answers, and the share of their tokens that are copied from the prompt (in runs of "
+        f"{COPIED_RUN} or more that occur there): low entropy and copies make drafting easy."
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
-    if not (entropy := entropies(summary)):
-        return table
-    texts = (number(entropy.get(family), ".3g") for family in table.headings[1:])
-    first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
-    return replace(table, rows=(first, *table.rows))
+    rows = {r.family: r for r in summary_rows(summary, None) if r.decoder == BASELINE}
+    firsts: dict[str, Callable[[SummaryRow], str]] = {
+        "ar's entropy, nats": lambda row: number(row.base_entropy, ".3g"),
+        "ar's tokens copied, %": lambda row: percent(row.copied, ""),
+    }
+    above = [
+        (name, *(text(rows[f]) if f in rows else UNKNOWN for f in table.headings[1:]))
+        for name, text in firsts.items()
+    ]
+    shown = [tuple(map(TableCell, row)) for row in above if {*row[1:]} != {UNKNOWN}]
+    return replace(table, rows=(*shown, *table.rows))

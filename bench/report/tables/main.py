@@ -138,15 +138,10 @@ def basis(row: SummaryRow) -> str:
     return text
 
 
-def entropies(summary: pd.DataFrame) -> dict[str, float]:
-    """Return the known mean entropies of ar's next token along its answers, by family, in nats."""
-    rows = [row for row in summary_rows(summary, None) if row.decoder == BASELINE]
-    return {row.family: row.base_entropy for row in rows if row.base_entropy is not None}
-
-
 def entropy_sentence(summary: pd.DataFrame) -> str:
     """State the mean entropy of ar's next token, which tells how easy drafting is."""
-    entropy = entropies(summary).get(ALL)
+    rows = (row for row in summary_rows(summary, ALL) if row.decoder == BASELINE)
+    entropy = next((row.base_entropy for row in rows), None)
     if entropy is None:
         return "The entropy of ar's next token was not measured (no quality pass)."
     ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""

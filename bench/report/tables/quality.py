@@ -215,26 +215,31 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
     return None if rest.empty else by_family(rest, title, note, lost)
 
 
-def area(summary: pd.DataFrame) -> Table | None:
-    """Make the table of accuracy under parallelism, if a method has several settings."""
+def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return accuracy under parallelism by method and family, if a method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
     scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
+    texts: dict[tuple[str, str], str] = {}
     if all(len(cells) == 1 for cells in methods.values()):
-        return None
-    areas: dict[tuple[str, str], TableCell | str] = {}
+        return texts
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
-            areas[method, str(family)] = UNKNOWN
+            texts[method, str(family)] = UNKNOWN
             if BASELINE in accuracy:
                 best = max(accuracy.values())
                 aup = accuracy_under_parallelism(points, best, accuracy[BASELINE])
                 if aup is not None:
                     starred = "*" * bool(aup.num_dropped)
-                    areas[method, str(family)] = f"{aup.value:.1f}{starred}"
+                    texts[method, str(family)] = f"{aup.value:.1f}{starred}"
+    return texts
+
+
+def area(summary: pd.DataFrame) -> Table | None:
+    """Make the table of `areas`, if there are any."""
     note = (
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
@@ -242,7 +247,8 @@ def area(summary: pd.DataFrame) -> Table | None:
         "number. Those that lose over 5 points of ar's quality are left out (*); d3LLM compares "
         "with the slowest setting instead. '-': fewer than two settings are left."
     )
-    return from_cells(areas, "Accuracy under parallelism", note)
+    cells = areas(summary)
+    return from_cells(cells, "Accuracy under parallelism", note) if cells else None
 
 
 def ceilings(run: Run, summary: pd.DataFrame) -> Table | None:

@@ -41,15 +41,20 @@ _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
 _FAMILY_TABLES = {
     "speedup": (
         "geometric mean",
-        f"Geometric mean over prompts of paired ratios, {LEVEL} t-interval",
+        f"Geometric mean over prompts of paired ratios, end to end, {LEVEL} t-interval",
+    ),
+    "speedup_decode": (
+        "decode",
+        f"The same from the first token on, in answers that go on, {LEVEL} t-interval",
     ),
     "speedup_total": (
         "ratio of totals",
-        f"Ar's seconds per token over all answers / the decoder's, {_BOOTSTRAP}",
+        f"Ar's seconds per token over all answers / the decoder's, end to end, {_BOOTSTRAP}",
     ),
     "specbench_compat": (
         "specbench_compat",
-        f"Spec-Bench's unpaired ratio of mean tokens per second of questions, {_BOOTSTRAP}",
+        "Spec-Bench's unpaired ratio of mean tokens per second of questions, end to end, "
+        f"{_BOOTSTRAP}",
     ),
 }
 """Columns of the summary, each with its name and definition."""
@@ -89,6 +94,8 @@ _SPEEDUP_PARTS: Columns = {
     ),
 }
 _PERCENTILES = (50, 95, 99)
+_DATASHEETS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
+"""Bytes per second of GPUs' memory, by NVIDIA's datasheets of H100 (SXM) and H200."""
 
 
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
@@ -138,9 +145,11 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
     """Make a table by family per estimator, the first with a last row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
+        if column != "speedup" and summary[column].isna().all():  # none from the first token on
+            continue
         note = (
-            f"{definition} over conversations; end to end; bold if it excludes 1 and exceeds the "
-            f"A/A floor. {EXPLORATORY} {sizes} prompts."
+            f"{definition} over conversations; bold if it excludes 1 and exceeds the A/A floor. "
+            f"{EXPLORATORY} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
@@ -160,6 +169,26 @@ def needs(summary: pd.DataFrame) -> str:
     first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
     more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
     return f"Wide intervals: {WITHIN} needs {wide[first]} more prompts for {first}{more}."
+
+
+def no_speedups(summary: pd.DataFrame) -> Iterable[str]:
+    """Name the decoders that have no speed-up of their own, with the reason and the families."""
+    families: dict[tuple[str, str], list[str]] = {}
+    for row in summary_rows(summary, None):
+        if row.no_speedup:
+            families.setdefault((row.decoder, row.no_speedup), []).append(row.family)
+    for (decoder, reason), where in families.items():
+        yield f"{decoder} has no speed-up (-) in {', '.join(where)}: {reason}."
+
+
+def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
+    """State how fast ar reads weights, and its share of a GPU's published bandwidth, if known."""
+    rows = (row for row in summary_rows(summary, ALL) if row.decoder == BASELINE)
+    rate, peak = next((row.weights_per_s for row in rows), None), _DATASHEETS.get(gpu or "")
+    if rate is None:
+        return ""
+    text = f"{BASELINE} reads the target's weights at {number(rate, ',.1f', 1e-9)} GB/s"
+    return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
 
 
 def floor_note(row: SummaryRow) -> str:

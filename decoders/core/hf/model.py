@@ -39,7 +39,7 @@ from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
-from decoders.core.hf.quantized import Width, packed_bytes, quantize
+from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
@@ -298,6 +298,7 @@ class HFModel(Model):
             "vocab_size": self.vocab_size,
             "max_length": self.max_length,
             "parameters": self.num_parameters,
+            "read_bytes": read_bytes(self.module),
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
             **placed,

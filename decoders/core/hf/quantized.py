@@ -129,6 +129,24 @@ def packed_bytes(module: Any) -> int:
     return sum(layer.weight_bytes for layer in _packed_layers(module))
 
 
+def weights_read(module: Any) -> list[Tensor]:
+    """Return each weight that a call reads, once, without packed ones.
+
+    An embedding table is looked up, not read, unless it is also the head's weight.
+    """
+    table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
+    tied = head.data_ptr() == table.data_ptr()
+    looked_up = [part.weight for part in module.modules() if isinstance(part, nn.Embedding)]
+    tables = {weight.data_ptr() for weight in looked_up} - ({table.data_ptr()} if tied else set())
+    read = {weight.data_ptr(): weight for weight in module.parameters()}
+    return [weight for place, weight in read.items() if place not in tables]
+
+
+def read_bytes(module: Any) -> int:
+    """Return the bytes of all weights that a call reads."""
+    return sum(weight.nbytes for weight in weights_read(module)) + packed_bytes(module)
+
+
 def num_packed(module: Any) -> int:
     """Count the weights of a module's packed layers."""
     return sum(layer.in_features * layer.out_features for layer in _packed_layers(module))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
@@ -74,16 +73,3 @@ def random_model(
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
     return HFModel(module, quantized=quantized, compile=compile, backend=backend)
-
-
-def weights_read(module: Any) -> list[Tensor]:
-    """Return each weight that a call reads, once.
-
-    An embedding table is looked up, not read, unless it is also the head's weight.
-    """
-    table, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
-    tied = head.data_ptr() == table.data_ptr()
-    looked_up = [part.weight for part in module.modules() if isinstance(part, nn.Embedding)]
-    tables = {weight.data_ptr() for weight in looked_up} - ({table.data_ptr()} if tied else set())
-    read = {weight.data_ptr(): weight for weight in module.parameters()}
-    return [weight for place, weight in read.items() if place not in tables]

@@ -22,7 +22,7 @@ from bench.stats.calibration import BINS, NUM_BINS, calibrate, count_drafts
 from bench.stats.counters import Tally
 from bench.stats.further_tables import calibration_table
 from bench.stats.metric import CellData
-from bench.stats.metrics import compute
+from bench.stats.metric import compute
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler

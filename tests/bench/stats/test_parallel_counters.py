@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from bench.measure.quality import target_scores
+from bench.records.prompts import Prompt, ids_hash
 from bench.records.record import SampleRecord, StepColumns
 from bench.report.tables import drafts
 from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
-from bench.stats.metric import CellData
-from bench.stats.metrics import COLUMNS, compute
+from bench.stats.metric import CellData, compute
+from bench.stats.metrics import COLUMNS, METRICS
 from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, round_shares
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
@@ -34,7 +35,7 @@ def steps_of(record: SampleRecord, **columns: Any) -> StepColumns:
 
 
 def columns(records: Sequence[SampleRecord]) -> dict[str, object]:
-    return compute(CellData(decoder="x", family="all", records=records))
+    return compute(CellData(decoder="x", family="all", records=records), METRICS)
 
 
 # Rounds and distributions.
@@ -57,8 +58,8 @@ def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(reco
     assert (found["overlap"], found["alpha_all"]) == (None, None)
 
 
-def passes(mean: float | None, p95: float | None) -> dict[str, float | None]:
-    return {"passes_per_block": mean, "passes_per_block_p95": p95}
+def passes(tokens: float | None, mean: float | None, p95: float | None) -> dict[str, float | None]:
+    return {"tokens_per_block": tokens, "passes_per_block": mean, "passes_per_block_p95": p95}
 
 
 def test_passes_are_counted_per_finished_block(record: Make) -> None:
@@ -66,9 +67,63 @@ def test_passes_are_counted_per_finished_block(record: Make) -> None:
         steps_of(record(emitted=(1, 0, 3)), passes=(0, 0, 3)),
         steps_of(record(emitted=(4,) * 20), passes=(1,) * 20),
     ]
-    assert passes_per_block(columns) == passes(23 / 21, 1.0)
-    assert passes_per_block(columns[:1] * 2 + columns[1:]) == passes(26 / 22, 3.0)
-    assert passes_per_block([steps_of(record())]) == passes(None, None)
+    assert passes_per_block(columns) == passes(84 / 21, 23 / 21, 1.0)
+    assert passes_per_block(columns[:1] * 2 + columns[1:]) == passes(88 / 22, 26 / 22, 3.0)
+    assert passes_per_block([steps_of(record())]) == passes(None, None, None)
+
+
+def test_tokens_of_a_block_that_was_not_finished_do_not_count(record: Make) -> None:
+    cut = steps_of(record(emitted=(1, 5, 2, 1)), passes=(0, 2, 0, 0))
+    assert passes_per_block([cut])["tokens_per_block"] == 6.0
+
+
+# Copies.
+
+
+def asked(record: SampleRecord, *ids: int) -> dict[str, Prompt]:
+    """The prompts of a run that asks these ids in the record's prompt."""
+    place: Any = {"conversation": record.conversation, "turn": record.turn}
+    place["family"] = record.family
+    prompt = Prompt(**place, ids=ids, hash=ids_hash(ids), reference=None)
+    return {prompt.name: prompt}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prompt", "copied"),
+    [
+        ((1, 2, 3, 4, 9, 9), (0, 1, 2, 3, 4, 5), 4),  # a run of four
+        ((1, 2, 3, 9, 1, 2, 3), (0, 1, 2, 3, 4, 5), 0),  # runs of three
+        ((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 0, 3, 4, 5, 6, 7), 7),  # two runs that overlap
+        ((1, 2, 3, 4, 1, 2, 3, 4), (1, 2, 3, 4), 8),  # the same run twice
+        ((1, 1, 1, 1, 1, 2), (1, 1, 1, 1), 5),
+        ((4, 3, 2, 1), (1, 2, 3, 4), 0),
+        ((1, 2), (1, 2, 3, 4), 0),  # shorter than a run
+    ],
+)
+def test_a_token_is_copied_if_a_run_of_four_around_it_occurs_in_the_prompt(
+    record: Make, tokens: tuple[int, ...], prompt: tuple[int, ...], copied: int
+) -> None:
+    answer = record(emitted=(1,) * len(tokens), tokens=tokens)
+    share = parallel_counters.copied([answer], asked(answer, *prompt))
+    assert share == copied / len(tokens) == by_definition(tokens, prompt)
+
+
+def by_definition(tokens: tuple[int, ...], prompt: tuple[int, ...]) -> float:
+    """Try every run of every length around every token."""
+    there = {prompt[i:j] for i in range(len(prompt)) for j in range(i + 4, len(prompt) + 1)}
+    num = len(tokens)
+    runs = [(i, j) for i in range(num) for j in range(i + 4, num + 1) if tokens[i:j] in there]
+    return sum(any(i <= place < j for i, j in runs) for place in range(num)) / num
+
+
+def test_copies_are_pooled_over_first_repeats_with_a_known_prompt(record: Make) -> None:
+    first = record(emitted=(1,) * 8, tokens=(1, 2, 3, 4, 9, 9, 9, 9))
+    again = dataclasses.replace(first, repeat=1, tokens=(9,) * 8)
+    other = record(emitted=(1,) * 4, conversation="c1", tokens=(5, 6, 7, 8))
+    prompts = asked(first, 1, 2, 3, 4)
+    assert parallel_counters.copied([first, again, other], prompts) == 0.5
+    assert parallel_counters.copied([first, other], prompts | asked(other, 0)) == 4 / 12
+    assert parallel_counters.copied([first], {}) is None
 
 
 def test_a_trigram_is_repeated_where_it_stands_earlier_in_the_same_answer(record: Make) -> None:
@@ -161,9 +216,9 @@ def test_refined_blocks_say_how_often_they_were_predicted() -> None:
     scheduled = Refinement(commit="quota", tail="fill", block=10, max_passes=3)
     found = columns_of(dataclasses.replace(scheduled, early_exit=False), models(), 0.0)
     assert sum(count > 0 for count in found.passes) == 6
-    assert passes_per_block([found]) == passes(3.0, 3.0)
+    assert passes_per_block([found]) == passes(10.0, 3.0, 3.0)
     single = columns_of(NonAutoregressive(block=10), models(), 0.0)
-    assert passes_per_block([single]) == passes(1.0, 1.0)
+    assert passes_per_block([single]) == passes(10.0, 1.0, 1.0)
 
 
 def test_columns_survive_the_file_and_records_without_them_are_read(record: Make) -> None:

@@ -13,6 +13,7 @@ import pytest
 from scipy.stats import binomtest
 
 from bench.records.plan import Plan, PlannedPrompt
+from bench.records.prompts import kept_prompts
 from bench.records.record import SampleRecord
 from bench.stats.quality import family_quality, gold_answers, overall_quality
 from specbench_tasks.scorers import corpus_scores
@@ -179,7 +180,7 @@ def test_gold_answers_come_from_the_plan_where_no_prompts_are_kept(tmp_path: Pat
         planned("a", {"answers": ["x", "y"]}),
         planned("b", None),
     )
-    assert gold_answers(tmp_path, Plan(prompts=prompts)) == {"a#1": ("x", "y")}
+    assert gold_answers(kept_prompts(tmp_path), Plan(prompts=prompts)) == {"a#1": ("x", "y")}
 
 
 def test_gold_answers_come_from_the_prompts_the_run_kept(tmp_path: Path) -> None:
@@ -190,4 +191,4 @@ def test_gold_answers_come_from_the_prompts_the_run_kept(tmp_path: Path) -> None
         "hash": ids_hash((1, 2)), "reference": {"answers": ["gold"], "constraints": []},
     }  # fmt: skip
     (tmp_path / "prompts.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    assert gold_answers(tmp_path, Plan()) == {"a#1": ("gold",)}
+    assert gold_answers(kept_prompts(tmp_path), Plan()) == {"a#1": ("gold",)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -338,3 +339,79 @@ def test_calls_per_step_are_target_calls_after_the_prefill_over_steps(record: Ma
     assert [row(frame, name)["calls_per_step"] for name in ("ar", "ptp", "spec")] == [1, 2, 1]
     ptp = row(frame, "ptp")
     assert ptp["calls_per_step"] == ptp["acceptance_length"] / ptp["tpf"]
+
+
+DRAFTING = Plan(cells=(PLAN.cells[0], Cell(cell="spec", lossless=True, drafts=True), PLAN.cells[2]))
+RATIOS = ("speedup", "speedup_decode", "speedup_total", "specbench_compat")
+
+
+def answers_of(record: Make, decoder: str, *steps: tuple[int, ...], **more: Any) -> list[Any]:
+    """An answer per sequence of steps, each to a conversation of its own."""
+    more = {"ttft_s": 0.1, "total_s": 0.5} | more
+    return [record(decoder, s, conversation=f"c{i}", **more) for i, s in enumerate(steps)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (((8,), (8,), (8, 8)), "most answers end in the first step"),
+        (((8,), (8, 8), (8, 8)), None),  # as SmolLM2's `nar`: a few answers
+        (((0, 8), (0, 8), (0, 8, 8)), "most answers end in the first step"),  # empty steps
+        (((8,), (8, 8)), None),  # just half
+    ],
+)
+def test_a_decoder_whose_answers_end_in_the_first_step_has_no_speed_up(
+    record: Make, steps: tuple[tuple[int, ...], ...], reason: str | None
+) -> None:
+    rows = answers_of(record, "ar", *[(1,) * 8] * 3) + answers_of(record, "nar", *steps)
+    nar = row(summary.summarise(rows, PLAN), "nar")
+    assert (nar["no_speedup"] if reason else pd.isna(nar["no_speedup"])) in (reason, True)
+    assert [pd.isna(nar[name]) for name in RATIOS] == [reason is not None] * 4
+    assert nar["tokens_per_s"] > 0  # what was measured stays
+    assert nar["pairs"] == len(steps)
+
+
+def test_a_loop_that_reports_its_tokens_at_the_end_has_a_speed_up(record: Make) -> None:
+    """As a custom loop of transformers: one step, and the calls of all tokens."""
+    rows = answers_of(record, "ar", (1,) * 8) + answers_of(record, "nar", (8,), calls=(8,))
+    assert row(summary.summarise(rows, PLAN), "nar")["speedup"] == pytest.approx(1.0)
+
+
+def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
+    ar, idle = (answers_of(record, name, *[(1,) * 4] * 2) for name in ("ar", "spec"))
+    once = answers_of(record, "spec", (1,) * 4, drafted=(0, 0, 3, 0))
+    frame = summary.summarise([*ar, *idle], DRAFTING)
+    assert row(frame, "spec")["no_speedup"] == "it drafts nothing"
+    assert pd.isna(row(frame, "spec")["speedup"])
+    assert row(frame, "ar")["speedup"] == 1.0
+    assert pd.isna(row(frame, "ar")["no_speedup"])
+    for rows, plan in (([*ar, *once, idle[1]], DRAFTING), ([*ar, *idle], PLAN)):  # PLAN: no drafts
+        assert row(summary.summarise(rows, plan), "spec")["speedup"] == pytest.approx(1.0)
+
+
+def test_reasons_against_a_speed_up_are_of_the_row_s_family(record: Make) -> None:
+    ar = answers_of(record, "ar", *[(1,) * 8] * 3)
+    nar = answers_of(record, "nar", (8, 8), (8, 8), (8,))
+    rows = [replace(each, family="rag") for each in (ar.pop(), nar.pop())]
+    frame = summary.summarise([*ar, *nar, *rows], PLAN)
+    assert not pd.isna(row(frame, "nar")["speedup"])
+    assert pd.isna(row(frame, "nar", "rag")["speedup"])
+
+
+def test_the_rate_of_reading_weights_is_the_median_over_answers_after_their_first_token(
+    record: Make,
+) -> None:
+    def rate(rows: list[Any], read_bytes: int | None = 1000) -> Any:
+        return row(summary.summarise(rows, PLAN, read_bytes=read_bytes), "ar")["weights_per_s"]
+
+    answers = [
+        record("ar", (1,) * 5, conversation=f"c{i}", ttft_s=1.0, total_s=1.0 + seconds)
+        for i, seconds in enumerate((2.0, 4.0, 8.0))
+    ]
+    assert rate(answers) == pytest.approx(1000 * 4 / 4.0)
+    twice = record("ar", (1, 3), calls=(1, 2), ttft_s=1.0, total_s=2.0)
+    assert rate([twice]) == pytest.approx(1000 * 2 / 1.0)
+    grouped = replace(twice, batch_size=2, ttft_s=None, total_s=None, group_s=2.0)
+    assert pd.isna(rate([grouped]))
+    assert pd.isna(rate(answers, None))
+    assert pd.isna(rate([answers[0], replace(answers[1], machine="other")]))

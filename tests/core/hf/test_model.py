@@ -353,7 +353,10 @@ def test_counters_count_passes_rows_and_padding_apart(llama):
 def test_bytes_are_those_of_weights_and_cache():
     tied = HFModel(fresh("llama-gqa", "sdpa"))
     distinct = {p.data_ptr(): p.nbytes for p in tied.module.parameters()}
-    assert tied.weight_bytes == sum(distinct.values())
+    assert tied.weight_bytes == tied.facts["read_bytes"] == sum(distinct.values())
+    untied = HFModel(fresh("llama"))
+    table = untied.module.get_input_embeddings().weight
+    assert untied.facts["read_bytes"] == untied.weight_bytes - table.nbytes
     assert tied.cache_bytes() == 0
     tied.reserve(3, 50)
     assert tied.cache_bytes() == 2 * 2 * 3 * 2 * 51 * 8 * 4  # one scrap entry a row

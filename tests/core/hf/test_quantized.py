@@ -250,6 +250,7 @@ def test_bytes_and_weights_are_counted_as_they_are() -> None:
     names = {name for name, part in module.named_modules() if isinstance(part, QuantizedLinear)}
     linear = {n: part for n, part in plain.module.named_modules() if n in names}
     assert num_packed(module) == sum(part.weight.numel() for part in linear.values())
+    assert packed.facts["read_bytes"] == packed.weight_bytes - table.nbytes  # it is looked up
     assert packed.facts["quantized"] == "int8"
     assert "quantized" not in plain.facts
 

@@ -166,3 +166,34 @@ def test_responses_that_contradict_themselves_are_one_line(
     assert not (run / "external.jsonl").exists()
     done = bench("external", run, "--engine", "llamacpp", "--read", tmp_path / "bad.jsonl")
     assert (done.code, "--read is for --engine vllm" in done.err) == (2, True)
+
+
+def test_acceptance_by_set_is_aiperfs(synthetic_run: Callable[..., Path], tmp_path: Path) -> None:
+    """Pooled over steps that drafted; overall is the mean of the sets, in AIPerf's order."""
+    sets, path = {"qa": "gsm8k", "rag": "mbpp"}, synthetic_run({"spec": 3.0, "ptp": 4.0})
+    lines = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["family"] = sets.get(line["family"], line["family"])
+    (path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    findings = Findings(load_run(path))
+    write(findings, "acceptance", tmp_path / "out")
+    lengths = read(tmp_path / "out" / "spec_al.json")
+    assert {*lengths} == {"spec", "ptp"}
+    for name in sets.values():
+        answers = [
+            r.steps
+            for r in timed(findings.run.records)
+            if (r.decoder, r.family) == ("spec", name) and r.steps is not None
+        ]
+        accepted = sum(sum(steps.accepted) for steps in answers)
+        steps = sum(sum(map(bool, each.drafted)) for each in answers)
+        assert lengths["spec"][f"spec_al_{name}"] == pytest.approx(1 + accepted / steps)
+    assert {*lengths["spec"]} == {"spec_al_gsm8k", "spec_al_mbpp"}
+    report = (tmp_path / "out" / "speed_bench_report.csv").read_bytes().decode().split("\r\n")
+    assert report[0] == "Model,gsm8k,math500,mtbench,humaneval,mbpp,Overall"
+    one, other = lengths["spec"].values()
+    assert report[1] == f"spec,{one:.2f},,,,{other:.2f},{(one + other) / 2:.2f}"
+
+
+def test_a_run_of_other_prompts_has_no_acceptance_by_set(exported: tuple[Findings, Path]) -> None:
+    assert not (exported[1] / "spec_al.json").exists()

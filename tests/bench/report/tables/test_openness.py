@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from bench.records.prompts import Prompt, ids_hash, write_prompts
 from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
@@ -52,6 +53,26 @@ def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path)
     with console.capture() as capture:
         print_findings(Findings(load_run(looping)), console)
     assert "along its answers is 0.542 nats" in capture.get()
+
+
+def test_the_share_of_copied_tokens_stands_beside_the_entropy(looping: Path) -> None:
+    """Of ar's timed answers, whose ids are 0, 1, 2, …: the first ten are in some prompts."""
+    prompts, lines = {}, (looping / "samples.jsonl").read_text().splitlines()
+    for line in map(json.loads, lines):
+        ids = tuple(range(10)) if line["family"] == "translation" else (99, 98)
+        place = {key: line[key] for key in ("conversation", "turn", "family")}
+        prompt = Prompt(**place, ids=ids, hash=ids_hash(ids), reference=None)
+        prompts[prompt.name] = prompt
+    write_prompts(looping, list(prompts.values()))
+    findings = Findings(load_run(looping))
+    (table,) = [
+        t for t in tables_of(findings)["families"] if t.title == "Tokens per step by family"
+    ]
+    copies = dict(zip(table.headings, (cell.text for cell in table.rows[1]), strict=True))
+    answers = [r for r in findings.run.records if (r.decoder, r.kind) == ("ar", "timing")]
+    nums = [len(r.tokens or ()) for r in answers if r.family == "translation" and r.repeat == 0]
+    assert (copies["decoder"], copies["mt_bench"]) == ("ar's tokens copied, %", "0.0")
+    assert copies["translation"] == percent(10 * len(nums) / sum(nums), "")
 
 
 def test_nearly_determined_text_is_called_so(looping: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Output = Literal["picks", "argmax", "probs", "logits", "acceptance", "block"]
+Output = Literal["picks", "argmax", "draws", "probs", "logits", "acceptance", "block"]
 SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
@@ -168,6 +168,7 @@ class CallResult:
 
     * picks: `picks`, R tokens drawn from the warped distributions with the positional uniforms;
     * argmax: `picks`, R likeliest tokens, and `confidences`, their unwarped probabilities;
+    * draws: `picks` as for picks, and `confidences`, their warped probabilities (greedy: argmax);
     * probs: `probs`, warped distributions ``[R, V]`` (on the device), and `picks` drawn from them;
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;

@@ -57,6 +57,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
+        check_kind(part, models.target.masked is not None, name)
         if "draft" in part.needs:
             check_draft(name, models)
         if part.adapter_name is not None:
@@ -65,10 +66,23 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     return adapters
 
 
+def check_kind(decoder: Decoder, masked: bool, name: str) -> None:
+    """Raise `ValueError` unless the target is of the kind that a decoder decodes."""
+    if masked and decoder.target_kind == "causal":
+        line = "the target predicts masked tokens, not the next one; use the decoder dllm"
+        raise ValueError(f"decoder {name!r} needs a causal target: {line}")
+    if not masked and decoder.target_kind == "masked":
+        line = "the target is causal; give a diffusion model (docs/decoders/dllm.md)"
+        raise ValueError(f"decoder {name!r} needs a masked target: {line}")
+
+
 def check_draft(name: str, models: Models) -> None:
     """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
     if models.draft is None:
         raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
+    if models.draft.masked is not None:
+        line = "the draft model predicts masked tokens, not the next one"
+        raise ValueError(f"decoder {name!r} needs a causal draft model: {line}")
     if models.draft.vocab_size != models.target.vocab_size:
         raise ValueError(
             f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "

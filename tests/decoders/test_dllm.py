@@ -22,8 +22,8 @@ VOCAB, MASK, STOP = 61, 60, 7
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], list(range(10, 29))]
 
 
-def masked_models(shifted: bool = False, block: int = 4) -> Models:
-    models = tiny_models(VOCAB, 256)
+def masked_models(shifted: bool = False, block: int = 4, *, length: int = 256) -> Models:
+    models = tiny_models(VOCAB, length)
     models.target.masked = MaskedForm(mask_id=MASK, shifted=shifted, block=block)
     return Models(target=models.target)
 
@@ -92,7 +92,7 @@ def test_answers_alone_and_in_a_batch_are_those_of_the_plain_loop(
 ) -> None:
     models = masked_models(shifted)
     sampling = Sampling(
-        temperature=temperature, max_new_tokens=19, stop_ids=frozenset({STOP}), seed=3
+        temperature=temperature, max_new_tokens=13, stop_ids=frozenset({STOP}), seed=3
     )
     decoder = BlockDiffusion(block=4, attention=attention, **rule)
     expected = [
@@ -107,3 +107,89 @@ def test_answers_alone_and_in_a_batch_are_those_of_the_plain_loop(
             decided = [number for step in outcome.steps for number in step.decided]
             assert (list(outcome.tokens), decided) == answer
             assert MASK not in outcome.tokens
+
+
+def test_without_a_cache_the_answer_is_the_same_and_more_rows_are_read() -> None:
+    models = masked_models(shifted=True)
+    sampling = Sampling(max_new_tokens=20)
+    kept, read_again = (
+        generate(BlockDiffusion(cache=cache), PROMPTS[0], sampling, models)
+        for cache in ("exact", "none")
+    )
+    assert kept.tokens == read_again.tokens
+    rows = [sum(step.target_rows for step in answer.steps) for answer in (kept, read_again)]
+    assert rows[0] < rows[1]
+
+
+def test_a_block_costs_its_passes_and_the_pass_that_begins_the_next_commits_it() -> None:
+    answer = generate(
+        BlockDiffusion(block=4, passes=2), PROMPTS[2], Sampling(max_new_tokens=12), masked_models()
+    )
+    assert [step.target_calls for step in answer.steps] == [1] * 6
+    # the prompt's two blocks and the first block of masks, then it alone, then both, …
+    assert [step.target_rows for step in answer.steps] == [12, 4, 8, 4, 8, 4]
+    assert [step.passes for step in answer.steps] == [0, 2, 0, 2, 0, 2]
+
+
+def test_an_approximate_cache_reads_a_block_and_what_follows_it() -> None:
+    decoder = BlockDiffusion(block=4, attention="full", cache="approximate", passes=2)
+    answer = generate(decoder, PROMPTS[0], Sampling(max_new_tokens=8), masked_models(True, 0))
+    assert [step.target_rows for step in answer.steps] == [13, 8, 13, 4]
+
+
+def test_a_shifted_block_of_one_token_is_autoregression() -> None:
+    models = masked_models(shifted=True, block=1)
+    sampling = Sampling(temperature=0.8, max_new_tokens=20, seed=5)
+    causal = tiny_models(VOCAB, 256)
+    expected = generate(Autoregressive(), PROMPTS[0], sampling, causal)
+    assert MASK not in expected.tokens  # which a masked model never picks
+    answer = generate(BlockDiffusion(), PROMPTS[0], sampling, models)
+    assert answer.tokens == expected.tokens
+
+
+def test_a_lower_threshold_takes_fewer_passes() -> None:
+    models, sampling = masked_models(), Sampling(max_new_tokens=32)
+    passes = [
+        sum(step.passes for step in generate(decoder, PROMPTS[0], sampling, models).steps)
+        for decoder in (BlockDiffusion(threshold=threshold) for threshold in (0.0, 0.15, 1.0))
+    ]
+    assert passes[0] < passes[1] < passes[2]
+
+
+def test_a_prompt_of_more_rows_than_a_chunk_is_read_in_one_call() -> None:
+    prompt = [index * 7 % 53 for index in range(600)]
+    models = masked_models(length=1024)
+    sampling, decoder = Sampling(max_new_tokens=4), BlockDiffusion(block=4, passes=1)
+    answer = generate(decoder, prompt, sampling, models)
+    module = models.target.library_module
+    assert list(answer.tokens) == plain_loop(module, prompt, sampling, decoder, False)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"block": 121}, "'block' of decoder 'dllm' is 121; it must be from 0 to 120"),
+        ({"threshold": 1.5}, "'threshold' of decoder 'dllm' is 1.5; it must be from 0 to 1"),
+        ({"passes": -1}, "it must be 1 or above, or 0"),
+        ({"passes": 2, "threshold": 0.5}, "got passes and threshold; give one of them"),
+        ({"attention": "block", "cache": "approximate"}, "exact or none with attention=block"),
+    ],
+)
+def test_options_that_contradict_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        BlockDiffusion(**options)
+
+
+def test_a_decoder_refuses_a_target_of_the_other_kind() -> None:
+    causal, masked = tiny_models(VOCAB, 64), masked_models()
+    with pytest.raises(ValueError, match="'dllm' needs a masked target: the target is causal"):
+        check_models(BlockDiffusion(), causal, "dllm")
+    with pytest.raises(ValueError, match="'ar' needs a causal target: the target predicts masked"):
+        check_models(Autoregressive(), masked, "ar")
+
+
+def test_a_masked_target_without_a_mask_token_is_refused() -> None:
+    models = masked_models()
+    models.target.masked = MaskedForm()
+    with pytest.raises(ValueError, match="names no mask token; add mask_token_id"):
+        check_models(BlockDiffusion(), models, "dllm")

@@ -69,9 +69,7 @@ class BlockDiffusion(Decoder):
         """Raise `ValueError` without a mask id, or if the checkpoint's block is too long."""
         form = target.masked
         if form is None or form.mask_id is None:
-            raise ValueError(
-                "the target names no mask token; add mask_token_id to its config.json"
-            )
+            raise ValueError("the target names no mask token; add mask_token_id to its config.json")
         if form.block > MAX_DRAFTS and not self.block:
             raise ValueError(
                 f"the target's block has {form.block} tokens; give dllm:block=N up to {MAX_DRAFTS}"
@@ -87,7 +85,9 @@ class BlockDiffusion(Decoder):
         limit = len(prompt) + request.sampling.max_new_tokens
         text = list(prompt)
         while True:
-            first = len(text)  # the block: [first, stop), of which [grid, first) is the prompt's end
+            first = len(
+                text
+            )  # the block: [first, stop), of which [grid, first) is the prompt's end
             grid = first if full else first // size * size
             stop = min(first + size, limit) if full else grid + size
             seen = limit if full else stop

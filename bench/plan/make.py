@@ -14,7 +14,7 @@ from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
 from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, read_tasks, to_length
 from bench.progress import Progress
-from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
+from bench.records.plan import BASELINE, SECOND, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import context_warnings, training_warnings
@@ -136,7 +136,7 @@ def order_blocks(
 
     Args:
         prompts: names of the timed prompts.
-        cells: the cells, without the baseline's second arm, which is added to every block.
+        cells: the cells, the baseline first, whose second arm is added to every block.
         repeats: blocks per prompt.
         batch_size: 1, or the size whose multiple of prompts, drawn at random, forms a block.
         seed: decides the order.
@@ -148,7 +148,7 @@ def order_blocks(
         mixed = shuffler.sample(list(prompts), len(prompts))
         size = _GROUPS_PER_BATCH * batch_size
         groups = [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
-    arms = [*cells, SECOND_BASELINE]
+    arms = [*cells, cells[0] + SECOND]
     blocks: list[Block] = []
     for repeat in range(repeats):
         if not (same_order and repeat):
@@ -208,8 +208,8 @@ def quality_batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return the baseline's answers as histories of later turns, batched (None: it failed)."""
-    decoder = setup.arms[BASELINE].decoder
+    """Return ar's (or the baseline's) answers as histories of later turns (None: it failed)."""
+    decoder = setup.arms.get(BASELINE, setup.arm(setup.baseline)).decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
     with models.uncompiled():  # large batches would compile extra graphs

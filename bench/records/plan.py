@@ -1,7 +1,8 @@
 """The plan of a run (``manifest.json``), and what became of it (``run.json``).
 
-A *cell* is a decoder with its options. The baseline has a second arm, ``ar@aa``, which runs the
-same decoder and shows the noise floor. A *block* is measured together: one prompt under one repeat,
+A *cell* is a decoder with its options. The baseline, to which speed-ups refer, is ``ar`` unless the
+run says otherwise. It has a second arm, e.g. ``ar@aa``, which runs the same decoder and shows the
+noise floor. A *block* is measured together: one prompt under one repeat,
 or at batch size B a fixed group of 4B prompts. Repeats run one after another. Blocks within a
 repeat, and cells within a block, are in seeded random order, so that drift affects all cells
 equally. The plan is written before the first measurement.
@@ -29,7 +30,9 @@ from bench.settings.bounds import Gap, Moment, Num, Real, RecordSeed, Time
 
 MANIFEST = "manifest.json"
 BASELINE = "ar"
-SECOND_BASELINE = "ar@aa"
+"""The usual baseline, and in every run that has it the reference of tokens and likelihoods."""
+SECOND = "@aa"
+"""What a baseline's second arm adds to its name."""
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
 """Guarantees of a cell's answers, relative to the baseline's."""
 NOT_VERIFIED = "not verified"
@@ -41,6 +44,11 @@ VERIFIED, CLAIMED, REFUTED = "verified", "claimed", "wrong"
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 STATUS = "run.json"
 COMPLETE = "complete"
+
+
+def find_baseline(arms: Iterable[str]) -> str:
+    """Return the arm that has a second arm among `arms`, by default ar."""
+    return next((arm.removesuffix(SECOND) for arm in arms if arm.endswith(SECOND)), BASELINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,11 @@ class Plan:
     identity: Mapping[str, str | None] | None = None
     parts: tuple[str, ...] = ()
     whole: str | None = None
+
+    @property
+    def baseline(self) -> str:
+        """The cell to which speed-ups refer."""
+        return find_baseline(self.blocks[0].order if self.blocks else ())
 
     @property
     def digest(self) -> str:

@@ -34,7 +34,8 @@ class CellData:
         decoder: the cell, NAME or NAME@LABEL.
         family: a family of tasks, or `all`.
         records: its records; `baseline` has those of ar.
-        units: its timed units; `baseline_units` and `second_units` have those of ar's two arms.
+        units: its timed units; `baseline_units` and `second_units` have those of the arms of
+            `over`, the baseline.
         quality: its quality; `telling_quality` leaves out families that cannot show a loss.
         quality_tells: whether the family can show a loss; None if unknown.
         guarantee: what the run shows that it guarantees; `checked` is the outcome of the checks.
@@ -54,6 +55,7 @@ class CellData:
     guarantee: str | None = None
     checked: str | None = None
     comparable_to_ar: bool = False
+    over: str = BASELINE
 
     @cached_property
     def timed(self) -> list[SampleRecord]:
@@ -96,14 +98,14 @@ class CellData:
 
     def over_ar(self, pairs: Estimate) -> Estimate:
         """Return a speed-up, which is exactly 1 for the baseline."""
-        if self.decoder != BASELINE:
+        if self.decoder != self.over:
             return pairs
         return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _NO_ESTIMATE
 
     @cached_property
     def estimators(self) -> Speedups:
         """All estimators of the speed-up, each 1 for the baseline."""
-        if self.decoder != BASELINE:
+        if self.decoder != self.over:
             return speedups(self.baseline_units, self.units)
         one = Estimate(value=1.0 if self.units else None)
         return Speedups(geometric=self.pairs, totals=one, specbench=one)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.records.plan import BASELINE
 from bench.stats import answers, counters, parallel_counters, times
 from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import (
@@ -131,8 +132,8 @@ class SummaryRow:
         paper=Paper("Tok./s", "emitted tokens per second", ".0f"),
     )
     speedup: float | None = _estimator(
-        "geometric mean: exp(mean over prompts of log(AR's time per token / the decoder's)); the "
-        "headline",
+        "geometric mean: exp(mean over prompts of log(time per token of the baseline, usually AR / "
+        "of the decoder)); the headline",
         lambda data: data.over_ar(data.pairs),
         unit=FACTOR,
         better="more",
@@ -227,7 +228,7 @@ class SummaryRow:
     specbench_compat_low: float | None = end("specbench_compat", "low")
     specbench_compat_high: float | None = end("specbench_compat", "high")
     aa_speedup: float | None = _speedup(
-        "noise floor: speed-up of AR's second arm over its first, in the row's family",
+        "noise floor: speed-up of the baseline's second arm over its first, in the row's family",
         lambda data: paired_speedup(data.baseline_units, data.second_units),
         unit=FACTOR,
     )
@@ -374,6 +375,17 @@ class SummaryRow:
         "outcome of the checks before the run: verified, claimed or wrong",
         lambda data: data.checked,
     )
+    baseline: str | None = _speedup("the cell to which speed-ups refer", lambda data: data.over)
+
+    @property
+    def over(self) -> str:
+        """Return the cell to which speed-ups refer."""
+        return self.baseline or BASELINE
+
+    @property
+    def is_baseline(self) -> bool:
+        """Return whether speed-ups refer to this row."""
+        return self.decoder == self.over
 
     @property
     def floor(self) -> Estimate:

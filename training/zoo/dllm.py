@@ -11,6 +11,7 @@ Letters: B rows, T positions, M noisy positions of a copy, N = T + 2 M rows of t
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -56,7 +57,7 @@ class MaskedJob(ZooJob):
     def __init__(self, recipe: MaskedRecipe, output: Path, *arguments: Any) -> None:
         super().__init__("dllm", recipe, output, *arguments)
         self.masks = recipe.masks
-        self.mask_id = int(self.tokenizer.convert_tokens_to_ids(MASK))
+        self.mask_id: Any = self.tokenizer.convert_tokens_to_ids(MASK)
         self.fingerprint += f"-{recipe.masks.block}-{recipe.masks.hidden}"
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -105,14 +106,15 @@ class MaskedJob(ZooJob):
         block = positions // size
         same = (copy[:, None] == copy) & (block[:, :, None] == block[:, None])
         visible = same | ((copy == 0) & (block[:, None] < block[:, :, None]))
-        states = self.trained.model(
-            input_ids=torch.cat([ids, noisy], 1).to(self.device),
-            position_ids=positions.clamp(min=0).to(self.device),
-            attention_mask=additive(~visible[:, None], torch.float32).to(self.device),
-            use_cache=False,
-        ).last_hidden_state
-        read = states[:, ids.shape[1] :][masked.to(self.device)]
-        return self.trained.lm_head(read), twice[masked].to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            states = self.trained.model(
+                input_ids=torch.cat([ids, noisy], 1).to(self.device),
+                position_ids=positions.clamp(min=0).to(self.device),
+                attention_mask=additive(~visible[:, None], torch.float32).to(self.device),
+                use_cache=False,
+            ).last_hidden_state
+            logits = self.trained.lm_head(states[:, ids.shape[1] :][masked.to(self.device)])
+        return logits.float(), twice[masked].to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -136,10 +138,12 @@ class MaskedJob(ZooJob):
         self.reporter.evaluation(progress, f"accuracy of masks: {line}", {"held_out": record})
 
     def export(self, output: Path) -> None:
-        """Write the checkpoint, which says what it is (`decoders.core.hf.masked`)."""
-        facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}
-        self.trained.config.update(facts)
+        """Write the checkpoint, whose configuration says what it is (`decoders.core.hf.masked`)."""
         super().export(output)
+        file = output / self.name / "config.json"
+        facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}
+        config = json.loads(file.read_text(encoding="utf-8")) | facts
+        file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def train_masked(

@@ -20,6 +20,7 @@ from bench.report.tables.table import (
     interval,
     is_number,
     number,
+    over,
     with_interval,
 )
 from bench.stats.counters import group_by
@@ -229,9 +230,9 @@ def area(summary: pd.DataFrame) -> Table | None:
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
             areas[method, str(family)] = UNKNOWN
-            if BASELINE in accuracy:
+            if (base := BASELINE if BASELINE in accuracy else over(summary)) in accuracy:
                 best = max(accuracy.values())
-                aup = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+                aup = accuracy_under_parallelism(points, best, accuracy[base])
                 if aup is not None:
                     starred = "*" * bool(aup.num_dropped)
                     areas[method, str(family)] = f"{aup.value:.1f}{starred}"
@@ -239,8 +240,9 @@ def area(summary: pd.DataFrame) -> Table | None:
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        "number. Those that lose over 5 points of ar's quality are left out (*); d3LLM compares "
-        "with the slowest setting instead. '-': fewer than two settings are left."
+        "number. Those that lose over 5 points of the quality of ar (without ar: of the baseline) "
+        "are left out (*); d3LLM compares with the slowest setting instead. '-': fewer than two "
+        "settings are left."
     )
     return from_cells(areas, "Accuracy under parallelism", note)
 

@@ -57,7 +57,8 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
-        check_kind(part, models.target.masked is not None, name)
+        if kind := other_kind(part, models.target.masked is not None):
+            raise ValueError(f"decoder {name!r} {kind}")
         if "draft" in part.needs:
             check_draft(name, models)
         if part.adapter_name is not None:
@@ -66,14 +67,19 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     return adapters
 
 
-def check_kind(decoder: Decoder, masked: bool, name: str) -> None:
-    """Raise `ValueError` unless the target is of the kind that a decoder decodes."""
+def other_kind(decoder: Decoder, masked: bool) -> str | None:
+    """Say what is wrong if a target is not of the kind that a decoder decodes."""
     if masked and decoder.target_kind == "causal":
-        line = "the target predicts masked tokens, not the next one; use the decoder dllm"
-        raise ValueError(f"decoder {name!r} needs a causal target: {line}")
+        return (
+            "needs a causal target, but the model predicts masked tokens, not the next one; use "
+            "the decoder dllm"
+        )
     if not masked and decoder.target_kind == "masked":
-        line = "the target is causal; give a diffusion model (docs/decoders/dllm.md)"
-        raise ValueError(f"decoder {name!r} needs a masked target: {line}")
+        return (
+            "needs a target that predicts masked tokens, but the model is causal; give --model a "
+            "diffusion model (docs/decoders/dllm.md)"
+        )
+    return None
 
 
 def check_draft(name: str, models: Models) -> None:

@@ -1,4 +1,4 @@
-"""Tell from a checkpoint's configuration whether its model predicts masked tokens, and in which form.
+"""Tell from a checkpoint's configuration whether its model predicts masked tokens, and how.
 
 transformers has no class for most published diffusion models. Those of `_TYPES` have the weights of
 the architecture that they were trained from, whose class runs them with our masks. No checkpoint of

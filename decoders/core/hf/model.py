@@ -229,7 +229,13 @@ class HFModel(Model):
             kept["attention_mask"] = mask.expand(len(ids), 1, -1, -1)
         out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)
-        return logits.float()
+        return self._without_mask(logits.float())
+
+    def _without_mask(self, logits: Tensor) -> Tensor:
+        """Set the mask token's logits to -inf: a masked model never predicts masks."""
+        if self.masked is None or self.masked.mask_id is None:
+            return logits
+        return logits.index_fill(-1, upload([self.masked.mask_id], logits.device), -torch.inf)
 
     def adapter_bytes(self, name: str) -> int:
         """Count `Model.adapter_bytes`, with caches of draft layers."""
@@ -348,8 +354,7 @@ class HFModel(Model):
         size = self.architecture.vocab_size
         fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
         logits, hidden = self._runner.run(layout, fed)
-        if self.masked is not None and self.masked.mask_id is not None:  # no row predicts masks
-            logits = logits.index_fill(1, upload([self.masked.mask_id], logits.device), -torch.inf)
+        logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))

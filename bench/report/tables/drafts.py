@@ -128,12 +128,12 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
     """Make the table of tokens per step by family, with ar's entropy if known."""
     note = (
         f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
-        f"interval over conversations. {timed} First row: mean entropy of ar's next token along "
-        "its answers; low entropy makes drafting easy."
+        f"interval over conversations. {timed}"
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
     if not (entropy := entropies(summary)):
         return table
     texts = (number(entropy.get(family), ".3g") for family in table.headings[1:])
     first = (TableCell("ar's entropy, nats"), *map(TableCell, texts))
-    return replace(table, rows=(first, *table.rows))
+    row = "First row: mean entropy of ar's next token along its answers; low: easy to draft."
+    return replace(table, note=f"{note} {row}", rows=(first, *table.rows))

@@ -139,8 +139,8 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         else:
             lines += _decoder(findings, facts, cost)
     legend = (
-        "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the speed-up "
-        "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+        "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
+        "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
         "(with draft layers and heads that it runs itself)."
         if findings.splits
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "

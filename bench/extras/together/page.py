@@ -82,8 +82,8 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         svg = files["figures/speedup.svg"].decode()
         within = interval_note(pd.concat([m.summary for m in members]), "speedup", " with ")
         lines = [
-            f"Speed-up over {tables.over(members[0].summary)} of the same run, geometric mean over prompts"
-            f"{within and f'{within}s'}."
+            f"Speed-up over {tables.over(members[0].summary)} of the same run, geometric mean over "
+            f"prompts{within and f'{within}s'}."
         ]
         if any(member.floor.low is not None for member in members):
             lines.append("The grey bands are the runs' A/A noise floors.")
@@ -149,8 +149,8 @@ def matrices(members: Members) -> dict[str, Table]:
         "speedup": (
             f"Speed-up [{LEVEL}]",
             f"Against {tables.over(members[0].summary)} of the same run: geometric mean over "
-            f"prompts of paired, end-to-end time per token, {LEVEL} t-interval over conversations; bold where it "
-            f"excludes 1. {_machines(members)} {bases}.",
+            f"prompts of paired, end-to-end time per token, {LEVEL} t-interval over conversations; "
+            f"bold where it excludes 1. {_machines(members)} {bases}.",
             tables.speed,
         ),
         "tokens_per_step": (

@@ -31,6 +31,7 @@ _SHARED = {
     "protocol": "they count tokens by different rules",
     "fixed_length": "their answers end by different rules",
     "reuse_prefix": "their later turns start with different caches",
+    "baseline": "their speed-ups refer to different decoders",
     "batch_size": "speed-ups are per answer at batch size 1, and per group above it",
 }
 """Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""

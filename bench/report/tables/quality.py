@@ -224,13 +224,14 @@ def area(summary: pd.DataFrame) -> Table | None:
     if all(len(cells) == 1 for cells in methods.values()):
         return None
     areas: dict[tuple[str, str], TableCell | str] = {}
+    base = BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
             areas[method, str(family)] = UNKNOWN
-            if (base := BASELINE if BASELINE in accuracy else over(summary)) in accuracy:
+            if base in accuracy:
                 best = max(accuracy.values())
                 aup = accuracy_under_parallelism(points, best, accuracy[base])
                 if aup is not None:
@@ -240,9 +241,8 @@ def area(summary: pd.DataFrame) -> Table | None:
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        "number. Those that lose over 5 points of the quality of ar (without ar: of the baseline) "
-        "are left out (*); d3LLM compares with the slowest setting instead. '-': fewer than two "
-        "settings are left."
+        f"number. Those that lose over 5 points of {base}'s quality are left out (*); d3LLM "
+        "compares with the slowest setting instead. '-': fewer than two settings are left."
     )
     return from_cells(areas, "Accuracy under parallelism", note)
 

@@ -62,62 +62,61 @@ class BlockDiffusion(Decoder):
         self.demand(self.passes >= 0, "passes", "1 or above, or 0 (by threshold)")
         if self.passes and self.threshold != type(self).threshold:
             raise ValueError("decoder 'dllm' got passes and threshold; give one of them")
-        by_block = self.attention == "block" and self.cache == "approximate"
-        self.demand(not by_block, "cache", "exact or none with attention=block")
 
     def check_models(self, target: Model, draft: Model | None) -> None:
-        """Raise `ValueError` without a mask id, or if the checkpoint's block is too long."""
-        form = target.masked
-        if form is None or form.mask_id is None:
+        """Raise `ValueError` without a mask id, or if options do not fit the checkpoint's form."""
+        mask_id, size, full, _ = self._form(target)
+        if mask_id < 0:
             raise ValueError("the target names no mask token; add mask_token_id to its config.json")
-        if form.block > MAX_DRAFTS and not self.block:
-            raise ValueError(
-                f"the target's block has {form.block} tokens; give dllm:block=N up to {MAX_DRAFTS}"
-            )
+        allowed = f"1 to {MAX_DRAFTS}, as the target's block has {size} tokens"
+        self.demand(size <= MAX_DRAFTS, "block", allowed)
+        by_block = self.cache == "approximate" and not full
+        self.demand(not by_block, "cache", "exact or none, as attention is by block")
+
+    def _form(self, target: Model) -> tuple[int, int, bool, int]:
+        """Return the mask id (-1: unknown), S, whether attention is full, and the shift of rows."""
+        form = target.masked
+        assert form is not None
+        full = self.attention == "full" or (self.attention == "model" and not form.block)
+        mask_id = -1 if form.mask_id is None else form.mask_id
+        return mask_id, self.block or form.block or _USUAL_BLOCK, full, int(form.shifted)
 
     def steps(self, request: Request) -> Steps:
         """Fill in block after block, and emit after each pass the tokens that are final."""
-        target, form, prompt = request.target, request.target.model.masked, request.prompt_ids
-        assert form is not None
-        assert form.mask_id is not None
-        full = self.attention == "full" or (self.attention == "model" and not form.block)
-        size = self.block or form.block or _USUAL_BLOCK
-        limit = len(prompt) + request.sampling.max_new_tokens
-        text = list(prompt)
+        target, text = request.target, list(request.prompt_ids)
+        mask_id, size, full, shift = self._form(target.model)
+        limit = len(text) + request.sampling.max_new_tokens
         while True:
-            first = len(
-                text
-            )  # the block: [first, stop), of which [grid, first) is the prompt's end
+            first = len(text)  # of the block [grid, stop), places before `first` are the prompt's
             grid = first if full else first // size * size
             stop = min(first + size, limit) if full else grid + size
             seen = limit if full else stop
-            text += [form.mask_id] * (stop - first)
+            text += [mask_id] * (stop - first)
             kept = 0 if self.cache == "none" or (full and self.cache == "exact") else grid
             if full:
                 target.truncate(0)
             masked, decided, emitted, num_passes = {*range(first, stop)}, {}, first, 0
             # in a shifted form, only the block's first pass reads the row before the block
-            settled = {grid} if form.shifted and (not full or kept) else set()
+            settled = {grid} if shift and (not full or kept) else set()
             num_open = len(masked - settled)
             while masked:
                 start, places = target.length, sorted(masked)
                 result = yield target.call(
-                    text[start:] + [form.mask_id] * (seen - stop),
+                    text[start:] + [mask_id] * (seen - stop),
                     output="draws",
-                    read=[place - form.shifted - start for place in places],
+                    read=[place - shift - start for place in places],
                     mask=_visible(range(start, seen), seen if full else size),
                 )
                 target.truncate(kept)
-                guesses = zip(result.confidences, places, result.picks, strict=True)
-                free = sorted((-sure, place) for sure, place, _ in guesses if place not in settled)
-                count = sum(-sure >= self.threshold for sure, _ in free) or 1
+                guesses = zip(places, result.picks, result.confidences, strict=True)
+                ranked = sorted(guesses, key=lambda guess: (guess[0] not in settled, -guess[2]))
+                sure = [each for place, _, each in ranked if place not in settled]
+                count = sum(each >= self.threshold for each in sure) or 1
                 if self.passes:
                     count = num_open // self.passes + (num_passes < num_open % self.passes)
                 num_passes += 1
-                picks = dict(zip(places, result.picks, strict=True))
-                for place in (*(settled & masked), *(place for _, place in free[:count])):
-                    text[place] = picks[place]
-                    decided[place] = 0 if place in settled else num_passes
+                for place, pick, _ in ranked[: count + len(settled & masked)]:
+                    text[place], decided[place] = pick, 0 if place in settled else num_passes
                     masked.remove(place)
                 final = min(masked, default=stop)
                 yield Emit(

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from bench.machine.clock import Stopwatch
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
-from bench.plan.make import make_plan, parse_part, quality_batch_size, select_part
+from bench.plan.make import make_plan, quality_batch_size
 from bench.plan.numerics import computed_in
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
-from bench.records.plan import Plan, PlannedPrompt
+from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.text import counted, printable

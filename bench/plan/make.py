@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, as_error, room_for
@@ -157,35 +157,6 @@ def order_blocks(
             order = tuple(shuffler.sample(arms, len(arms)))
             blocks.append(Block(block=len(blocks), repeat=repeat, prompts=group, order=order))
     return tuple(blocks)
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
-    number, _, total = text.partition("/")
-    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
-        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
-    return int(number), int(total)
-
-
-def select_part(plan: Plan, text: str) -> Plan:
-    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
-
-    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
-    and prompts (`UsageError` if no block is left to time).
-    """
-    number, total = parse_part(text)
-    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
-    prompts = tuple(
-        each
-        if each.prompt in scored
-        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
-        for each in plan.prompts
-    )
-    blocks = plan.blocks[number - 1 :: total]
-    if not blocks:
-        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
-    parts = (f"{number}/{total}",)
-    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def batch_size(setup: Setup) -> int:

@@ -110,8 +110,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):
         raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
-    chosen = {"baseline": baseline, "primary": primary, "draft": draft, "adapters": used}
-    config = config.with_values(decoders=all_values, **chosen)
+    roles = {"baseline": baseline, "primary": primary, "draft": draft, "adapters": used}
+    config = config.with_values(decoders=all_values, **roles)
     return ResolvedRun(config=config, decoders=decoders)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from bench.errors import InvalidRunError
+from bench.errors import InvalidRunError, UsageError
 from bench.records.files import SCHEMA, parse, read_json, write_json
 from bench.records.prompts import SkippedTurn
 from bench.settings.bounds import Gap, Moment, Num, Real, RecordSeed, Time
@@ -46,9 +46,10 @@ STATUS = "run.json"
 COMPLETE = "complete"
 
 
-def find_baseline(arms: Iterable[str]) -> str:
-    """Return the arm that has a second arm among `arms`, by default ar."""
-    return next((arm.removesuffix(SECOND) for arm in arms if arm.endswith(SECOND)), BASELINE)
+def baseline_arms(arms: Iterable[str]) -> tuple[str, str]:
+    """Return the arm among `arms` that has a second arm, by default ar, and its second arm."""
+    baseline = next((arm.removesuffix(SECOND) for arm in arms if arm.endswith(SECOND)), BASELINE)
+    return baseline, baseline + SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ class Plan:
     @property
     def baseline(self) -> str:
         """The cell to which speed-ups refer."""
-        return find_baseline(self.blocks[0].order if self.blocks else ())
+        return baseline_arms(self.blocks[0].order if self.blocks else ())[0]
 
     @property
     def digest(self) -> str:
@@ -173,6 +174,35 @@ class Plan:
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
         """Return the prompts of the ``timing`` or ``quality`` pass."""
         return tuple(prompt for prompt in self.prompts if name in prompt.passes)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
+    return int(number), int(total)
+
+
+def select_part(plan: Plan, text: str) -> Plan:
+    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
+
+    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
+    and prompts (`UsageError` if no block is left to time).
+    """
+    number, total = parse_part(text)
+    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
+    prompts = tuple(
+        each
+        if each.prompt in scored
+        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
+        for each in plan.prompts
+    )
+    blocks = plan.blocks[number - 1 :: total]
+    if not blocks:
+        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
+    parts = (f"{number}/{total}",)
+    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def read_plan(run_dir: Path) -> Plan | None:

@@ -162,7 +162,7 @@ class Findings:
     def sentences(self) -> list[str]:
         """One sentence per decoder other than the baseline."""
         rows = summary_rows(self.report_summary, ALL)
-        return [conclusion.sentence(row) for row in rows if not row.is_baseline]
+        return [conclusion.sentence(row) for row in rows if row.decoder != row.over]
 
     @property
     def floor_sentence(self) -> str:
@@ -304,6 +304,6 @@ def ordered_decoders(members: Sequence[RunNumbers]) -> list[str]:
     ranks: dict[str, int] = {}
     for member in members:
         for row in summary_rows(member.summary, ALL):
-            rank = -1 if row.is_baseline else guarantee_rank(row.guarantee)
+            rank = -1 if row.decoder == row.over else guarantee_rank(row.guarantee)
             ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
     return sorted(ranks, key=ranks.__getitem__)

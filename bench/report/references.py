@@ -97,7 +97,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
         for row in summary_rows(summary, ALL)
-        if not row.is_baseline
+        if row.decoder != row.over
     ]
     published_rows = [
         tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))

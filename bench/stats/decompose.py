@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.records.plan import find_baseline
+from bench.records.plan import baseline_arms
 from bench.records.record import SampleRecord
 from bench.records.samples import PHASES, PhasedAnswer
 from bench.stats import counters, times
@@ -156,7 +156,7 @@ def decompositions(
 ) -> list[Decomposition]:
     """Decompose every decoder's speed-up, on unbatched prompts with later steps on both sides."""
     units = times.units_by_decoder(records)
-    baseline = find_baseline(units)
+    baseline = baseline_arms(units)[0]
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
     reference = {a.prompts: a for a in alone if a.decoder == baseline}
     rows = []

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from bench.records.plan import SECOND, Plan, find_baseline
+from bench.records.plan import Plan, baseline_arms
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
 from bench.stats.intervals import Estimate, paired_speedup
@@ -42,8 +42,7 @@ FIRST, BETWEEN = "first token", "between chunks"
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Return all estimators of the noise floor, over all families."""
     units = times.units_by_decoder(records)
-    baseline = find_baseline(units)
-    return speedups(units[baseline], units[baseline + SECOND])
+    return speedups(*(units[arm] for arm in baseline_arms(units)))
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Rivals:
@@ -98,9 +97,9 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
     Times are medians over the repeats that both finished; the baseline's second arm comes last.
     """
     units = times.units_by_decoder(records)
-    baseline = find_baseline(units)
+    baseline, second = baseline_arms(units)
     rows: list[Mapping[str, object]] = []
-    for decoder in [name for name in decoders if name != baseline] + [baseline + SECOND]:
+    for decoder in [name for name in decoders if name != baseline] + [second]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
         for other, unit in times.matched(units[baseline], units[decoder]):
             if unit.ok and other.ok:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench.records.plan import BASELINE
 from bench.stats import answers, counters, parallel_counters, times
 from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import (
@@ -380,12 +379,7 @@ class SummaryRow:
     @property
     def over(self) -> str:
         """Return the cell to which speed-ups refer."""
-        return self.baseline or BASELINE
-
-    @property
-    def is_baseline(self) -> bool:
-        """Return whether speed-ups refer to this row."""
-        return self.decoder == self.over
+        return self.baseline or "ar"
 
     @property
     def floor(self) -> Estimate:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from bench.records.environment import GitState
-from bench.records.plan import SAME_TOKENS, Cell, Difference
+from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import INVARIANT, as_text
 from bench.stats.quality import Gold, gold_answers
@@ -28,8 +28,8 @@ class RunSnapshot(Run):
 
     @cached_property
     def planned(self) -> tuple[Cell, ...]:
-        """The manifest's cells, to which no second arm belongs."""
-        return self.plan.cells
+        """The manifest's cells without the baseline's second arm."""
+        return tuple(cell for cell in self.plan.cells if not cell.cell.endswith(SECOND))
 
     @cached_property
     def cells(self) -> Mapping[str, Mapping[str, str]]:

@@ -38,7 +38,7 @@ from bench.records.plan import (
     Difference,
     Floor,
     RunStatus,
-    find_baseline,
+    baseline_arms,
 )
 from bench.records.record import SampleRecord, broken_invariants
 from bench.records.run_folder import Run, is_stored
@@ -277,8 +277,9 @@ def _missing(run: Run) -> str:
     """Name the planned measurements without records."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
+    cells = [planned for planned in run.plan.cells if not planned.cell.endswith(SECOND)]
     scored = sum(r.kind == "quality" for r in run.records)
-    planned = len(run.plan.in_pass("quality")) * len(run.plan.cells)
+    planned = len(run.plan.in_pass("quality")) * len(cells)
     parts = []
     if done < len(blocks):
         parts.append(f"{len(blocks) - done:,} of {len(blocks):,} timing blocks")
@@ -391,14 +392,11 @@ def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
     return warnings
 
 
-def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
+def _repeat_warnings(records: Sequence[SampleRecord]) -> list[str]:
     """Warn about a nondeterministic device: the baseline's two arms gave different tokens."""
-    records = [*records]
     answers = baseline_answers(records, by_repeat=True)
-    cell = find_baseline(r.decoder for r in records)
     unequal = sum(len(each) > 1 for each in answers)
     if not unequal:
         return []
-    return [
-        f"{cell} and {cell}{SECOND} gave different tokens for {unequal} of {len(answers)} answers"
-    ]
+    arms = " and ".join(baseline_arms(r.decoder for r in records))
+    return [f"{arms} gave different tokens for {unequal} of {len(answers)} answers"]

@@ -16,6 +16,7 @@ from decoders.core.sampling import Uniforms
 from decoders.core.testing.tiny_llama import tiny_models
 from decoders.core.types import Generation, Sampling
 from decoders.dllm import BlockDiffusion
+from decoders.spec import Speculative
 
 VOCAB, MASK, STOP = 61, 60, 7
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], list(range(10, 29))]
@@ -171,7 +172,6 @@ def test_a_prompt_of_more_rows_than_a_chunk_is_read_in_one_call() -> None:
         ({"threshold": 1.5}, "'threshold' of decoder 'dllm' is 1.5; it must be from 0 to 1"),
         ({"passes": -1}, "it must be 1 or above, or 0"),
         ({"passes": 2, "threshold": 0.5}, "got passes and threshold; give one of them"),
-        ({"attention": "block", "cache": "approximate"}, "exact or none with attention=block"),
     ],
 )
 def test_options_that_contradict_are_refused(options: dict[str, Any], says: str) -> None:
@@ -181,14 +181,30 @@ def test_options_that_contradict_are_refused(options: dict[str, Any], says: str)
 
 def test_a_decoder_refuses_a_target_of_the_other_kind() -> None:
     causal, masked = tiny_models(VOCAB, 64), masked_models()
-    with pytest.raises(ValueError, match="'dllm' needs a masked target: the target is causal"):
+    with pytest.raises(ValueError, match="'dllm' needs a target that predicts masked tokens"):
         check_models(BlockDiffusion(), causal, "dllm")
-    with pytest.raises(ValueError, match="'ar' needs a causal target: the target predicts masked"):
+    with pytest.raises(ValueError, match="'ar' needs a causal target, but the model predicts"):
         check_models(Autoregressive(), masked, "ar")
 
 
-def test_a_masked_target_without_a_mask_token_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "form", "says"),
+    [
+        ({}, MaskedForm(), "names no mask token; add mask_token_id"),
+        ({}, MaskedForm(mask_id=3, block=128), "1 to 120, as the target's block has 128 tokens"),
+        ({"cache": "approximate"}, MaskedForm(mask_id=3, block=4), "as attention is by block"),
+    ],
+)
+def test_a_form_that_does_not_fit_the_options_is_refused(
+    options: dict[str, Any], form: MaskedForm, says: str
+) -> None:
     models = masked_models()
-    models.target.masked = MaskedForm()
-    with pytest.raises(ValueError, match="names no mask token; add mask_token_id"):
-        check_models(BlockDiffusion(), models, "dllm")
+    models.target.masked = form
+    with pytest.raises(ValueError, match=says):
+        check_models(BlockDiffusion(**options), models, "dllm")
+
+
+def test_a_draft_model_that_predicts_masks_is_refused() -> None:
+    models = Models(target=tiny_models(VOCAB, 64).target, draft=masked_models().target)
+    with pytest.raises(ValueError, match="needs a draft model that predicts no masked tokens"):
+        check_models(Speculative(), models, "spec")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -68,7 +68,7 @@ class MaskedJob(ZooJob):
             logits, labels = self._predictions(group, rng)
             yield F.cross_entropy(logits, labels, reduction="sum"), len(labels), logits.shape[0]
 
-    def _turns(self, rows: Sequence[Row]) -> list[Row]:
+    def _turns(self, rows: Iterable[Row]) -> list[Row]:
         """Return a row per answer, with whole blocks and only this answer learnt."""
         turns = []
         for row in rows:
@@ -82,58 +82,48 @@ class MaskedJob(ZooJob):
     def _predictions(self, rows: Sequence[Row], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return logits ``[L, V]`` of the masked tokens of `rows`, and these tokens ``[L]``."""
         size, ids = self.masks.block, padded(rows, self.encoder.end)
-        first = [row.learn.index(True) // size * size for row in rows]
-        places = pad_sequence(
-            [torch.arange(start, len(row.ids)) for start, row in zip(first, rows, strict=True)],
-            batch_first=True,
-            padding_value=-size,
-        )
         learn = pad_sequence([torch.tensor(row.learn) for row in rows], batch_first=True)
-        learn = learn.gather(1, places.clamp(min=0)) & (places >= 0)
-        tokens = ids.gather(1, places.clamp(min=0))
-        ratios = torch.from_numpy(rng.random((len(rows), ids.shape[1] // size)))
-        ratios[torch.from_numpy(rng.random(ratios.shape)) < self.masks.hidden] = 1.0
-        ratio = ratios.gather(1, places.clamp(min=0) // size)
-        hidden = torch.from_numpy(rng.random(places.shape)) < ratio
-        masked = torch.cat([learn & hidden, learn & ~hidden], 1)
-        twice = torch.cat([tokens, tokens], 1)
-        noisy = twice.masked_fill(masked, self.mask_id)
-        columns = torch.arange(ids.shape[1]).expand(len(rows), -1)
-        positions = torch.cat([columns, places, places], 1)
-        copy = torch.tensor([0, 1, 2]).repeat_interleave(
-            torch.tensor([ids.shape[1], places.shape[1], places.shape[1]])
-        )
+        starts = [row.learn.index(True) // size * size for row in rows]
+        noisy = [torch.arange(s, len(row.ids)) for s, row in zip(starts, rows, strict=True)]
+        places = pad_sequence(noisy, batch_first=True, padding_value=-size)  # [B, M]
+        at = places.clamp(min=0)
+        ratios = rng.random((len(rows), ids.shape[1] // size))
+        ratios[rng.random(ratios.shape) < self.masks.hidden] = 1.0
+        ratio = torch.from_numpy(ratios).gather(1, at // size)
+        hidden = torch.from_numpy(rng.random(at.shape)) < ratio
+        learnt = learn.gather(1, at) & (places >= 0)
+        masked = torch.cat([learnt & hidden, learnt & ~hidden], 1)
+        tokens = ids.gather(1, at).repeat(1, 2)
+        shown = torch.cat([ids, tokens.masked_fill(masked, self.mask_id)], 1)
+        whole = torch.arange(ids.shape[1]).expand(len(rows), -1)
+        positions = torch.cat([whole, places, places], 1)
         block = positions // size
+        counts = torch.tensor([ids.shape[1], *[places.shape[1]] * 2])
+        copy = torch.arange(3).repeat_interleave(counts)  # 0: the clean row
         same = (copy[:, None] == copy) & (block[:, :, None] == block[:, None])
         visible = same | ((copy == 0) & (block[:, None] < block[:, :, None]))
         with torch.autocast(self.device.type, torch.bfloat16):
             states = self.trained.model(
-                input_ids=torch.cat([ids, noisy], 1).to(self.device),
+                input_ids=shown.to(self.device),
                 position_ids=positions.clamp(min=0).to(self.device),
                 attention_mask=additive(~visible[:, None], torch.float32).to(self.device),
                 use_cache=False,
             ).last_hidden_state
             logits = self.trained.lm_head(states[:, ids.shape[1] :][masked.to(self.device)])
-        return logits.float(), twice[masked].to(self.device)
+        return logits.float(), tokens[masked].to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
         """Report loss and accuracy on held-out text, under masks as in training."""
-        record: dict[str, Any] = {}
+        record, num = dict[str, Any](), self.settings.eval_prompts
         for family in FAMILIES:
-            texts = itertools.islice(
-                generate(family, "test", EVAL_SEED), self.settings.eval_prompts
-            )
-            rng = np.random.default_rng(EVAL_SEED)
-            loss, right, count = 0.0, 0, 0
-            for group in worker_groups(
-                self._turns([*map(self.encoder.row, texts)]), self.data.max_tokens
-            ):
-                logits, labels = self._predictions(group, rng)
-                loss += F.cross_entropy(logits, labels, reduction="sum").item()
-                right += int((logits.argmax(-1) == labels).sum())
-                count += len(labels)
-            record[family] = {"accuracy": round(right / count, 4), "loss": round(loss / count, 4)}
+            texts = itertools.islice(generate(family, "test", EVAL_SEED), num)
+            rows, rng = self._turns(map(self.encoder.row, texts)), np.random.default_rng(EVAL_SEED)
+            parts = [self._predictions([row], rng) for row in rows]
+            logits, labels = (torch.cat(each) for each in zip(*parts, strict=True))
+            right = (logits.argmax(-1) == labels).float().mean().item()
+            loss = F.cross_entropy(logits, labels).item()
+            record[family] = {"accuracy": round(right, 4), "loss": round(loss, 4)}
         line = ", ".join(f"{family} {row['accuracy']:.3f}" for family, row in record.items())
         self.reporter.evaluation(progress, f"accuracy of masks: {line}", {"held_out": record})
 
@@ -142,8 +132,8 @@ class MaskedJob(ZooJob):
         super().export(output)
         file = output / self.name / "config.json"
         facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}
-        config = json.loads(file.read_text(encoding="utf-8")) | facts
-        file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        facts = json.loads(file.read_text(encoding="utf-8")) | facts
+        file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def train_masked(

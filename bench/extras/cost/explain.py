@@ -62,7 +62,7 @@ class _Facts:
     @property
     def words(self) -> Mapping[str, str]:
         """Names of phases, with "predicting" for "verifying" in decoders that verify nothing."""
-        verified = self.row.is_baseline or self.row.acceptance_rate is not None
+        verified = self.row.decoder == self.row.over or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
     def share(self, *phases: str) -> float | None:
@@ -123,7 +123,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
     ]
     for facts in _facts(findings):
-        if facts.row.is_baseline:
+        if facts.row.decoder == facts.row.over:
             text = (
                 f"{facts.row.decoder}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
             )

@@ -157,7 +157,7 @@ def fill_grid(
 
 def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in INTERVALS and (column not in SPEEDUPS or not row.is_baseline):
+    if column in INTERVALS and (column not in SPEEDUPS or row.decoder != row.over):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
@@ -188,7 +188,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 def eligible(row: SummaryRow) -> bool:
     """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
-    return row.is_baseline or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
+    return row.decoder == row.over or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
 def decoder_name(row: SummaryRow, layout: PaperLayout) -> str:

@@ -133,7 +133,7 @@ def _qualified(members: Sequence[NamedRun], layout: PaperLayout) -> str:
             layout.labels.get(row.decoder, row.decoder)
             for member in members
             for row in summary_rows(member.summary, ALL)
-            if row.guarantee == kind and not row.is_baseline
+            if row.guarantee == kind and row.decoder != row.over
         )
         for kind in (NO_GUARANTEE, WRONG)
     )

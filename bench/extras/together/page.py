@@ -143,7 +143,7 @@ def matrices(members: Members) -> dict[str, Table]:
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
-        for rows in [[r for r in summary_rows(member.summary, ALL) if not r.is_baseline]]
+        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != r.over]]
     )
     metrics = {
         "speedup": (

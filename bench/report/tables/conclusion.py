@@ -39,7 +39,7 @@ _NO_CLAIM = {
 
 def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
-    rows = [row for row in summary_rows(summary, ALL) if not row.is_baseline]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     failed = [row for row in rows if row.errors]
     timed = [row for row in rows if is_number(row.speedup) and row not in failed]
     ahead = leaders(summary, pairs)
@@ -51,7 +51,7 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
             if is_number(best.quality):
                 text += f" at quality {percent(best.quality, '')} %"
                 for row in summary_rows(summary, ALL):
-                    if row.is_baseline and is_number(row.quality):
+                    if row.decoder == row.over and is_number(row.quality):
                         text += f" ({row.over}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
                 nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
@@ -89,7 +89,7 @@ def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     rows = [
         row
         for row in summary_rows(summary, ALL)
-        if not row.is_baseline
+        if row.decoder != row.over
         and is_number(row.speedup)
         and not row.errors
         and row.guarantee not in (None, *_NO_CLAIM)
@@ -178,7 +178,7 @@ def sentence(row: SummaryRow) -> str:
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
-    rows = [r for r in summary_rows(summary, None) if not r.is_baseline and r.speedup is not None]
+    rows = [r for r in summary_rows(summary, None) if r.decoder != r.over and r.speedup is not None]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     num = len(rows) - there
     named = "No primary comparison was named"
@@ -216,7 +216,7 @@ def resolution(summary: pd.DataFrame) -> str:
 def speed_width(row: SummaryRow) -> float | None:
     """Return the half-width of a speed-up's interval, as a factor, or None without an interval."""
     low, high = row.speedup_low, row.speedup_high
-    if row.is_baseline or low is None or high is None or low <= 0:
+    if row.decoder == row.over or low is None or high is None or low <= 0:
         return None
     return math.sqrt(high / low)
 

@@ -104,7 +104,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
     rows = sorted(
         summary_rows(summary, ALL),
-        key=lambda r: (not r.is_baseline, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
+        key=lambda r: (r.decoder != r.over, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
     )
     table = Table.from_rows("All families", note, columns, rows)
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)

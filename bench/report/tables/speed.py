@@ -102,7 +102,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
         f"interval to {WITHIN}. {SESSIONS}"
     )
-    rows = [row for row in summary_rows(summary, ALL) if not row.is_baseline]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
     if table is None:
         return None

@@ -273,7 +273,7 @@ def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
     """Format a row's speed-up with its interval, which the baseline's lacks."""
     estimate = row.estimate(column)
-    if row.is_baseline:
+    if row.decoder == row.over:
         return TableCell(factor(estimate.value))
     return against_floor(estimate, row.floor)
 

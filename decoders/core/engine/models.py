@@ -69,17 +69,11 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
 
 def other_kind(decoder: Decoder, masked: bool) -> str | None:
     """Say what is wrong if a target is not of the kind that a decoder decodes."""
-    if masked and decoder.target_kind == "causal":
-        return (
-            "needs a causal target, but the model predicts masked tokens, not the next one; use "
-            "the decoder dllm"
-        )
-    if not masked and decoder.target_kind == "masked":
-        return (
-            "needs a target that predicts masked tokens, but the model is causal; give --model a "
-            "diffusion model (docs/decoders/dllm.md)"
-        )
-    return None
+    if masked == (decoder.target_kind == "masked"):
+        return None
+    if masked:
+        return "needs a causal target, but the model predicts masked tokens; use the decoder dllm"
+    return "needs a target that predicts masked tokens, but the model is causal"
 
 
 def check_draft(name: str, models: Models) -> None:
@@ -87,8 +81,7 @@ def check_draft(name: str, models: Models) -> None:
     if models.draft is None:
         raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
     if models.draft.masked is not None:
-        line = "the draft model predicts masked tokens, not the next one"
-        raise ValueError(f"decoder {name!r} needs a causal draft model: {line}")
+        raise ValueError(f"decoder {name!r} needs a draft model that predicts no masked tokens")
     if models.draft.vocab_size != models.target.vocab_size:
         raise ValueError(
             f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "

@@ -11,6 +11,7 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.model import HFModel
 from decoders.core.masked import MaskedForm
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.tiny_llama import tiny_models
@@ -145,6 +146,16 @@ def test_a_shifted_block_of_one_token_is_autoregression() -> None:
     assert MASK not in expected.tokens  # which a masked model never picks
     answer = generate(BlockDiffusion(), PROMPTS[0], sampling, models)
     assert answer.tokens == expected.tokens
+
+
+@pytest.mark.parametrize(("attention", "shifted"), FORMS)
+def test_row_invariant_numerics_give_the_same_tokens(attention: Any, shifted: bool) -> None:
+    models, decoder = masked_models(shifted), BlockDiffusion(attention=attention, threshold=0.15)
+    assert isinstance(models.target, HFModel)
+    tiled = Models(target=models.target.in_tiles(8))
+    sampling = Sampling(temperature=0.8, max_new_tokens=10, seed=3)
+    answers = [generate(decoder, PROMPTS[0], sampling, each).tokens for each in (models, tiled)]
+    assert answers[0] == answers[1]
 
 
 def test_a_lower_threshold_takes_fewer_passes() -> None:

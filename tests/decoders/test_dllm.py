@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.hf.self_check import check_graphs
 from decoders.core.masked import MaskedForm
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.tiny_llama import tiny_models
@@ -219,3 +221,16 @@ def test_a_draft_model_that_predicts_masks_is_refused() -> None:
     models = Models(target=tiny_models(VOCAB, 64).target, draft=masked_models().target)
     with pytest.raises(ValueError, match="needs a draft model that predicts no masked tokens"):
         check_models(Speculative(), models, "spec")
+
+
+def test_calls_that_run_as_graphs_give_the_same_tokens() -> None:
+    plain, sampling = masked_models(), Sampling(temperature=0.8, max_new_tokens=10, seed=3)
+    module = copy.deepcopy(plain.target.library_module)
+    module.config.update({"is_causal": False, "mask_token_id": MASK, "block_size": 4})
+    graphed = HFModel(module, compile=True, backend="eager")
+    check_graphs(graphed, [2])
+    decoder, models = BlockDiffusion(threshold=0.15), Models(target=graphed)
+    for prompt in PROMPTS[:2]:
+        expected = generate(decoder, prompt, sampling, plain).tokens
+        assert generate(decoder, prompt, sampling, models).tokens == expected
+    assert graphed.num_graphs > 0

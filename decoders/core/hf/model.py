@@ -38,7 +38,7 @@ from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
-from decoders.core.hf.loading import DeviceMap, load_module, placement
+from decoders.core.hf.loading import DeviceMap, has_tokenizer, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.masked import masked_form
 from decoders.core.hf.quantized import Width, packed_bytes, quantize
@@ -134,6 +134,9 @@ class HFModel(Model):
             quantized=quantized,
         )
         model.unread = unread
+        if model.masked is not None and model.masked.mask_id is None and has_tokenizer(path_or_id):
+            mask_id = load_tokenizer(path_or_id).mask_token_id
+            model.masked = dataclasses.replace(model.masked, mask_id=mask_id)
         if device_map is not None:
             model.cut = _PLACED
         return model

@@ -68,6 +68,15 @@ def test_a_published_type_runs_as_the_architecture_it_was_trained_from(
     assert torch.equal(expected, found)
 
 
+def test_the_tokenizer_names_the_mask_token_if_the_configuration_does_not(tmp_path: Path) -> None:
+    folder = changed(save_checkpoint(tmp_path / "masked"), is_causal=False)
+    model = HFModel.load(folder, dtype=torch.float32)
+    assert model.masked == MaskedForm()
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"mask_token": "<unk>"}))
+    assert HFModel.load(folder, dtype=torch.float32).masked == MaskedForm(mask_id=2)
+
+
 def test_rows_of_a_masked_model_see_what_the_mask_says_and_never_predict_a_mask() -> None:
     module = fresh("llama", "sdpa")
     module.config.update({"is_causal": False, "mask_token_id": 7})

@@ -87,7 +87,8 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
     for member in members:
         rows = summary_rows(member.summary, ALL)
         if not any(row.decoder != row.over and row.speedup is not None for row in rows):
-            raise UnavailableError(f"{member.side.name} measured no speed-up")
+            line = f"{member.side.name} measured no speed-up over {member.side.plan.baseline}"
+            raise UnavailableError(line)
     return members
 
 

@@ -45,11 +45,11 @@ def test_speedups_floor_and_pairs_refer_to_the_baseline_and_tokens_to_ar(
         replace(r, total_s=2 * r.total_s) if r.total_s and "lookup" in r.decoder else r
         for r in measured.records
     ]
-    findings = Findings(replace(measured, records=slowed))
+    findings = Findings(replace(measured, records=tuple(slowed)))
     rows = findings.summary[findings.summary["family"] == "all"].set_index("decoder")
     assert list(rows.index) == ["lookup", "ar", "spec"]
-    assert (rows["baseline"] == "lookup").all()
-    assert rows.loc["lookup", ["speedup", "speedup_low"]].tolist() == [1, 1]
+    assert set(rows["baseline"]) == {"lookup"}
+    assert [rows["speedup"]["lookup"], rows["speedup_low"]["lookup"]] == [1, 1]
     # the fake clock gives all answers one time
     assert rows.loc[["ar", "spec"], "speedup"].tolist() == pytest.approx([2, 2])
     assert rows["aa_speedup"].tolist() == pytest.approx([1, 1, 1])

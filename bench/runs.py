@@ -25,7 +25,7 @@ from bench.plan.checks import check_first, refuse_sharing
 from bench.plan.code import check_code
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
-from bench.plan.make import make_plan, parse_part, select_part
+from bench.plan.make import make_plan
 from bench.plan.numerics import computed_in
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
@@ -39,6 +39,8 @@ from bench.records.plan import (
     WRONG,
     Plan,
     RunStatus,
+    parse_part,
+    select_part,
     write_plan,
     write_status,
 )

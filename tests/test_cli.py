@@ -163,7 +163,8 @@ def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
     assert files == {
         *("config.toml", "env.json", "manifest.json", "phases.json", "run.json", "vocab.json"),
         *("samples.parquet", "summary.csv", "report.md", "figures/speedup.png"),
-        *(f"tables/{name}.csv" for name in ("headline", "by_prompt", "acceptance_by_position")),
+        *(f"tables/{name}.csv" for name in ("headline", "by_prompt", "calibration")),
+        "tables/acceptance_by_position.csv",
     }
     assert re.findall(r"figures/\w+", (stored / "report.md").read_text()) == ["figures/speedup"]
     run, kept = load_run(finished[1] / "latest"), load_run(stored)

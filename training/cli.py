@@ -104,6 +104,26 @@ def _zoo(
     typer.echo(str(output))
 
 
+@train.command("dllm")
+def _dllm(
+    recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = RESULTS / "dllm",
+    settings: Settings = None,
+    restart: _Restart = False,
+    device: Device = None,
+    progress: Progressing = "auto",
+) -> None:
+    """Train a small block-diffusion model on the zoo's text (resumable)."""
+    from training.recipe import RECIPES, read_recipe, with_settings
+    from training.zoo.dllm import train_masked
+
+    with as_error(UsageError):
+        tables = with_settings(read_recipe(recipe or RECIPES / "dllm.toml"), settings or ())
+        arguments: Any = {"resume": not restart, "progress": progress, "device": device}
+        train_masked(tables, output, **arguments)
+    typer.echo(str(output))
+
+
 def _adapter_verb(verbs: typer.Typer, kind: str, text: str) -> None:
     def verb(arguments: Arguments) -> None:
         _train(kind, arguments)

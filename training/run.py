@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import torch
 
 from decoders.core.hf.checkpoint import find_checkpoint, unavailable
+from decoders.core.hf.masked import is_masked
 from training.loop import Job, Loop, saved_progress
 from training.recipe import ZOO, Recipe
 from training.reporter import Reporter, TrainingProgress
@@ -132,6 +133,8 @@ def open_checkpoint(path: str, kind: str, **options: Any) -> Any:
     import transformers
 
     source = find_checkpoint(path, "model", "config.json")
+    if is_masked(source):
+        raise ValueError(f"model {path!r} predicts masked tokens; training needs a causal model")
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     opener: Any = getattr(transformers, kind)
     try:

@@ -120,7 +120,7 @@ def _not_comparable(cell: str, *notes: str, **numbers: Any) -> CellRegression:
 
 
 def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    joined, of_ar = join(pair, cell), join(pair, BASELINE)
+    joined, of_ar = join(pair, cell), join(pair, pair.control)
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     numbers["options"] = tuple(pair.option_changes(cell))
     notes = []
@@ -175,7 +175,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
 
     The change in units of ar's time on each side is the control: a machine or a process that is
     slower as a whole slows ar down too, and that cancels out. It takes part in the verdict unless
-    ar's own code may have changed between two interleaved sides.
+    ar's own code may have changed between two interleaved sides. Without ar, it is the baseline.
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
@@ -186,7 +186,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
         return []
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
-    is_ar = joined.base[0].decoder == BASELINE
+    is_ar = joined.base[0].decoder == pair.control
     over = [] if is_ar else _over_ar(joined, of_ar, measure, log_ratio)
     if not pair.interleaved:
         drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]

@@ -74,6 +74,11 @@ class RunPair:
         return next((side.dtype for side in sides if not side.is_exact(cell)), None)
 
     @property
+    def control(self) -> str:
+        """Return the cell that shows how fast a side's machine was: ar, else base's baseline."""
+        return BASELINE if BASELINE in self.base.cells else self.base.plan.baseline
+
+    @property
     def held_to_ar(self) -> frozenset[str]:
         """Return the cells whose answers must equal the baseline's, even if head gives that up."""
         return self.base.same_as_ar

@@ -51,7 +51,9 @@ def score_quality(
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
-    read = cache(partial(target_scores, setup.models.target, sampling=setup.sampling))
+    target = setup.models.target
+    read = cache(partial(target_scores, target, sampling=setup.sampling))
+    scores = None if target.masked else read  # a masked model has no likelihood to read
     num_rows = quality_batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
@@ -59,7 +61,7 @@ def score_quality(
     def write(cell: str, batch: Sequence[Prompt], index: int, outcome: Outcome) -> None:
         prompt = batch[index]
         record = make_record(setup, prompt, outcome, decoder=cell, **where)
-        writer.record(_add_scores(prompt, record, read), outcome)
+        writer.record(_add_scores(prompt, record, scores), outcome)
         progress.step(cell)
 
     for cell, arm in setup.arms.items():
@@ -76,9 +78,9 @@ def score_quality(
         writer.sync()
 
 
-def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score) -> SampleRecord:
+def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score | None) -> SampleRecord:
     """Return an answer's record with its scores by the target and by the reference."""
-    if record.tokens:
+    if record.tokens and read is not None:
         of_target = read(prompt.ids, record.tokens)
         if of_target.nll != of_target.nll:
             error = "FloatingPointError: the target's logits for this answer are NaN"

@@ -22,7 +22,7 @@ from bench.machine.gpu import EnergyMeter
 from bench.machine.usage import Load, PeakMemory
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
-from bench.records.plan import BASELINE, Block
+from bench.records.plan import Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.records.samples import Sink, error_line, error_position
@@ -194,7 +194,7 @@ class Runner:
         if record.error is not None:
             return record
         alone = record.batch_size == 1
-        recounts = self.setup.config.protocol is not None and record.decoder == BASELINE
+        recounts = self.setup.config.protocol is not None and record.decoder == self.setup.baseline
         return dataclasses.replace(
             record,
             recounted=recount(self.setup.tokenizer, record.text or "") if recounts else None,

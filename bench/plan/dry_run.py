@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from bench.machine.clock import Stopwatch
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
-from bench.plan.make import make_plan, parse_part, quality_batch_size, select_part
+from bench.plan.make import make_plan, quality_batch_size
 from bench.plan.numerics import computed_in
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
-from bench.records.plan import BASELINE, Plan, PlannedPrompt
+from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.text import counted, printable
@@ -85,7 +85,7 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]
     The basis is the baseline's speed on a few of the prompts. A batched answer of the quality pass
     is assumed to cost a quarter of a single answer.
     """
-    arm = setup.arms[BASELINE]
+    arm = setup.arm(setup.baseline)
     probes = timed[:: max(1, len(timed) // _NUM_PROBES)][:_NUM_PROBES]
     scheduler = Scheduler(arm.decoder, arm.models, setup.sampling)
     scheduler.run([probes[0].ids])  # the first call of a process is slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bench.errors import UsageError, as_error, room_for
@@ -14,7 +14,7 @@ from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
 from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, read_tasks, to_length
 from bench.progress import Progress
-from bench.records.plan import BASELINE, SECOND_BASELINE, Block, Plan, PlannedPrompt
+from bench.records.plan import BASELINE, SECOND, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import context_warnings, training_warnings
@@ -136,7 +136,7 @@ def order_blocks(
 
     Args:
         prompts: names of the timed prompts.
-        cells: the cells, without the baseline's second arm, which is added to every block.
+        cells: the cells, the baseline first, whose second arm is added to every block.
         repeats: blocks per prompt.
         batch_size: 1, or the size whose multiple of prompts, drawn at random, forms a block.
         seed: decides the order.
@@ -148,7 +148,7 @@ def order_blocks(
         mixed = shuffler.sample(list(prompts), len(prompts))
         size = _GROUPS_PER_BATCH * batch_size
         groups = [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
-    arms = [*cells, SECOND_BASELINE]
+    arms = [*cells, cells[0] + SECOND]
     blocks: list[Block] = []
     for repeat in range(repeats):
         if not (same_order and repeat):
@@ -157,35 +157,6 @@ def order_blocks(
             order = tuple(shuffler.sample(arms, len(arms)))
             blocks.append(Block(block=len(blocks), repeat=repeat, prompts=group, order=order))
     return tuple(blocks)
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
-    number, _, total = text.partition("/")
-    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
-        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
-    return int(number), int(total)
-
-
-def select_part(plan: Plan, text: str) -> Plan:
-    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
-
-    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
-    and prompts (`UsageError` if no block is left to time).
-    """
-    number, total = parse_part(text)
-    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
-    prompts = tuple(
-        each
-        if each.prompt in scored
-        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
-        for each in plan.prompts
-    )
-    blocks = plan.blocks[number - 1 :: total]
-    if not blocks:
-        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
-    parts = (f"{number}/{total}",)
-    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def batch_size(setup: Setup) -> int:
@@ -208,8 +179,8 @@ def quality_batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return the baseline's answers as histories of later turns, batched (None: it failed)."""
-    decoder = setup.arms[BASELINE].decoder
+    """Return ar's (or the baseline's) answers as histories of later turns (None: it failed)."""
+    decoder = setup.arms.get(BASELINE, setup.arm(setup.baseline)).decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
     with models.uncompiled():  # large batches would compile extra graphs

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError, as_error
+from bench.machine.env import ROOT
 from bench.plan.labels import Note, with_meaning, written
 from bench.plan.sources import embedded_adapters, embedded_draft, how_to_get, model_shelf
 from bench.plan.sources import named as named_model
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import BASELINE, SECOND
 from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
+from decoders.core.engine.models import other_kind
+from decoders.core.hf.masked import is_masked
 from decoders.core.types import DecoderSpec
 
 AUTO = "auto"
@@ -69,14 +72,17 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     adapters = embedded | config.adapters
     draft = config.draft or (shelf and embedded_draft(shelf))
     named = config.decoders is not None
-    cells: dict[str, Mapping[str, str]] = {
-        **(resolve_auto(config, note) or built_in_cells(config.model))
-    }
-    if SECOND_BASELINE in cells:
-        raise UsageError(f"{SECOND_BASELINE!r} is the baseline's second arm; choose another label")
+    masked = is_masked(str(ROOT / shelf / "target") if shelf else config.model)
+    usual = {"dllm": {}} if masked else built_in_cells(config.model)
+    cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or usual)}
+    if second := next((cell for cell in cells if cell.endswith(SECOND)), None):
+        raise UsageError(f"{second!r} is a baseline's second arm; choose another label")
+    baseline = config.baseline or (next(iter(cells)) if masked else BASELINE)
+    cells = cells if masked else {BASELINE: {}, **cells}
+    cells = {**({baseline: cells[baseline]} if baseline in cells else {}), **cells}
     all_values: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
-    for cell, options in {BASELINE: cells.pop(BASELINE, {}), **cells}.items():
+    for cell, options in cells.items():
         options = with_meaning(cell, options, note)
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
@@ -84,7 +90,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
                 f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
                 f"measure them under a label as well: {written(f'{cell}@LABEL', options)}"
             )
-        if lacks := _unmet_need(decoder, draft, adapters, config.law):
+        if lacks := _unmet_need(decoder, draft, adapters, config.law, masked):
             if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
@@ -99,11 +105,14 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
             line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in names}
-    rivals = [cell for cell in decoders if cell != BASELINE]
+    if baseline not in decoders:
+        raise UsageError(f"--baseline {baseline}: allowed are {', '.join(decoders)}")
+    rivals = [cell for cell in decoders if cell != baseline]
     primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):
         raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
-    config = config.with_values(draft=draft, decoders=all_values, adapters=used, primary=primary)
+    roles = {"baseline": baseline, "primary": primary, "draft": draft, "adapters": used}
+    config = config.with_values(decoders=all_values, **roles)
     return ResolvedRun(config=config, decoders=decoders)
 
 
@@ -140,11 +149,13 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
 
 
 def _unmet_need(
-    decoder: Decoder, draft: str | None, adapters: Mapping[str, str], law: str | None
+    decoder: Decoder, draft: str | None, adapters: Mapping[str, str], law: str | None, masked: bool
 ) -> str | None:
     if law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
         return "emits tokens that no call of ours verifies, so that no law of --law holds for them"
     for part in decoder.parts:
+        if kind := other_kind(part, masked):
+            return kind
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
         name = part.adapter_name

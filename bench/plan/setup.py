@@ -32,7 +32,7 @@ from bench.plan.select import ResolvedRun, all_options
 from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.records.environment import Environment
-from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
+from bench.records.plan import SECOND, Cell
 from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models
@@ -81,9 +81,14 @@ class Setup:
     compiled: tuple[tuple[str, int, float], ...] = ()
     past: Memories = field(default_factory=Memories)
 
+    @property
+    def baseline(self) -> str:
+        """The cell to which speed-ups refer."""
+        return next(iter(self.arms))
+
     def arm(self, cell: str) -> Arm:
         """Return the arm of a cell, for the baseline's second arm the baseline's."""
-        return self.arms[BASELINE if cell == SECOND_BASELINE else cell]
+        return self.arms[cell.removesuffix(SECOND)]
 
     def precision(self, cell: str) -> str:
         """Return a cell's precision: ``invariant``, or the dtype."""

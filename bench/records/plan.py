@@ -1,7 +1,8 @@
 """The plan of a run (``manifest.json``), and what became of it (``run.json``).
 
-A *cell* is a decoder with its options. The baseline has a second arm, ``ar@aa``, which runs the
-same decoder and shows the noise floor. A *block* is measured together: one prompt under one repeat,
+A *cell* is a decoder with its options. The baseline, to which speed-ups refer, is ``ar`` unless the
+run says otherwise. It has a second arm, e.g. ``ar@aa``, which runs the same decoder and shows the
+noise floor. A *block* is measured together: one prompt under one repeat,
 or at batch size B a fixed group of 4B prompts. Repeats run one after another. Blocks within a
 repeat, and cells within a block, are in seeded random order, so that drift affects all cells
 equally. The plan is written before the first measurement.
@@ -22,14 +23,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from bench.errors import InvalidRunError
+from bench.errors import InvalidRunError, UsageError
 from bench.records.files import SCHEMA, parse, read_json, write_json
 from bench.records.prompts import SkippedTurn
 from bench.settings.bounds import Gap, Moment, Num, Real, RecordSeed, Time
 
 MANIFEST = "manifest.json"
 BASELINE = "ar"
-SECOND_BASELINE = "ar@aa"
+"""The usual baseline, and in every run that has it the reference of tokens and likelihoods."""
+SECOND = "@aa"
+"""What a baseline's second arm adds to its name."""
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
 """Guarantees of a cell's answers, relative to the baseline's."""
 NOT_VERIFIED = "not verified"
@@ -41,6 +44,12 @@ VERIFIED, CLAIMED, REFUTED = "verified", "claimed", "wrong"
 _GUARANTEES = (SAME_TOKENS, SAME_DISTRIBUTION, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 STATUS = "run.json"
 COMPLETE = "complete"
+
+
+def baseline_arms(arms: Iterable[str]) -> tuple[str, str]:
+    """Return the arm among `arms` that has a second arm, by default ar, and its second arm."""
+    baseline = next((arm.removesuffix(SECOND) for arm in arms if arm.endswith(SECOND)), BASELINE)
+    return baseline, baseline + SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +152,11 @@ class Plan:
     whole: str | None = None
 
     @property
+    def baseline(self) -> str:
+        """The cell to which speed-ups refer."""
+        return baseline_arms(self.blocks[0].order if self.blocks else ())[0]
+
+    @property
     def digest(self) -> str:
         """Hash of the whole plan's prompts, cells and order: sixteen hexadecimal digits."""
         if self.whole is not None:
@@ -169,6 +183,35 @@ class Plan:
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
         """Return the prompts of the ``timing`` or ``quality`` pass."""
         return tuple(prompt for prompt in self.prompts if name in prompt.passes)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
+    return int(number), int(total)
+
+
+def select_part(plan: Plan, text: str) -> Plan:
+    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
+
+    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
+    and prompts (`UsageError` if no block is left to time).
+    """
+    number, total = parse_part(text)
+    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
+    prompts = tuple(
+        each
+        if each.prompt in scored
+        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
+        for each in plan.prompts
+    )
+    blocks = plan.blocks[number - 1 :: total]
+    if not blocks:
+        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
+    parts = (f"{number}/{total}",)
+    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def read_plan(run_dir: Path) -> Plan | None:

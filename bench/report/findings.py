@@ -182,12 +182,12 @@ class Findings:
     def sentences(self) -> list[str]:
         """One sentence per decoder other than the baseline."""
         rows = summary_rows(self.report_summary, ALL)
-        return [conclusion.sentence(row) for row in rows if row.decoder != BASELINE]
+        return [conclusion.sentence(row) for row in rows if row.decoder != row.over]
 
     @property
     def floor_sentence(self) -> str:
         """The A/A line under the main table."""
-        return main.floor_sentence(self.floor)
+        return main.floor_sentence(self.floor, self.run.plan.baseline)
 
     @property
     def resolution(self) -> str:
@@ -212,8 +212,8 @@ class Findings:
     def basis(self) -> str:
         """One line about the estimates of the main table and their sample."""
         return (
-            "speed-up: geometric mean of ar time / decoder time per token, paired, end to end, "
-            f"{LEVEL} t-interval; {main.bases(self.summary)}. {SESSIONS}"
+            f"speed-up: geometric mean of {self.run.plan.baseline} time / decoder time per token, "
+            f"paired, end to end, {LEVEL} t-interval; {main.bases(self.summary)}. {SESSIONS}"
         )
 
     @property
@@ -266,7 +266,8 @@ class Findings:
                 yield f"{counted(num, 'error')} of {cell}: {text}"
         dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
         for name, num in dropped[dropped > 0].items():
-            yield f"Left out: {counted(num, 'pair')} of {name} with ar; one of the answers failed."
+            pairs = f"{counted(num, 'pair')} of {name} with {run.plan.baseline}"
+            yield f"Left out: {pairs}; one of the answers failed."
         yield from speed.no_speedups(summary)
         yield from quality.shortfalls(summary)
         yield from quality.looping(summary)
@@ -325,6 +326,6 @@ def ordered_decoders(members: Sequence[RunNumbers]) -> list[str]:
     ranks: dict[str, int] = {}
     for member in members:
         for row in summary_rows(member.summary, ALL):
-            rank = -1 if row.decoder == BASELINE else guarantee_rank(row.guarantee)
+            rank = -1 if row.decoder == row.over else guarantee_rank(row.guarantee)
             ranks[row.decoder] = max(rank, ranks.get(row.decoder, rank))
     return sorted(ranks, key=ranks.__getitem__)

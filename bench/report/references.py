@@ -14,7 +14,6 @@ import pandas as pd
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
-from bench.records.plan import BASELINE
 from bench.records.run_folder import Run
 from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
 from bench.settings.protocol import departures, published
@@ -98,7 +97,7 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
             *map(TableCell, (UNKNOWN, UNKNOWN)),
         )
         for row in summary_rows(summary, ALL)
-        if row.decoder != BASELINE
+        if row.decoder != row.over
     ]
     published_rows = [
         tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))

@@ -60,6 +60,10 @@ class RunConfig(BaseModel):
         None, "Decoder that is not exploratory, or none. [default: the first]"
     )
     """Its speed-up over the baseline is not exploratory; ``none``: that of every cell is."""
+    baseline: bounds.Text | None = _compared(
+        None, "Cell that speed-ups refer to. [default: ar; without ar, the first]"
+    )
+    """Tokens and likelihoods are compared with ar's all the same."""
     model: bounds.Text = _compared(ZOO, "Folder, file.gguf, hub id or name.", "-m")
     draft: bounds.Text | None = _compared(None, "Draft model. [default: the zoo's, for the zoo]")
     adapters: dict[bounds.Text, bounds.Text] = _compared(

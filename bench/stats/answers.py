@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.records.plan import BASELINE, SECOND_BASELINE, Cell, Difference, RunStatus, with_checks
+from bench.records.plan import BASELINE, Cell, Difference, RunStatus, baseline_arms, with_checks
 from bench.records.record import SampleRecord
 from bench.records.samples import PhasedAnswer
 from bench.stats import counters
@@ -195,13 +195,14 @@ def carried(
 
 
 def baseline_answers(
-    records: Iterable[SampleRecord], *, by_repeat: bool
+    records: Sequence[SampleRecord], *, by_repeat: bool
 ) -> list[set[tuple[int, ...] | None]]:
     """Return the different timed answers of the baseline's two arms to each prompt (and repeat)."""
     answers: defaultdict[tuple[str, int], set[tuple[int, ...] | None]] = defaultdict(set)
+    arms = baseline_arms(record.decoder for record in records)
     for record in records:
         timed = record.kind == "timing" and record.error is None
-        if timed and record.decoder in (BASELINE, SECOND_BASELINE):
+        if timed and record.decoder in arms:
             answers[record.prompt, record.repeat if by_repeat else 0].add(record.tokens)
     return list(answers.values())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.records.plan import BASELINE
+from bench.records.plan import baseline_arms
 from bench.records.record import SampleRecord
 from bench.records.samples import PHASES, PhasedAnswer
 from bench.stats import counters, times
@@ -156,18 +156,19 @@ def decompositions(
 ) -> list[Decomposition]:
     """Decompose every decoder's speed-up, on unbatched prompts with later steps on both sides."""
     units = times.units_by_decoder(records)
+    baseline = baseline_arms(units)[0]
     alone = [a for a in answers if len(a.prompts) == 1 and a.later_steps]
-    reference = {a.prompts: a for a in alone if a.decoder == BASELINE}
+    reference = {a.prompts: a for a in alone if a.decoder == baseline}
     rows = []
     for decoder in decoders:
         repeats = [a for a in alone if a.decoder == decoder and a.prompts in reference]
         base = [reference[answer.prompts] for answer in repeats]
         unit_s = ratio(spent_s(base, *PHASES[1:]), sum(a.later_emitted for a in base))
-        if decoder == BASELINE or not unit_s:
+        if decoder == baseline or not unit_s:
             continue
         num_steps = sum(answer.later_steps for answer in repeats)
         step_s = num_steps * unit_s
-        sides = (_repeated(units[name], repeats) for name in (BASELINE, decoder))
+        sides = (_repeated(units[name], repeats) for name in (baseline, decoder))
         before, after = map(times.decode_time_per_token_s, sides)
         rows.append(
             Decomposition(

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND_BASELINE, Plan
+from bench.records.plan import Plan, baseline_arms
 from bench.records.record import SampleRecord
 from bench.stats import calibration, counters, times
 from bench.stats.intervals import Estimate, paired_speedup
@@ -42,7 +42,7 @@ FIRST, BETWEEN = "first token", "between chunks"
 def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     """Return all estimators of the noise floor, over all families."""
     units = times.units_by_decoder(records)
-    return speedups(units[BASELINE], units[SECOND_BASELINE])
+    return speedups(*(units[arm] for arm in baseline_arms(units)))
 
 
 def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Rivals:
@@ -111,13 +111,14 @@ def _cells(
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
     """Tabulate the times of decoder and baseline, one row per decoder and prompt (or group).
 
-    Times are medians over the repeats that both finished; ``ar@aa`` comes after the `decoders`.
+    Times are medians over the repeats that both finished; the baseline's second arm comes last.
     """
     units = times.units_by_decoder(records)
+    baseline, second = baseline_arms(units)
     rows: list[Mapping[str, object]] = []
-    for decoder in [name for name in decoders if name != BASELINE] + [SECOND_BASELINE]:
+    for decoder in [name for name in decoders if name != baseline] + [second]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
-        for other, unit in times.matched(units[BASELINE], units[decoder]):
+        for other, unit in times.matched(units[baseline], units[decoder]):
             if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
         rows += [_prompt_row(decoder, group) for group in pairs.values()]

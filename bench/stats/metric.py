@@ -35,7 +35,8 @@ class CellData:
         decoder: the cell, NAME or NAME@LABEL.
         family: a family of tasks, or `all`.
         records: its records; `baseline` has those of ar.
-        units: its timed units; `baseline_units` and `second_units` have those of ar's two arms.
+        units: its timed units; `baseline_units` and `second_units` have those of the arms of
+            `over`, the baseline.
         quality: its quality; `telling_quality` leaves out families that cannot show a loss.
         quality_tells: whether the family can show a loss; None if unknown.
         guarantee: what the run shows that it guarantees.
@@ -58,6 +59,7 @@ class CellData:
     cell: Cell | None = None
     prompts: Mapping[str, Prompt] = field(default_factory=dict)
     read_bytes: int | None = None
+    over: str = BASELINE
 
     @property
     def comparable_to_ar(self) -> bool:
@@ -73,7 +75,7 @@ class CellData:
         A loop that reports all its tokens at its end made further calls.
         """
         steps = list(counters.timed_steps(self.records))
-        if self.decoder == BASELINE or not steps:
+        if self.decoder == self.over or not steps:
             return None
         num = sum(max(len(s.emitted), sum(s.target_calls)) <= s.first + 1 for s in steps)
         if 2 * num > len(steps):
@@ -122,7 +124,7 @@ class CellData:
 
     def over_ar(self, pairs: Estimate) -> Estimate:
         """Return a speed-up, which is exactly 1 for the baseline, if it is the decoder's."""
-        if self.decoder != BASELINE:
+        if self.decoder != self.over:
             return _NO_ESTIMATE if self.no_speedup else pairs
         return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _NO_ESTIMATE
 
@@ -131,7 +133,7 @@ class CellData:
         """All estimators of the speed-up, each 1 for the baseline."""
         if self.no_speedup:
             return Speedups(geometric=_NO_ESTIMATE)
-        if self.decoder != BASELINE:
+        if self.decoder != self.over:
             return speedups(self.baseline_units, self.units)
         one = Estimate(value=1.0 if self.units else None)
         return Speedups(geometric=self.pairs, totals=one, specbench=one)

@@ -134,8 +134,8 @@ class SummaryRow(MetricRow):
         paper=Paper("Tok./s", "emitted tokens per second", ".0f"),
     )
     speedup: float | None = _estimator(
-        "geometric mean: exp(mean over prompts of log(AR's time per token / the decoder's)); the "
-        "headline",
+        "geometric mean: exp(mean over prompts of log(time per token of the baseline, usually AR / "
+        "of the decoder)); the headline",
         lambda data: data.over_ar(data.pairs),
         unit=FACTOR,
         better="more",
@@ -230,7 +230,7 @@ class SummaryRow(MetricRow):
     specbench_compat_low: float | None = end("specbench_compat", "low")
     specbench_compat_high: float | None = end("specbench_compat", "high")
     aa_speedup: float | None = _speedup(
-        "noise floor: speed-up of AR's second arm over its first, in the row's family",
+        "noise floor: speed-up of the baseline's second arm over its first, in the row's family",
         lambda data: paired_speedup(data.baseline_units, data.second_units),
         unit=FACTOR,
     )
@@ -409,6 +409,12 @@ class SummaryRow(MetricRow):
     )
     brier_low: float | None = end("brier", "low")
     brier_high: float | None = end("brier", "high")
+    baseline: str | None = _speedup("the cell to which speed-ups refer", lambda data: data.over)
+
+    @property
+    def over(self) -> str:
+        """Return the cell to which speed-ups refer."""
+        return self.baseline or "ar"
 
 
 METRICS: Mapping[str, Metric] = declared_metrics(SummaryRow)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.records.environment import GitState
-from bench.records.plan import SAME_TOKENS, SECOND_BASELINE, Cell, Difference
+from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
 from bench.records.prompts import kept_prompts
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import INVARIANT, as_text
@@ -33,7 +33,7 @@ class RunSnapshot(Run):
     @cached_property
     def planned(self) -> tuple[Cell, ...]:
         """The manifest's cells without the baseline's second arm."""
-        return tuple(cell for cell in self.plan.cells if cell.cell != SECOND_BASELINE)
+        return tuple(cell for cell in self.plan.cells if not cell.cell.endswith(SECOND))
 
     @cached_property
     def cells(self) -> Mapping[str, Mapping[str, str]]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND_BASELINE, Plan, guarantee_rank
+from bench.records.plan import BASELINE, SECOND, Plan, guarantee_rank
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats import counters, times
@@ -35,8 +35,8 @@ def decoder_order(
     claims = plan.guarantees(outcomes)
     measured = dict.fromkeys(record.decoder for record in records)
     names = dict.fromkeys([*claims, *measured])
-    cells = [name for name in names if name in measured and name != SECOND_BASELINE]
-    return sorted(cells, key=lambda name: (name != BASELINE, guarantee_rank(claims.get(name))))
+    cells = [name for name in names if name in measured and not name.endswith(SECOND)]
+    return sorted(cells, key=lambda name: (name != plan.baseline, guarantee_rank(claims.get(name))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:
@@ -92,10 +92,11 @@ def summarise(
         for family, quality in [*qualities[decoder].items(), (ALL, overall)]:
             base, arm, again = (
                 [unit for unit in units[cell] if family in (ALL, unit.family)]
-                for cell in (BASELINE, decoder, SECOND_BASELINE)
+                for cell in (plan.baseline, decoder, plan.baseline + SECOND)
             )
             data = CellData(
                 decoder=decoder,
+                over=plan.baseline,
                 family=family,
                 records=select_family(cells[decoder], family),
                 baseline=select_family(baseline, family),

@@ -30,16 +30,16 @@ from typing import Any
 from bench.errors import Exit
 from bench.records.invariants import broken_invariants
 from bench.records.plan import (
-    BASELINE,
     REFUTED,
     SAME_DISTRIBUTION,
-    SECOND_BASELINE,
+    SECOND,
     VERIFIED,
     WRONG,
     Cell,
     Difference,
     Floor,
     RunStatus,
+    baseline_arms,
 )
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
@@ -96,7 +96,7 @@ def judge(run: Run) -> RunStatus:
     }
     remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
-    broken = (*_broken(run), *_unanswered(run, [BASELINE]), *kept)
+    broken = (*_broken(run), *_unanswered(run, [run.plan.baseline]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
@@ -251,7 +251,7 @@ def _damage(run: Run) -> tuple[str, ...]:
 
 def _unfinished(run: Run) -> tuple[str, ...]:
     if run.status.complete:
-        return _unanswered(run, [c.cell for c in run.plan.cells if c.cell != BASELINE])
+        return _unanswered(run, [c.cell for c in run.plan.cells if c.cell != run.plan.baseline])
     missing = _missing(run)
     lacking = f"{missing} were not measured" if missing else "it was stopped after its last answer"
     how = run.status.status or UNKNOWN
@@ -278,7 +278,7 @@ def _missing(run: Run) -> str:
     """Name the planned measurements without records."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
-    cells = [planned for planned in run.plan.cells if planned.cell != SECOND_BASELINE]
+    cells = [planned for planned in run.plan.cells if not planned.cell.endswith(SECOND)]
     scored = sum(r.kind == "quality" for r in run.records)
     planned = len(run.plan.in_pass("quality")) * len(cells)
     parts = []
@@ -393,10 +393,11 @@ def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
     return warnings
 
 
-def _repeat_warnings(records: Iterable[SampleRecord]) -> list[str]:
+def _repeat_warnings(records: Sequence[SampleRecord]) -> list[str]:
     """Warn about a nondeterministic device: the baseline's two arms gave different tokens."""
     answers = baseline_answers(records, by_repeat=True)
     unequal = sum(len(each) > 1 for each in answers)
     if not unequal:
         return []
-    return [f"ar and ar@aa gave different tokens for {unequal} of {len(answers)} answers"]
+    arms = " and ".join(baseline_arms(r.decoder for r in records))
+    return [f"{arms} gave different tokens for {unequal} of {len(answers)} answers"]

@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 from scipy import stats
 
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import baseline_arms
 from bench.records.record import SampleRecord
 from bench.stats.counters import group_by
 from bench.stats.intervals import Estimate, paired_speedup
@@ -69,14 +69,15 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
     parts = []
     for name, group in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
         units = units_by_decoder(group)
-        ratios = {cell: paired_speedup(units[BASELINE], units[cell]) for cell in decoders}
+        baseline, second = baseline_arms(units)
+        ratios = {cell: paired_speedup(units[baseline], units[cell]) for cell in decoders}
         parts.append(
             Part(
                 name=name,
                 node=group[0].node,
                 num_blocks=len({record.block for record in group}),
-                floor=paired_speedup(units[BASELINE], units[SECOND_BASELINE]),
-                speedups={cell: each for cell, each in ratios.items() if cell != BASELINE},
+                floor=paired_speedup(units[baseline], units[second]),
+                speedups={cell: each for cell, each in ratios.items() if cell != baseline},
                 drift=drifting.get(name, trend(group)),
             )
         )
@@ -85,19 +86,22 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
 
 def noise_floor(records: Iterable[SampleRecord]) -> Estimate:
     """Estimate the A/A noise floor: the "speed-up" of the baseline's second arm over the first."""
-    units = units_by_decoder(r for r in records if r.decoder in (BASELINE, SECOND_BASELINE))
-    return paired_speedup(units[BASELINE], units[SECOND_BASELINE])
+    units = units_by_decoder(records)
+    first, second = baseline_arms(units)
+    return paired_speedup(units[first], units[second])
 
 
 def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int, int], Unit]]:
     """Yield the timed units of both baseline arms, each with its (attempt, block)."""
     groups: defaultdict[tuple[int, int, str], list[SampleRecord]] = defaultdict(list)
     for r in records:
-        if r.decoder in (BASELINE, SECOND_BASELINE) and r.kind == "timing":
+        if r.kind == "timing":
             groups[r.attempt, r.block, r.decoder].append(r)
-    for (attempt, block, _), group in groups.items():
-        for unit in timed_units(group):
-            yield (attempt, block), unit
+    arms = baseline_arms(decoder for *_, decoder in groups)
+    for (attempt, block, decoder), group in groups.items():
+        if decoder in arms:
+            for unit in timed_units(group):
+                yield (attempt, block), unit
 
 
 def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:

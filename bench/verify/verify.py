@@ -80,7 +80,13 @@ def verify(
     """
     check(num_draws, NumDraws, "--draws")
     brings = opener is not open_setup
+    config = config.with_values(baseline=None)
     run = check_first(config, progress.note, brings_models=brings)
+    if BASELINE not in run.decoders:
+        raise UsageError(
+            f"bench verify compares with ar, but {config.model} predicts masked tokens and has no "
+            "ar; docs/decoders/dllm.md says what is checked instead"
+        )
     setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
     progress.note(computed_in(config, setup.config))
     tasks = read_tasks(config)

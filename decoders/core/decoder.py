@@ -55,6 +55,7 @@ class Decoder:
         adapter_of: the model that the decoder's adapter is attached to.
         showcase: options by label; a run that names no decoders also runs NAME@LABEL.
         by_default: run this decoder if a run names no decoders.
+        target_kind: ``masked`` if the decoder fills in masks of a diffusion model.
         modes: decoders (each in its own file) that the option ``mode`` selects, by its value.
     """
 
@@ -62,6 +63,7 @@ class Decoder:
     adapter_of: ClassVar[Role] = "target"
     showcase: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     by_default: ClassVar[bool] = True
+    target_kind: ClassVar[Literal["causal", "masked"]] = "causal"
     modes: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -117,7 +119,7 @@ class Decoder:
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
         """Tell whether "identical to AR" is defined: if greedy, or if coupled."""
-        return sampling.greedy or self.coupled
+        return self.target_kind == "causal" and (sampling.greedy or self.coupled)
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
         """Raise `ValueError` about an option's value unless `holds`."""

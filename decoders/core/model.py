@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decoders.core.adapter_config import AdapterConfig
+    from decoders.core.masked import MaskedForm
     from decoders.core.sampling import Uniforms
 
 
 class Model(ABC):
-    """A causal language model with a KV cache that any number of sessions share.
+    """A language model with a KV cache that any number of sessions share.
 
     Open sessions use the first cache rows. An exit has its own cache with as many rows.
 
@@ -36,12 +37,14 @@ class Model(ABC):
         num_layers: number of decoder layers.
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
+        masked: the form of a model that predicts masked tokens (None: a causal one).
     """
 
     vocab_size: int
     num_layers: int
     max_length: int
     device: torch.device
+    masked: MaskedForm | None = None
 
     def __init__(self) -> None:
         """Begin without a cache row, which `reserve` allocates."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import BASELINE, SECOND
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
 from bench.report.figures.style import STYLE, WIDTH
@@ -65,7 +65,7 @@ def differences(path: str) -> None:
 
 def cells_of(run: Run) -> dict[str, list[SampleRecord]]:
     cells = group_by(timed(run.records), lambda r: r.decoder)
-    return {name: cells[name] for name in cells if name not in (BASELINE, SECOND_BASELINE)}
+    return {name: cells[name] for name in cells if name not in (BASELINE, BASELINE + SECOND)}
 
 
 def shown(estimate: Estimate) -> str:

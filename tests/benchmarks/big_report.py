@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import BASELINE, SECOND
 from bench.records.prompts import Prompt, ids_hash, write_prompts
 from bench.records.record import SampleRecord, StepColumns
 from decoders.core.types import Generation, StepEvent
@@ -117,7 +117,7 @@ def record(
 
 def records(prompts: Sequence[Prompt], rng: np.random.Generator) -> Iterator[SampleRecord]:
     """All timed answers, then the held-out ones."""
-    cells = [BASELINE, SECOND_BASELINE, *DECODERS]
+    cells = [BASELINE, BASELINE + SECOND, *DECODERS]
     said = [rng.choice(SPEAKING, int(rng.integers(40, 257))).tolist() for _ in prompts]
     for repeat in range(REPEATS):
         for number, prompt in enumerate(prompts):
@@ -127,7 +127,7 @@ def records(prompts: Sequence[Prompt], rng: np.random.Generator) -> Iterator[Sam
                 yield record(cell, prompt, said[number], rng, order=order, **where)
     for number, prompt in enumerate(prompts[: HELD_OUT * len(FAMILIES)]):
         for cell in cells:
-            if cell != SECOND_BASELINE:
+            if cell != BASELINE + SECOND:
                 where = {"kind": "quality", "repeat": 0, "seed": 0, "block": -1}
                 yield record(cell, prompt, said[number], rng, order=0, **where)
 
@@ -136,7 +136,7 @@ def write(folder: Path) -> Path:
     """The run folder, as a run leaves it before its report is written."""
     rng = np.random.default_rng(0)
     prompts = asked(rng)
-    order = [BASELINE, SECOND_BASELINE, *DECODERS]
+    order = [BASELINE, BASELINE + SECOND, *DECODERS]
     planned = [
         {
             "prompt": p.name, "conversation": p.conversation, "turn": p.turn, "family": p.family,

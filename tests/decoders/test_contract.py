@@ -294,7 +294,9 @@ BRANCHING = (
     "medusa",
     "suffix",
 )  # drafts are a tree: those that fell are no end of its rows
-VERIFYING = [spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "hf", *BRANCHING))]
+VERIFYING = [
+    spec for spec in SPECS if not spec.startswith(("ar", "nar", "idlm", "dllm", "hf", *BRANCHING))
+]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

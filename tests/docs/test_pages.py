@@ -97,6 +97,15 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
     assert (sum(step.accepted for step in answer.steps) > 0) == is_lossless
 
 
+def test_the_decoder_of_masks_meets_the_contract_on_masked_models(tmp_path: Path) -> None:
+    file = tmp_path / "masks.py"
+    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "TwoPasses" in s)
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:TwoPasses"))
+    assert tables(decoder).target.masked is not None
+    check_decoder(decoder)
+
+
 def test_the_quickstart_sets_up_as_the_readme_does() -> None:
     readme = places.text_of("README.md").split("<!-- main -->")[1].split("```")[1]
     assert blocks("docs/quickstart.md", "sh")[0] == readme.removeprefix("sh\n")

@@ -211,7 +211,7 @@ def train_zoo(
     return reached
 
 
-_EVAL_SEED = 4_711
+EVAL_SEED = 4_711
 
 
 @torch.no_grad()
@@ -259,7 +259,7 @@ def family_scores(
     model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int
 ) -> dict[str, float]:
     """Return scores on `num` held-out examples, with ``exact`` if the family has fixed answers."""
-    examples = list(itertools.islice(generate(family, "test", _EVAL_SEED), num))
+    examples = list(itertools.islice(generate(family, "test", EVAL_SEED), num))
     turns = [example.turns for example in examples]
     answers = chat_answers(model, encoder, turns, max_new_tokens)
     flat = [text for texts in answers for text in texts]

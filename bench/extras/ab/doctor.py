@@ -26,7 +26,7 @@ from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
 from bench.machine.openmp import spinning
 from bench.machine.usage import LoadWatch
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import baseline_arms
 from bench.records.record import SampleRecord
 from bench.stats import times
 from bench.stats.intervals import CONFIDENCE, Estimate, t_ppf
@@ -186,7 +186,7 @@ def baseline_noise(records: Sequence[SampleRecord]) -> Noise | None:
     """Return the noise of a run's two baseline arms, or None without two shared answers."""
     first, second = (
         times.timed_units([r for r in records if r.decoder == arm])
-        for arm in (BASELINE, SECOND_BASELINE)
+        for arm in baseline_arms(record.decoder for record in records)
     )
     pairs = [
         (one.time_per_token, other.time_per_token)

@@ -16,7 +16,7 @@ from rich.text import Text
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import relative_at
 from bench.extras.cost.texts import cost_name, limit_lines
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.quality import telling
 from bench.report.tables.speed import instrument_bias_note
@@ -62,7 +62,7 @@ class _Facts:
     @property
     def words(self) -> Mapping[str, str]:
         """Names of phases, with "predicting" for "verifying" in decoders that verify nothing."""
-        verified = self.row.decoder == BASELINE or self.row.acceptance_rate is not None
+        verified = self.row.decoder == self.row.over or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
     def share(self, *phases: str) -> float | None:
@@ -123,8 +123,10 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
     ]
     for facts in _facts(findings):
-        if facts.row.decoder == BASELINE:
-            text = f"{BASELINE}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
+        if facts.row.decoder == facts.row.over:
+            text = (
+                f"{facts.row.decoder}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
+            )
             if facts.split is not None:
                 calls = percent(facts.share("verify"))
                 rest = [
@@ -137,8 +139,8 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         else:
             lines += _decoder(findings, facts, cost)
     legend = (
-        "Step: tokens it emits, and its cost in tokens of ar. Help: upper bounds, the speed-up "
-        "if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
+        "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
+        "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
         "(with draft layers and heads that it runs itself)."
         if findings.splits
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
@@ -151,7 +153,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
 def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
     """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
     row = facts.row
-    text = row.no_speedup or f"not compared with {BASELINE}"
+    text = row.no_speedup or f"not compared with {row.over}"
     text = text if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
     helps = [

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from bench.errors import UsageError, did_you_mean
 from bench.extras.together.runs import NamedRun
-from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, WRONG
+from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
 from bench.stats.metric import Metric, Paper
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
@@ -157,7 +157,7 @@ def fill_grid(
 
 def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     text, ends = _value(row, column), UNKNOWN
-    if column in INTERVALS and (column not in SPEEDUPS or row.decoder != BASELINE):
+    if column in INTERVALS and (column not in SPEEDUPS or row.decoder != row.over):
         low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
         if low is not None and high is not None:
             ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
@@ -188,7 +188,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 def eligible(row: SummaryRow) -> bool:
     """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
-    return row.decoder == BASELINE or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
+    return row.decoder == row.over or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
 def decoder_name(row: SummaryRow, layout: PaperLayout) -> str:

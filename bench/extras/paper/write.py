@@ -18,7 +18,7 @@ from bench.extras.paper.table import COLUMNS, SPEEDUPS, VENUES, PaperLayout, Tab
 from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
 from bench.report.tables.conclusion import leaders
 from bench.report.tables.quality import telling
@@ -133,7 +133,7 @@ def _qualified(members: Sequence[NamedRun], layout: PaperLayout) -> str:
             layout.labels.get(row.decoder, row.decoder)
             for member in members
             for row in summary_rows(member.summary, ALL)
-            if row.guarantee == kind and row.decoder != BASELINE
+            if row.guarantee == kind and row.decoder != row.over
         )
         for kind in (NO_GUARANTEE, WRONG)
     )

@@ -22,7 +22,7 @@ from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import BASELINE, SECOND_BASELINE, STATUS, guarantee_rank
+from bench.records.plan import SECOND, STATUS, guarantee_rank
 from bench.records.run_folder import Run
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
@@ -113,8 +113,8 @@ class Pool:
     @cached_property
     def floor(self) -> Estimate:
         """The A/A floor over all sessions."""
-        there = self._everywhere(SECOND_BASELINE)
-        return self._pooled(SECOND_BASELINE).mean if there else Estimate()
+        second = self.sessions[0].side.plan.baseline + SECOND
+        return self._pooled(second).mean if self._everywhere(second) else Estimate()
 
     @cached_property
     def wrong(self) -> set[str]:
@@ -225,12 +225,13 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         line = f"pooling needs {MIN_SESSIONS} or more sessions that ended, and got {len(ended)}"
         raise UnavailableError("; ".join([line, *left_out]))
     pool = Pool([PooledRun(side) for side in ended])
-    if not set(pool.decoders) - {BASELINE}:
-        raise UnavailableError(f"no decoder except {BASELINE} is in all {len(ended)} sessions")
+    baseline = ended[0].plan.baseline
+    if not set(pool.decoders) - {baseline}:
+        raise UnavailableError(f"no decoder except {baseline} is in all {len(ended)} sessions")
     for cell in dict.fromkeys(cell for side in ended for cell in side.cells):
         if cell in pool.wrong:
             left_out.append(f"{cell} claims to be lossless and is not")
-        elif cell not in (BASELINE, *pool.decoders):
+        elif cell not in (baseline, *pool.decoders):
             left_out.append(f"{cell} is not in every session")
     return Pool(pool.sessions, tuple(f"Left out: {line}." for line in left_out))
 

@@ -20,7 +20,7 @@ from bench.errors import Exit, UsageError
 from bench.extras.together.runs import NamedRun, all_facts, differences, load_members, same_machine
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, STATUS, WRONG
+from bench.records.plan import MANIFEST, NO_GUARANTEE, STATUS, WRONG
 from bench.report.figures.style import WIDTH, interval_note
 from bench.report.findings import ordered_decoders
 from bench.report.page import render
@@ -82,8 +82,8 @@ def write_joint(members: Members, folder: Path) -> list[Path]:
         svg = files["figures/speedup.svg"].decode()
         within = interval_note(pd.concat([m.summary for m in members]), "speedup", " with ")
         lines = [
-            f"Speed-up over {BASELINE} of the same run, geometric mean over prompts"
-            f"{within and f'{within}s'}."
+            f"Speed-up over {tables.over(members[0].summary)} of the same run, geometric mean over "
+            f"prompts{within and f'{within}s'}."
         ]
         if any(member.floor.low is not None for member in members):
             lines.append("The grey bands are the runs' A/A noise floors.")
@@ -143,14 +143,14 @@ def matrices(members: Members) -> dict[str, Table]:
     bases = "; ".join(
         f"{member.label}: {'; '.join(dict.fromkeys(map(main.basis, rows)))}"
         for member in members
-        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != BASELINE]]
+        for rows in [[r for r in summary_rows(member.summary, ALL) if r.decoder != r.over]]
     )
     metrics = {
         "speedup": (
             f"Speed-up [{LEVEL}]",
-            f"Against {BASELINE} of the same run: geometric mean over prompts of paired, "
-            f"end-to-end time per token, {LEVEL} t-interval over conversations; bold where it "
-            f"excludes 1. {_machines(members)} {bases}.",
+            f"Against {tables.over(members[0].summary)} of the same run: geometric mean over "
+            f"prompts of paired, end-to-end time per token, {LEVEL} t-interval over conversations; "
+            f"bold where it excludes 1. {_machines(members)} {bases}.",
             tables.speed,
         ),
         "tokens_per_step": (

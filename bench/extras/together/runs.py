@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
-from bench.records.plan import BASELINE
 from bench.report.findings import RunNumbers
 from bench.report.tables.setting import describe_model, hardware
 from bench.stats.further_tables import Rivals, rivals
@@ -31,6 +30,7 @@ _SHARED = {
     "protocol": "they count tokens by different rules",
     "fixed_length": "their answers end by different rules",
     "reuse_prefix": "their later turns start with different caches",
+    "baseline": "their speed-ups refer to different decoders",
     "batch_size": "speed-ups are per answer at batch size 1, and per group above it",
 }
 """Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
@@ -85,8 +85,9 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
     members = name_runs(sides)
     for member in members:
         rows = summary_rows(member.summary, ALL)
-        if not any(row.decoder != BASELINE and row.speedup is not None for row in rows):
-            raise UnavailableError(f"{member.side.name} measured no speed-up over {BASELINE}")
+        if not any(row.decoder != row.over and row.speedup is not None for row in rows):
+            line = f"{member.side.name} measured no speed-up over {member.side.plan.baseline}"
+            raise UnavailableError(line)
     return members
 
 

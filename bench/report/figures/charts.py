@@ -30,6 +30,7 @@ from bench.report.figures.canvas import (
     whole,
 )
 from bench.report.figures.style import FAINT, GREY, INK, Look
+from bench.report.tables.table import over
 from bench.stats.calibration import NUM_BINS
 from bench.stats.decompose import Split
 from bench.stats.further_tables import BETWEEN, FIRST
@@ -157,7 +158,8 @@ def memory_figure(summary: pd.DataFrame) -> Plot | None:
     if data.empty:
         return None
     data["peak_memory_bytes"] = data["peak_memory_bytes"].astype("int64")
-    of_ar = data.loc[data["decoder"] == BASELINE, "peak_memory_bytes"]
+    base = over(summary)
+    of_ar = data.loc[data["decoder"] == base, "peak_memory_bytes"]
     data["over_ar"] = data["peak_memory_bytes"] / (of_ar.iloc[0] if len(of_ar) else np.nan)
     look, peak = Look.of(summary), int(data["peak_memory_bytes"].max())
     size, unit = next(((s, u) for s, u in _UNITS if peak >= s), _UNITS[-1])
@@ -165,7 +167,7 @@ def memory_figure(summary: pd.DataFrame) -> Plot | None:
     for y, row in enumerate(data.to_dict("records")):
         value, name = row["peak_memory_bytes"] / size, row["decoder"]
         axes.barh(y, value, height=0.68, **look.bar(name))
-        times = f"  ({factor(row['over_ar'])} ar)" if name != BASELINE and len(of_ar) else ""
+        times = f"  ({factor(row['over_ar'])} {base})" if name != base and len(of_ar) else ""
         annotate_point(axes, f"{_short(value)} {unit}{times}", (value, y), 4, 8.5)
     for value in of_ar:
         axes.axvline(value / size, color=INK, lw=0.7, alpha=0.5)

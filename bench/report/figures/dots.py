@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from bench.records.plan import BASELINE
 from bench.report.figures.canvas import (
     Plot,
     annotate_point,
@@ -27,7 +26,7 @@ from bench.report.figures.canvas import (
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.findings import RunNumbers, ordered_decoders
-from bench.report.tables.table import number, without_wrong
+from bench.report.tables.table import number, over, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor, percent
@@ -124,7 +123,9 @@ def dots_figure(
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
-    metric = SPEEDUP._replace(label="times as fast as ar, end to end (geometric mean of prompts)")
+    base = over(summary)
+    label = f"times as fast as {base}, end to end (geometric mean of prompts)"
+    metric = SPEEDUP._replace(label=label)
     run, palette = RunNumbers(summary=summary, floor=floor), Look.of(summary).palette
     plot = dots_figure([run], metric, WIDTH, size=9, palette=palette)
     if plot is None:
@@ -134,7 +135,7 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     axes.set_title("Speed-up by decoder")
     style: dict[str, Any] = {"fontsize": 8, "fontweight": "normal", "color": GREY}
     band = ", grey band: A/A noise floor" if floor.low is not None else ""
-    axes.set_title(f"line: {BASELINE}{band}", loc="right", **style)
+    axes.set_title(f"line: {base}{band}", loc="right", **style)
     data = data.merge(overall(summary, ["prompts"]), on="decoder")
     return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
 
@@ -148,12 +149,13 @@ def overview_figure(summary: pd.DataFrame) -> Plot | None:
     """
     columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
     data = overall(summary, ["guarantee", *columns])
-    rest = data[data["decoder"] != BASELINE]
+    base = over(summary)
+    rest = data[data["decoder"] != base]
     if rest["speedup"].isna().all():
         return None
     look = Look.of(summary)
     fastest = data.sort_values("speedup", ascending=False, kind="stable")
-    first = fastest["decoder"] == BASELINE
+    first = fastest["decoder"] == base
     data = _lossy_last(pd.concat([fastest[first], fastest[~first]]), look.marks)
     exact = rest.loc[~rest["decoder"].isin(look.marks), "identical_to_ar"].dropna()
     same = len(exact) > 0 and bool((exact == 1).all())
@@ -165,7 +167,7 @@ def overview_figure(summary: pd.DataFrame) -> Plot | None:
     height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
     figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
     for metric, axes in zip(metrics, grid, strict=True):
-        _draw_overview(axes, data, metric, look)
+        _draw_overview(axes, data, metric, look, base)
     name_rows(grid[0], list(data["decoder"]))
     return figure, data
 
@@ -184,11 +186,11 @@ def _draw_point(
     axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
 
 
-def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look) -> None:
+def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, base: str) -> None:
     reach = data[[name for name in metric.columns if name in data]]
     top = 1.0 if metric.share else max(1.0, float(reach.max().max()))
     axes.set_xlim(0, top * _WIDE)
-    for value in data.loc[data["decoder"] == BASELINE, metric.column].dropna():
+    for value in data.loc[data["decoder"] == base, metric.column].dropna():
         axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
     for y, row in enumerate(data.to_dict("records")):
         axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
@@ -219,7 +221,7 @@ def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     data = without_wrong(summary).reindex(columns=columns)
     data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
     if metric.neutral is not None:
-        data = data[data["decoder"] != BASELINE]
+        data = data[data["decoder"] != over(summary)]
     data = data.sort_values(metric.column, ascending=False, kind="stable")
     return _lossy_last(data, lossy(summary))
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
-from bench.records.plan import SECOND_BASELINE
+from bench.records.plan import SECOND
 from bench.records.prompts import PROMPTS, VOCABULARY, answered_ids, read_pieces, read_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
@@ -110,7 +110,7 @@ def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
     repeats: defaultdict[str, defaultdict[int, dict[str, SampleRecord]]]
     repeats = defaultdict(lambda: defaultdict(dict))
     for record in records:
-        if record.kind == "timing" and record.decoder != SECOND_BASELINE:
+        if record.kind == "timing" and not record.decoder.endswith(SECOND):
             repeats[record.prompt][record.repeat][record.decoder] = record
 
     def rank(repeat: tuple[int, _Decoders]) -> tuple[int, int]:

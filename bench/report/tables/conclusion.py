@@ -19,6 +19,7 @@ from bench.report.tables.table import (
     interval,
     is_number,
     number,
+    over,
     speed,
     without_wrong,
 )
@@ -38,7 +39,7 @@ _NO_CLAIM = {
 
 def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     """State the result over all families: first decoders with a guarantee, then lossy ones."""
-    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     failed = [row for row in rows if row.errors]
     timed = [row for row in rows if is_number(row.speedup) and row not in failed]
     ahead = leaders(summary, pairs)
@@ -50,8 +51,8 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
             if is_number(best.quality):
                 text += f" at quality {percent(best.quality, '')} %"
                 for row in summary_rows(summary, ALL):
-                    if row.decoder == BASELINE and is_number(row.quality):
-                        text += f" ({BASELINE}: {percent(row.quality, '')} %)"
+                    if row.decoder == row.over and is_number(row.quality):
+                        text += f" ({row.over}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
                 nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
                 text += f"; under the target, its tokens are {nats} than {BASELINE}'s"
@@ -59,7 +60,7 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     sentences += [
         f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
     ]
-    sentences = sentences or [f"Nothing was compared with {BASELINE}."]
+    sentences = sentences or [f"Nothing was compared with {over(summary)}."]
     sentences += [
         f"{row.decoder} failed on {counted(row.errors or 0, 'answer')} and is not ranked."
         for row in failed
@@ -88,7 +89,7 @@ def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     rows = [
         row
         for row in summary_rows(summary, ALL)
-        if row.decoder != BASELINE
+        if row.decoder != row.over
         and is_number(row.speedup)
         and not row.errors
         and row.guarantee not in (None, *_NO_CLAIM)
@@ -109,7 +110,7 @@ def _leaders_sentence(ahead: Leaders) -> str:
         text = f"{best.decoder} measures {_times(best)}"
         if num > 1:
             text = f"the highest of {num} estimates is {best.decoder}'s, {_times(best)}"
-        return f"No decoder with a guarantee is shown to be faster than {BASELINE}: {text}."
+        return f"No decoder with a guarantee is shown to be faster than {best.over}: {text}."
     same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
     only = best.guarantee != SAME_TOKENS and best.checked == CLAIMED
     claims = "claims" if only else "guarantees"
@@ -144,7 +145,7 @@ def _times(row: SummaryRow) -> str:
     aside = counted(row.pairs or 0, "prompt" if row.batch_size in (None, 1) else "group")
     if (ends := interval(row.speedup_low, row.speedup_high)) != UNKNOWN:
         aside = f"{LEVEL} interval {ends}, {aside}"
-    return f"{number(row.speedup)} times as fast as {BASELINE} ({aside})"
+    return f"{number(row.speedup)} times as fast as {row.over} ({aside})"
 
 
 def sentence(row: SummaryRow) -> str:
@@ -153,9 +154,9 @@ def sentence(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
         text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
     if row.speedup is None:
-        text += f": {row.no_speedup or f'not compared with {BASELINE}'}"
+        text += f": {row.no_speedup or f'not compared with {row.over}'}"
     else:
-        text += f": {speed(row).text} vs ar end to end"
+        text += f": {speed(row).text} vs {row.over} end to end"
     needs = f"needs {row.prompts_needed} more prompts for {WITHIN}" if row.prompts_needed else ""
     if aside := "; ".join(filter(None, (floor_note(row), needs))):
         text += f" ({aside})"
@@ -177,16 +178,14 @@ def sentence(row: SummaryRow) -> str:
 
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
-    rows = [
-        r for r in summary_rows(summary, None) if r.decoder != BASELINE and r.speedup is not None
-    ]
+    rows = [r for r in summary_rows(summary, None) if r.decoder != r.over and r.speedup is not None]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     num = len(rows) - there
     named = "No primary comparison was named"
     if there:
-        named = f"Primary comparison: {primary} over {BASELINE}, all families"
+        named = f"Primary comparison: {primary} over {over(summary)}, all families"
     elif primary not in (None, "none"):
-        named = f"The primary comparison, {primary} over {BASELINE}, could not be made"
+        named = f"The primary comparison, {primary} over {over(summary)}, could not be made"
     rest = f"{counted(num, 'comparison')} by decoder and family {'is' if num == 1 else 'are'}"
     return f"{named}; {rest} exploratory, not adjusted for their number."
 
@@ -211,13 +210,13 @@ def resolution(summary: pd.DataFrame) -> str:
         num = _range([row.quality_prompts for row in qualities])
         widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
         parts.append(f"in quality below {widths} cannot be detected with {num} held-out prompts")
-    return f"Resolution: differences from {BASELINE} {'; '.join(parts)}." if parts else ""
+    return f"Resolution: differences from {over(summary)} {'; '.join(parts)}." if parts else ""
 
 
 def speed_width(row: SummaryRow) -> float | None:
     """Return the half-width of a speed-up's interval, as a factor, or None without an interval."""
     low, high = row.speedup_low, row.speedup_high
-    if row.decoder == BASELINE or low is None or high is None or low <= 0:
+    if row.decoder == row.over or low is None or high is None or low <= 0:
         return None
     return math.sqrt(high / low)
 

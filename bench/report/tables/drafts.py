@@ -175,9 +175,7 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
     """Make the table of tokens per step by family, with what is known of ar's answers."""
     note = (
         f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
-        f"interval over conversations. {timed} First rows: mean entropy of ar's next token along "
-        "its answers, and the share of their tokens that are copied from the prompt (in runs of "
-        f"{COPIED_RUN} or more that occur there): low entropy and copies make drafting easy."
+        f"interval over conversations. {timed}"
     )
     table = by_family(summary, "Tokens per step by family", note, step_length)
     rows = {r.family: r for r in summary_rows(summary, None) if r.decoder == BASELINE}
@@ -190,4 +188,11 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
         for name, text in firsts.items()
     ]
     shown = [tuple(map(TableCell, row)) for row in above if {*row[1:]} != {UNKNOWN}]
-    return replace(table, rows=(*shown, *table.rows))
+    if not shown:
+        return table
+    firsts_note = (
+        "First rows: mean entropy of ar's next token along its answers, and the share of their "
+        f"tokens that are copied from the prompt (in runs of {COPIED_RUN} or more that occur "
+        "there): low entropy and copies make drafting easy."
+    )
+    return replace(table, note=f"{note} {firsts_note}", rows=(*shown, *table.rows))

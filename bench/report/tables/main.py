@@ -16,6 +16,7 @@ from bench.report.tables.table import (
     estimated,
     guarantee_label,
     is_number,
+    over,
     quality,
     speed,
     step_length,
@@ -87,7 +88,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     The baseline is first; the others are sorted by guarantee and speed.
     """
     note = (
-        "Speed-up: geometric mean over prompts of ar time / decoder time per emitted token, "
+        f"Speed-up: geometric mean over prompts of {over(summary)} time / decoder time per token, "
         "paired, from request start to last token (decode: from the first token on); median "
         f"over the repeats of a prompt; bold if the interval excludes 1 and the speed-up exceeds "
         "the A/A floor; 'Speed-up by estimator' has other estimators. Guarantee: what a decoder "
@@ -103,7 +104,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
     rows = sorted(
         summary_rows(summary, ALL),
-        key=lambda r: (r.decoder != BASELINE, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
+        key=lambda r: (r.decoder != r.over, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
     )
     table = Table.from_rows("All families", note, columns, rows)
     folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
@@ -125,7 +126,7 @@ def basis(row: SummaryRow) -> str:
     grouped = is_number(row.batch_size) and row.batch_size != 1
     noun, of = ("group", " of prompts") if grouped else ("prompt", "")
     if not row.pairs:
-        return f"n = 0: no {noun}{of} was timed with ar"
+        return f"n = 0: no {noun}{of} was timed with {row.over}"
     repeats, clusters = counted(row.repeats or 0, "repeat"), counted(row.clusters or 0, "cluster")
     text = f"n = {counted(row.pairs, noun)}{of} x {repeats} in {clusters}"
     if row.pairs_dropped:
@@ -140,19 +141,21 @@ def basis(row: SummaryRow) -> str:
 
 def entropy_sentence(summary: pd.DataFrame) -> str:
     """State the mean entropy of ar's next token, which tells how easy drafting is."""
-    rows = (row for row in summary_rows(summary, ALL) if row.decoder == BASELINE)
-    entropy = next((row.base_entropy for row in rows), None)
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder == BASELINE]
+    if not rows:
+        return ""
+    entropy = rows[0].base_entropy
     if entropy is None:
         return "The entropy of ar's next token was not measured (no quality pass)."
     ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""
     return f"The mean entropy of ar's next token along its answers is {entropy:.3g} nats{ease}."
 
 
-def floor_sentence(floor: Estimate) -> str:
-    """State the A/A noise floor."""
+def floor_sentence(floor: Estimate, name: str = BASELINE) -> str:
+    """State the A/A noise floor of the baseline `name`."""
     if floor.value is None:
-        return "A/A noise floor: unknown (the second arm of ar was not measured)."
+        return f"A/A noise floor: unknown (the second arm of {name} was not measured)."
     return (
-        f"A/A noise floor: ar against a second ar measures {estimated(floor)}, "
+        f"A/A noise floor: {name} against a second {name} measures {estimated(floor)}, "
         f"n = {floor.num}; a difference of this size is noise."
     )

@@ -20,6 +20,7 @@ from bench.report.tables.table import (
     interval,
     is_number,
     number,
+    over,
     with_interval,
 )
 from bench.stats.counters import group_by
@@ -215,6 +216,11 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
     return None if rest.empty else by_family(rest, title, note, lost)
 
 
+def _reference(summary: pd.DataFrame) -> str:
+    """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
+    return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
+
+
 def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return accuracy under parallelism by method and family, if a method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
@@ -223,15 +229,16 @@ def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     texts: dict[tuple[str, str], str] = {}
     if all(len(cells) == 1 for cells in methods.values()):
         return texts
+    base = _reference(summary)
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
         for method, cells in methods.items():
             points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
             texts[method, str(family)] = UNKNOWN
-            if BASELINE in accuracy:
+            if base in accuracy:
                 best = max(accuracy.values())
-                aup = accuracy_under_parallelism(points, best, accuracy[BASELINE])
+                aup = accuracy_under_parallelism(points, best, accuracy[base])
                 if aup is not None:
                     starred = "*" * bool(aup.num_dropped)
                     texts[method, str(family)] = f"{aup.value:.1f}{starred}"
@@ -244,8 +251,8 @@ def area(summary: pd.DataFrame) -> Table | None:
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        "number. Those that lose over 5 points of ar's quality are left out (*); d3LLM compares "
-        "with the slowest setting instead. '-': fewer than two settings are left."
+        f"number. Those that lose over 5 points of {_reference(summary)}'s quality are left out "
+        "(*); d3LLM compares with the slowest setting. '-': fewer than two settings are left."
     )
     cells = areas(summary)
     return from_cells(cells, "Accuracy under parallelism", note) if cells else None

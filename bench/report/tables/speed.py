@@ -13,7 +13,7 @@ from typing import Literal
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND_BASELINE
+from bench.records.plan import BASELINE, SECOND
 from bench.records.samples import PHASES
 from bench.report.tables.table import (
     EXPLORATORY,
@@ -25,6 +25,7 @@ from bench.report.tables.table import (
     by_family,
     estimated,
     number,
+    over,
     speed,
 )
 from bench.stats.decompose import MAX_RESIDUAL, Decomposition, Split
@@ -68,8 +69,8 @@ _ESTIMATORS: Columns = {
 _PARTS = {
     "worker": (
         "Each worker before pooling. Both sides of a ratio ran in the same worker, so its speed "
-        "cancels. A/A: ar's second arm against its first. Drift: how much longer a token "
-        "of ar took in the last third of a worker's blocks than in the first."
+        "cancels. A/A: the baseline's second arm against its first. Drift: how much longer a token "
+        "of the baseline took in the last third of a worker's blocks than in the first."
     ),
     "machine": (
         "Parts of this run were measured on different machines: counters are pooled; times and "
@@ -99,21 +100,21 @@ _DATASHEETS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
 
 
 def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
-    """Make the table of every estimator over all families, with ar's second arm as the last row."""
+    """Make the table of every estimator over all families, with the baseline's second arm last."""
     note = (
-        "End to end, over ar. Geometric mean (the headline) of paired per-prompt ratios, with a "
-        "t-interval of their logs, clustered by conversation; the other intervals are "
-        "bootstraps. Ratio of totals: ar's seconds per token over all answers / the decoder's. "
-        "specbench_compat: mean over questions of the decoder's tokens per second / mean of ar's, "
+        f"End to end, over {over(summary)}. Geometric mean (the headline) of paired per-prompt "
+        "ratios, with a t-interval of their logs, clustered by conversation; the other intervals "
+        "are bootstraps. Ratio of totals: its seconds per token over all answers / the decoder's. "
+        "specbench_compat: mean over questions of the decoder's tokens per second / mean of its, "
         "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
         f"interval to {WITHIN}. {SESSIONS}"
     )
-    rows = [row for row in summary_rows(summary, ALL) if row.decoder != BASELINE]
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
     if table is None:
         return None
     texts = (
-        f"{SECOND_BASELINE} (A/A)",
+        f"{over(summary)}{SECOND} (A/A)",
         estimated(second_arm.geometric),
         estimated(second_arm.totals),
         estimated(second_arm.specbench),
@@ -123,9 +124,9 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
 
 
 def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
-    """Make the table of speed-ups between all decoders, if there are two besides ar."""
+    """Make the table of speed-ups between all decoders, if there are three."""
     decoders = list(dict.fromkeys(name for pair in pairs for name in pair))
-    if sum(decoder != BASELINE for decoder in decoders) < 2:
+    if len(decoders) < 3:
         return None  # the main table already has all speed-ups
     note = (
         "Speed of the row's decoder / speed of the column's: geometric mean over prompts of "
@@ -155,7 +156,7 @@ def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
     floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
     cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
-    last = (TableCell(f"{SECOND_BASELINE} (A/A)"), *cells)
+    last = (TableCell(f"{over(summary)}{SECOND} (A/A)"), *cells)
     return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
 
 
@@ -276,10 +277,10 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
     """Make the table of speed-ups split into parts, if there was a second pass."""
     note = (
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "
-        "Costs are per step, in units of ar's seconds per token; overhead is sampling, scheduler "
-        f"and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the timed "
-        "pass's ratio of totals of the same answers. Residual: measured / predicted - 1; bold "
-        f"beyond {MAX_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
+        "Costs are per step, in units of the baseline's seconds per token; overhead is sampling, "
+        f"scheduler and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the "
+        "timed pass's ratio of totals of the same answers. Residual: measured / predicted - 1; "
+        f"bold beyond {MAX_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _SPEEDUP_PARTS, decomposed)
 

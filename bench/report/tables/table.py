@@ -267,6 +267,11 @@ def estimated(estimate: Estimate) -> str:
     return with_interval(factor(estimate.value), interval(estimate.low, estimate.high))
 
 
+def over(summary: pd.DataFrame) -> str:
+    """Return the cell to which a summary's speed-ups refer."""
+    return next((row.over for row in summary_rows(summary, None)), BASELINE)
+
+
 def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
     """Format a speed-up, bold if its interval excludes 1 and it exceeds the A/A floor."""
     return TableCell(estimated(estimate), bold=estimate.exceeds(floor))
@@ -275,7 +280,7 @@ def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
     """Format a row's speed-up with its interval, which the baseline's lacks."""
     estimate = row.estimate(column)
-    if row.decoder == BASELINE:
+    if row.decoder == row.over:
         return TableCell(factor(estimate.value))
     return against_floor(estimate, row.floor)
 

@@ -57,6 +57,8 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
+        if kind := other_kind(part, models.target.masked is not None):
+            raise ValueError(f"decoder {name!r} {kind}")
         if "draft" in part.needs:
             check_draft(name, models)
         if "network" in part.needs:  # test models have it attached
@@ -67,10 +69,21 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     return adapters
 
 
+def other_kind(decoder: Decoder, masked: bool) -> str | None:
+    """Say what is wrong if a target is not of the kind that a decoder decodes."""
+    if masked == (decoder.target_kind == "masked"):
+        return None
+    if masked:
+        return "needs a causal target, but the model predicts masked tokens; use the decoder dllm"
+    return "needs a target that predicts masked tokens, but the model is causal"
+
+
 def check_draft(name: str, models: Models) -> None:
     """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
     if models.draft is None:
         raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
+    if models.draft.masked is not None:
+        raise ValueError(f"decoder {name!r} needs a draft model that predicts no masked tokens")
     if models.draft.vocab_size != models.target.vocab_size:
         raise ValueError(
             f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "

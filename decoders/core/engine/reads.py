@@ -38,7 +38,8 @@ class Readout:
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
-    positions, shift = call.row_positions(), 1 - prompt_length
+    masked = call.session.model.masked
+    positions, shift = call.row_positions(), int(not masked or masked.shifted) - prompt_length
     uniforms = call.uniforms or uniforms
     outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, call.output, outputs)

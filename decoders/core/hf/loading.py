@@ -23,6 +23,7 @@ from decoders.core.hf.checkpoint import (
     refusing_panics,
     unavailable,
 )
+from decoders.core.hf.masked import base_config
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
@@ -49,6 +50,8 @@ def load_module(
     if device_map is not None:
         options["device_map"] = device_map
     try:
+        if (config := base_config(source)) is not None:
+            options["config"] = config
         with no_bars():  # the terminal belongs to the caller
             both: Any = AutoModelForCausalLM.from_pretrained(
                 source,
@@ -118,10 +121,10 @@ def max_context(path_or_id: str | Path) -> int | None:
     """
     source = find_checkpoint(path_or_id, "model", "config.json")
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+        config = base_config(source) or AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the library may raise anything on a damaged folder
         raise unavailable(path_or_id, "model", error) from error
-    return max_sequence_length(config)
+    return max_sequence_length(config.get_text_config())
 
 
 def placement(module: Any) -> str:

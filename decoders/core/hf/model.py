@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache
 
+from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
@@ -31,20 +32,23 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
+from decoders.core.hf.attention import MaskBuilder
 from decoders.core.hf.checkpoint import is_of_memory, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.copies import library_copy
 from decoders.core.hf.drafting import DraftRunner
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
-from decoders.core.hf.loading import DeviceMap, load_module, placement
+from decoders.core.hf.loading import DeviceMap, has_tokenizer, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
+from decoders.core.hf.masked import masked_form
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
 from decoders.core.hf.runner import ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
 from decoders.core.types import CallResult
+from decoders.core.upload import upload
 
 _PLACED = ("placed on several devices", "--device-map")
 
@@ -93,6 +97,7 @@ class HFModel(Model):
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
+        self.masked = masked_form(module.config.to_dict())
         self._library: Any = None
         weights = llama.join_weights(module) if in_place else None
         used = backend if compile else None
@@ -135,6 +140,9 @@ class HFModel(Model):
             quantized=quantized,
         )
         model.unread = unread
+        if model.masked is not None and model.masked.mask_id is None and has_tokenizer(path_or_id):
+            mask_id = load_tokenizer(path_or_id).mask_token_id
+            model.masked = dataclasses.replace(model.masked, mask_id=mask_id)
         if device_map is not None:
             model.cut = _PLACED
         return model
@@ -238,14 +246,24 @@ class HFModel(Model):
     ) -> Tensor:
         """Return float32 logits ``[num_rows, V]`` of the last rows from transformers' forward.
 
-        `beside` are texts of the same length that share the batch.
+        `beside` are texts of the same length that share the batch. The attention of a masked model
+        is causal, too, as in a call without a mask.
         """
         takes = inspect.signature(self.module.forward).parameters
-        kept = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
+        kept: dict[str, Any] = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
         ids = torch.tensor([list(tokens), *map(list, beside)], device=self.device)
+        if self.masked is not None:
+            mask = MaskBuilder({}, self.dtype, self.device, 0).additive(masks.causal(len(tokens)))
+            kept["attention_mask"] = mask.expand(len(ids), 1, -1, -1)
         out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)
-        return logits.float()
+        return self._without_mask(logits.float())
+
+    def _without_mask(self, logits: Tensor) -> Tensor:
+        """Set the mask token's logits to -inf: a masked model never predicts masks."""
+        if self.masked is None or self.masked.mask_id is None:
+            return logits
+        return logits.index_fill(-1, upload([self.masked.mask_id], logits.device), -torch.inf)
 
     def adapter_bytes(self, name: str) -> int:
         """Count `Model.adapter_bytes`, with caches of draft layers."""
@@ -363,6 +381,7 @@ class HFModel(Model):
         size = self.architecture.vocab_size
         fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
         logits, hidden = self._runner.run(layout, fed)
+        logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))

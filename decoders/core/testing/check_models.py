@@ -12,6 +12,8 @@ import torch
 
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
+from decoders.core.masked import MaskedForm
+from decoders.core.model import Model
 from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
@@ -28,7 +30,14 @@ def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) 
     """Return a table as target, and one that agrees with it in a share of its predictions."""
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
     draft = TableModel(VOCAB, seed=2, scale=1.5, agree_with=target, agreement=agreement)
+    _mask(decoder, target)
     return with_adapters(decoder, Models(target=target, draft=draft), error=1 - agreement)
+
+
+def _mask(decoder: Decoder, target: Model) -> None:
+    """Let a target be read as a masked model if the decoder needs one."""
+    if decoder.target_kind == "masked":
+        target.masked = MaskedForm(mask_id=EOS - 1, block=4)
 
 
 def _role(models: Models, part: Decoder) -> Any:
@@ -40,6 +49,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
     from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
 
     models = tiny_models(vocab_size, _LLAMA_LENGTH)
+    _mask(decoder, models.target)
     for part in decoder.parts:
         if part.adapter_name is not None and "adapter" in part.needs:
             attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])

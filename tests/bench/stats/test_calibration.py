@@ -21,8 +21,8 @@ from bench.report.write import table_files
 from bench.stats.calibration import BINS, NUM_BINS, calibrate, count_drafts
 from bench.stats.counters import Tally
 from bench.stats.further_tables import calibration_table
-from bench.stats.metric import CellData
-from bench.stats.metric import compute
+from bench.stats.metric import CellData, compute
+from bench.stats.metrics import METRICS
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -98,7 +98,7 @@ def test_conversations_are_the_units_of_an_interval(record: Make) -> None:
 
 
 def test_a_decoder_without_confidences_has_no_errors(record: Make) -> None:
-    row = compute(CellData(decoder="lookup", family="all", records=[record()]))
+    row = compute(CellData(decoder="lookup", family="all", records=[record()]), METRICS)
     assert (row["ece"], row["brier"], row["ece_low"]) == (None, None, None)
     assert calibration_table([record()], ["ar"]).empty
 
@@ -106,7 +106,7 @@ def test_a_decoder_without_confidences_has_no_errors(record: Make) -> None:
 def test_the_table_has_means_in_all_and_by_position(drafted: SampleRecord) -> None:
     table = calibration_table([drafted], ["ar"])
     assert table["drafts"].sum() == 8
-    row = compute(CellData(decoder="ar", family="all", records=[drafted]))
+    row = compute(CellData(decoder="ar", family="all", records=[drafted]), METRICS)
     summary = pd.DataFrame([row])
     printed = calibration(summary, table)
     assert printed is not None

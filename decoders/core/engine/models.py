@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
@@ -16,65 +17,81 @@ _SLACK_ROWS = MAX_DRAFTS + 8  # cache entries beyond prompt and budget, for reje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """The target and, if a decoder needs one, the draft model."""
+    """The target and, if decoders need them, the draft model and further models by name.
+
+    `tokenizer` is the target's, if it has one.
+    """
 
     target: Model
     draft: Model | None = None
+    named: Mapping[str, Model] = field(default_factory=dict)
+    tokenizer: Any = None
+
+    @property
+    def roles(self) -> dict[str, Model]:
+        """All models by role: ``target``, ``draft``, ``model:NAME``."""
+        named = {f"model:{name}": model for name, model in self.named.items()}
+        drafts = {} if self.draft is None else {"draft": self.draft}
+        return {"target": self.target, **drafts, **named}
+
+    def used_by(self, decoder: Decoder) -> Models:
+        """Return the target, and of the other models those that a decoder needs."""
+        needs = {need for part in decoder.parts for need in part.needs}
+        named = {name: each for name, each in self.named.items() if f"model:{name}" in needs}
+        return replace(self, draft=self.draft if "draft" in needs else None, named=named)
 
     def reserve(self, num_rows: int, num_tokens: int) -> None:
         """Allocate caches for exactly `num_rows` sequences of `num_tokens`."""
-        for model in self._loaded():
+        for model in self.roles.values():
             model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def ensure(self, num_rows: int, num_tokens: int) -> None:
         """Allocate caches for `num_rows` sequences of `num_tokens` if they are too small."""
-        for model in self._loaded():
+        for model in self.roles.values():
             if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
-
-    def drafting(self, decoder: Decoder) -> Model | None:
-        """Return the draft model if a decoder drafts with it."""
-        return self.draft if any("draft" in part.needs for part in decoder.parts) else None
 
     @property
     def num_graphs(self) -> int:
         """Number of graphs compiled from the models so far."""
-        return sum(getattr(model, "num_graphs", 0) for model in self._loaded())
+        return sum(getattr(model, "num_graphs", 0) for model in self.roles.values())
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
         """Run the plain modules of compiled models, compiling no graph."""
         with ExitStack() as stack:
-            for model in self._loaded():
+            for model in self.roles.values():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
             yield
-
-    def _loaded(self) -> tuple[Model, ...]:
-        return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
-        if "draft" in part.needs:
-            check_draft(name, models)
+        for need in part.needs:
+            if need != "adapter":
+                check_model(name, need, models)
         if part.adapter_name is not None:
             adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
         part.check_models(models.target, models.draft)
     return adapters
 
 
-def check_draft(name: str, models: Models) -> None:
-    """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
-    if models.draft is None:
-        raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
-    if models.draft.vocab_size != models.target.vocab_size:
+def check_model(name: str, role: str, models: Models) -> None:
+    """Raise `ValueError` unless a decoder's model is there, with the target's vocabulary."""
+    _, is_named, called = role.partition(":")
+    text = f"model named {called!r}" if is_named else "draft model"
+    model, size = models.roles.get(role), models.target.vocab_size
+    if model is None:
+        option = f"--models {called}=PATH" if is_named else "--draft"
+        raise ValueError(f"decoder {name!r} needs a {text}, but none was given; pass {option}")
+    if model.vocab_size != size:
+        what = f"model {called!r}" if is_named else "draft"
         raise ValueError(
-            f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
-            f"{models.target.vocab_size}, and the draft has no tokenizer that shows which of them "
-            f"are the same; decoder {name!r} needs a draft of the same vocabulary: add the "
-            "tokenizer to its folder"
+            f"the {what}'s vocabulary has {model.vocab_size} tokens, the target's {size}, and the "
+            f"{what} has no tokenizer that shows which of them are the same; decoder {name!r} "
+            f"needs a {what} of the same vocabulary: add the tokenizer to its folder"
         )
 
 

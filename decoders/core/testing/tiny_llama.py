@@ -8,6 +8,7 @@ enumerable. Adapters have random weights; the draft model is the target with dis
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ _NUM_SLOTS = 6
 _SPREAD, _DISTURBED = 0.3, 0.1
 
 
-def tiny_models(vocab_size: int, max_length: int) -> Models:
-    """Return a random Llama of two layers and a draft model that often agrees with it."""
+def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> Models:
+    """Return a random Llama of two layers, and a draft and named models that often agree."""
     sizes = {
         "hidden_size": _WIDTH,
         "intermediate_size": _WIDTH,
@@ -40,12 +41,16 @@ def tiny_models(vocab_size: int, max_length: int) -> Models:
     }
     config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
-    module = copy.deepcopy(target.library_module)
-    generator = torch.Generator().manual_seed(1)
+    draft, *named = (_disturbed(target, 1 + number) for number in range(1 + len(names)))
+    return Models(target=target, draft=draft, named=dict(zip(names, named, strict=True)))
+
+
+def _disturbed(target: HFModel, seed: int) -> HFModel:
+    module, generator = copy.deepcopy(target.library_module), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
-    return Models(target=target, draft=HFModel(module))
+    return HFModel(module)
 
 
 def attach_random(model: HFModel, name: str, variant: Variant) -> None:

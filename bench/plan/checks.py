@@ -19,7 +19,7 @@ from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
 from bench.plan.numerics import check_devices, check_tiles, open_device, uses_tiles, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
-from bench.plan.sources import check_adapters, locate, model_shelf
+from bench.plan.sources import check_adapters, locate, model_shelf, shelf_role
 from bench.plan.template import chat_template, today
 from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks
 from bench.records.prompts import SkippedTurn
@@ -96,15 +96,11 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     GGUF files that are not converted yet are left out. A draft model that no decoder uses is
     refused, unless it is the target's embedded one.
     """
-    config = run.config
-    drafts = any("draft" in decoder.needs for decoder in run.decoders.values())
-    if config.draft not in (None, model_shelf(config.model)) and not drafts:
+    config, sources = run.config, run.models
+    if config.draft not in (None, model_shelf(config.model)) and "draft" not in sources:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
-    places = {"target": locate(config.model, "target")}
-    if drafts:
-        assert config.draft is not None
-        places["draft"] = locate(config.draft, "draft")
+    places = {role: locate(source, shelf_role(role)) for role, source in sources.items()}
     check_adapters(config.adapters, run.decoders.values())
     return {role: place for role, place in places.items() if place is not None}
 
@@ -166,7 +162,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
-        UsageError: the draft model has another tokenizer than the target.
+        UsageError: another model has another tokenizer than the target.
     """
     infos = {}
     with as_error(UnavailableError):
@@ -174,13 +170,19 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
             expected = role == "target" or has_tokenizer(source)
             tokenizer = load_tokenizer(source) if expected else None
             infos[role] = ModelInfo(tokenizer=tokenizer, context=max_context(source))
-    target, draft = infos.get("target"), infos.get("draft")
-    if target is not None and draft is not None and target.tokenizer and draft.tokenizer:
-        difference = first_difference(target.tokenizer, draft.tokenizer)
+    target = infos.get("target")
+    for role, info in infos.items():
+        if role == "target" or target is None or not (target.tokenizer and info.tokenizer):
+            continue
+        difference = first_difference(target.tokenizer, info.tokenizer)
         if difference is not None:
+            named = role.removeprefix("model:")
+            model, option = f"model {named!r}", f"--models {named}=PATH"
+            if role == "draft":
+                model, option = "draft model", "--draft"
             raise UsageError(
-                f"the draft model has another tokenizer than the target: {difference}; give a "
-                "--draft that was trained with the target's tokenizer"
+                f"the {model} has another tokenizer than the target: {difference}; give a "
+                f"{option} that was trained with the target's tokenizer"
             )
     return infos
 

@@ -130,6 +130,11 @@ def locate(source: str, role: str = "target") -> str | None:
     return place if Path(place).is_dir() else _on_hub(place, "give the folder of a local copy")
 
 
+def shelf_role(role: str) -> str:
+    """Return the folder of a shelf that has the model of a role; a named model is a target."""
+    return role if role == "draft" else "target"
+
+
 def is_shelf(source: str) -> bool:
     """Return whether a source is the `model_shelf` of a model."""
     prefix, _, model = source.partition("/")

@@ -27,6 +27,13 @@ class Models:
     named: Mapping[str, Model] = field(default_factory=dict)
     tokenizer: Any = None
 
+    @classmethod
+    def of(cls, roles: Mapping[str, Model], tokenizer: Any = None) -> Models:
+        """Make the models of `roles`."""
+        named = {role[6:]: model for role, model in roles.items() if role.startswith("model:")}
+        how: Any = {"draft": roles.get("draft"), "named": named, "tokenizer": tokenizer}
+        return cls(target=roles["target"], **how)
+
     @property
     def roles(self) -> dict[str, Model]:
         """All models by role: ``target``, ``draft``, ``model:NAME``."""

@@ -19,7 +19,7 @@ from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
 from bench.plan.numerics import check_devices, check_tiles, open_device, uses_tiles, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
-from bench.plan.sources import check_adapters, locate, model_shelf, shelf_role
+from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
 from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks
 from bench.records.prompts import SkippedTurn
@@ -100,7 +100,7 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     if config.draft not in (None, model_shelf(config.model)) and "draft" not in sources:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
-    places = {role: locate(source, shelf_role(role)) for role, source in sources.items()}
+    places = {role: locate(source, role) for role, source in sources.items()}
     check_adapters(config.adapters, run.decoders.values())
     return {role: place for role, place in places.items() if place is not None}
 
@@ -174,10 +174,9 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
     for role, info in infos.items():
         if role == "target" or target is None or not (target.tokenizer and info.tokenizer):
             continue
-        difference = first_difference(target.tokenizer, info.tokenizer)
-        if difference is not None:
-            named = role.removeprefix("model:")
-            model, option = f"model {named!r}", f"--models {named}=PATH"
+        if difference := first_difference(target.tokenizer, info.tokenizer):
+            name = role.removeprefix("model:")
+            model, option = f"model {name!r}", f"--models {name}=PATH"
             if role == "draft":
                 model, option = "draft model", "--draft"
             raise UsageError(

@@ -165,7 +165,7 @@ def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
             f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast"
         )
-    return Models.of(tiled, models.tokenizer), tile
+    return Models.of(tiled), tile
 
 
 def holds(model: HFModel) -> bool:

@@ -29,7 +29,7 @@ from bench.plan.numerics import (
 )
 from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
-from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter, shelf_role
+from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE, SECOND_BASELINE, Cell
@@ -141,7 +141,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     check_options(run)
     tiled = uses_tiles(run)
     device = open_device(config.device)
-    sources = {role: checkpoint(each, shelf_role(role)) for role, each in run.models.items()}
+    sources = {role: checkpoint(each, role) for role, each in run.models.items()}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
     readings = read_models(sources)
@@ -159,7 +159,7 @@ def open_setup(run: ResolvedRun) -> Setup:
             for role, source in sources.items()
             if role != "target"
         }
-    models, tile = {"fast": Models.of({"target": target, **further}, tokenizer)}, None
+    models, tile = {"fast": Models.of({"target": target, **further})}, None
     if tiled:
         models["invariant"], tile = in_tiles(models["fast"], config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
@@ -293,7 +293,9 @@ def assemble(
         law=law,
     )
     check_options(run)
-    by_numerics = {"fast": models, "invariant": invariant or models}
+    models = replace(models, tokenizer=tokenizer)
+    invariant = models if invariant is None else replace(invariant, tokenizer=tokenizer)
+    by_numerics = {"fast": models, "invariant": invariant}
     return Setup(
         config=config,
         arms={cell: _arm(run, cell, by_numerics, sampling) for cell in run.decoders},

@@ -104,6 +104,7 @@ def locate(source: str, role: str = "target") -> str | None:
             the hub nor a copy of the hub's model.
     """
     if is_shelf(source):
+        role = role if role == "draft" else "target"
         folder = ROOT / source / role
         if not folder.is_dir():
             line = f"the embedded {role} is missing ({source}/{role}); train it with"
@@ -128,11 +129,6 @@ def locate(source: str, role: str = "target") -> str | None:
     with as_error(UnavailableError):
         place = find_checkpoint(source, "model", "config.json")
     return place if Path(place).is_dir() else _on_hub(place, "give the folder of a local copy")
-
-
-def shelf_role(role: str) -> str:
-    """Return the folder of a shelf that has the model of a role; a named model is a target."""
-    return role if role == "draft" else "target"
 
 
 def is_shelf(source: str) -> bool:

@@ -250,7 +250,7 @@ class Session:
         return twin
 
     def close(self) -> None:
-        """Free the cache row; the calls of a fork count for the session that began the answer."""
+        """Free the cache row; add the calls of a fork to the session that began the answer."""
         self.model.close(self)
         if (root := self.root) is not self:
             root.forks.remove(self)

@@ -1,13 +1,14 @@
-"""What a decoder does wrong: refusals of what it started, yielded or emitted, and their place."""
+"""Mistakes of decoders: refusals of coroutines, calls and emitted tokens, and their place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import GeneratorType, TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from decoders.core.decoder import Request, Steps
+from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import StepEvent
 
 
@@ -38,8 +39,35 @@ def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size
                 raise ValueError(no_id("rejected", token, vocab_size))
 
 
-def check_together(calls: Sequence[Any]) -> None:
-    """Raise `ValueError` unless calls of one answer can run as one pass."""
+def check_calls(
+    calls: Sequence[Any], roots: Mapping[str, Session], prompt: Sequence[int], vocab_size: int
+) -> None:
+    """Refuse calls that are not of an answer's sessions, or cannot run as one pass.
+
+    Args:
+        calls: what a decoder yielded.
+        roots: the sessions that began the answer, by role.
+        prompt: ids that are not the decoder's fault.
+        vocab_size: number of ids.
+
+    Raises:
+        TypeError: something is no call.
+        ValueError: a call is of another session or of a closed one, feeds what is no id, or cannot
+            run together with the others.
+    """
+    for call in calls:
+        if not isinstance(call, Call | DraftCall):
+            raise TypeError(f"decoder yielded {call!r:.60}; yield a Call or an Emit")
+        if not any(call.session.root is root for root in roots.values()):
+            raise ValueError("decoder yielded a call of a session other than its own")
+        if call.session.row < 0:
+            raise ValueError("decoder yielded a call of a session that it closed")
+        fed = (*call.tokens, *(call.drafts if isinstance(call, Call) else ()))
+        if fed and not ({*map(type, fed)} == {int} and 0 <= min(fed) <= max(fed) < vocab_size):
+            for token in fed:
+                fits = isinstance(token, SupportsIndex) and 0 <= token < vocab_size
+                if not fits and token not in prompt:
+                    raise ValueError(no_id("fed", token, vocab_size))
     kinds = {
         (type(call), id(call.session.model), getattr(call, "name", ""), getattr(call, "shape", ()))
         for call in calls

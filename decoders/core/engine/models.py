@@ -28,11 +28,10 @@ class Models:
     tokenizer: Any = None
 
     @classmethod
-    def of(cls, roles: Mapping[str, Model], tokenizer: Any = None) -> Models:
+    def of(cls, roles: Mapping[str, Model]) -> Models:
         """Make the models of `roles`."""
         named = {role[6:]: model for role, model in roles.items() if role.startswith("model:")}
-        how: Any = {"draft": roles.get("draft"), "named": named, "tokenizer": tokenizer}
-        return cls(target=roles["target"], **how)
+        return cls(target=roles["target"], draft=roles.get("draft"), named=named)
 
     @property
     def roles(self) -> dict[str, Model]:
@@ -88,17 +87,17 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
 def check_model(name: str, role: str, models: Models) -> None:
     """Raise `ValueError` unless a decoder's model is there, with the target's vocabulary."""
     _, is_named, called = role.partition(":")
-    text = f"model named {called!r}" if is_named else "draft model"
-    model, size = models.roles.get(role), models.target.vocab_size
-    if model is None:
-        option = f"--models {called}=PATH" if is_named else "--draft"
+    if (model := models.roles.get(role)) is None:
+        text, option = "draft model", "--draft"
+        if is_named:
+            text, option = f"model named {called!r}", f"--models {called}=PATH"
         raise ValueError(f"decoder {name!r} needs a {text}, but none was given; pass {option}")
-    if model.vocab_size != size:
-        what = f"model {called!r}" if is_named else "draft"
+    if model.vocab_size != (size := models.target.vocab_size):
+        noun = f"model {called!r}" if is_named else "draft"
         raise ValueError(
-            f"the {what}'s vocabulary has {model.vocab_size} tokens, the target's {size}, and the "
-            f"{what} has no tokenizer that shows which of them are the same; decoder {name!r} "
-            f"needs a {what} of the same vocabulary: add the tokenizer to its folder"
+            f"the {noun}'s vocabulary has {model.vocab_size} tokens, the target's {size}, and the "
+            f"{noun} has no tokenizer that shows which of them are the same; decoder {name!r} "
+            f"needs a {noun} of the same vocabulary: add the tokenizer to its folder"
         )
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
-from decoders.core.engine.faults import as_exception
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
@@ -174,7 +173,7 @@ class Scheduler:
                     deadline.guard(job, job.advance, None)
             if self._answer is not None and active:
                 for group in [active] if self._batches else [[job] for job in active]:
-                    _answer_group(self._answer, group, deadline)
+                    deadline.answer(self._answer, group)
             elif deadline.due:
                 deadline.fail_overdue(active)
             runnable = [job for job in active if job.pending]
@@ -298,30 +297,3 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
         dataclasses.replace(part, hidden=call.session.hidden) if call.hidden else part
         for call, part in zip(calls, parts, strict=True)
     ]
-
-
-def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadline) -> None:
-    """Give every sequence of a group its outcome within the first one's time limit."""
-    first = group[0]
-    deadline.guard(first, _answer_all, read, group)
-    for job in group:
-        if job.outcome is None:  # the group is out of time
-            assert isinstance(first.outcome, TimeoutError)
-            job.fail(first.outcome)
-
-
-def _answer_all(read: _Read, group: Sequence[RunningSequence]) -> None:
-    """Answer all at once, or if that fails the unanswered sequences one by one."""
-    try:
-        read(group)
-    except (Exception, SystemExit) as error:
-        if len(group) == 1:
-            group[0].fail(as_exception(error))
-            return
-        for job in [job for job in group if job.outcome is None]:
-            job.restart()
-            _answer_all(read, [job])
-        return
-    for job in group:
-        if job.outcome is None:
-            job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

@@ -7,15 +7,14 @@ raises can end only its own answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine.faults import (
     as_exception,
+    check_calls,
     check_emitted,
-    check_together,
-    no_id,
     standing,
     started,
 )
@@ -66,7 +65,7 @@ class RunningSequence:
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
         self._sessions, self._target = sessions, sessions["target"]
-        self._helpers = [each for each in sessions.values() if each is not self._target]
+        self._helpers = [sessions[role] for role in sessions if role != "target"]
         self._vocab_size = self._target.model.vocab_size
         self._begin = steps
         self.request = Request(
@@ -126,7 +125,10 @@ class RunningSequence:
                 item = next(self._steps)
             self._together = isinstance(item, list | tuple)
             calls = tuple(item) if isinstance(item, list | tuple) else (item,)
-            self._check_calls(calls)
+            self.idle_calls += 1
+            if self.idle_calls > _MAX_IDLE_CALLS:
+                raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
+            check_calls(calls, self._sessions, self.request.prompt_ids, self._vocab_size)
             self.pending = calls
         except StopIteration:
             self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
@@ -169,30 +171,6 @@ class RunningSequence:
             for session in (*root.forks, root):
                 if session.row >= 0:
                     session.close()
-
-    def _check_calls(self, items: Sequence[object]) -> None:
-        for item in items:
-            self._check_call(item)
-        check_together(items)
-        self.idle_calls += 1
-        if self.idle_calls > _MAX_IDLE_CALLS:
-            raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
-
-    def _check_call(self, item: object) -> None:
-        if not isinstance(item, Call | DraftCall):
-            raise TypeError(f"decoder yielded {item!r:.60}; yield a Call or an Emit")
-        if item.session.root is not self._target and item.session.root not in self._helpers:
-            raise ValueError("decoder yielded a call of a session other than its own")
-        if item.session.row < 0:
-            raise ValueError("decoder yielded a call of a session that it closed")
-        fed = (*item.tokens, *(item.drafts if isinstance(item, Call) else ()))
-        if fed and not (
-            {*map(type, fed)} == {int} and 0 <= min(fed) <= max(fed) < self._vocab_size
-        ):
-            for token in fed:  # the prompt's ids are not the decoder's fault
-                fits = isinstance(token, SupportsIndex) and 0 <= token < self._vocab_size
-                if not fits and token not in self.request.prompt_ids:
-                    raise ValueError(no_id("fed", token, self._vocab_size))
 
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)

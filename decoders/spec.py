@@ -39,7 +39,6 @@ class Speculative(DraftAndVerify):
     k: int = 4
     stop: float = 0.0
     verify: ExactChain = "rejection"
-
     cascade: str = ""
     cascade_k: int = 2
     cost: float = 0.0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +41,9 @@ class PeakMemory:
     """Measures one timed region: create the object right before it, and read it right after."""
 
     def __init__(
-        self, loaded: Models, used: Models, decoder: Decoder, decoders: Iterable[Decoder] = ()
+        self, loaded: Models, used: Models, decoder: Decoder, decoders: Sequence[Decoder] = ()
     ) -> None:
         """Take all models in memory, the used ones, their decoder, and the run's `decoders`."""
-        decoders = [*decoders]
         self._idle = [each for each in decoders if each is not decoder]
         self._loaded = list(loaded.roles.values())
         # the cache is reserved for the decoder that opens most sequences

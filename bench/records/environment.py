@@ -105,10 +105,7 @@ class AdapterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Facts of the models (architecture, sizes, hash of the weights), and of adapters by name.
-
-    `models` are those of ``--models`` by name.
-    """
+    """Facts of models (architecture, sizes, weights' hash); further ones and adapters by name."""
 
     target: Facts | None = None
     draft: Facts | None = None

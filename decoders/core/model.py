@@ -239,14 +239,12 @@ class Session:
         if self.row < 0 or len(root.forks) + (root.row >= 0) >= root.max_sequences:
             raise ValueError(
                 f"fork() of a closed session, or beyond the {root.max_sequences} sequences of an "
-                "answer that the decoder declares; close() one first, or declare more "
-                "(Decoder.sequences)"
+                "answer that Decoder.sequences declares; close() one first, or declare more"
             )
-        twin = self.model.open()
+        root.forks.append(twin := self.model.open())  # at once, so that it is closed in any case
         self.model.copy_row(self.row, twin.row, self.length)
         twin.text, twin.length, twin.base = self.text[: self.length], self.length, self.base
         twin.root, twin.hidden, twin.fed = root, self.hidden, {**self.fed}
-        root.forks.append(twin)
         return twin
 
     def close(self) -> None:

@@ -52,8 +52,7 @@ def check_calls(
 
     Raises:
         TypeError: something is no call.
-        ValueError: a call is of another session or of a closed one, feeds what is no id, or cannot
-            run together with the others.
+        ValueError: a call is of another or a closed session, or feeds what is no id.
     """
     for call in calls:
         if not isinstance(call, Call | DraftCall):

@@ -11,13 +11,7 @@ from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
-from decoders.core.engine.faults import (
-    as_exception,
-    check_calls,
-    check_emitted,
-    standing,
-    started,
-)
+from decoders.core.engine import faults
 from decoders.core.engine.readout import not_a_number
 from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
@@ -116,7 +110,7 @@ class RunningSequence:
         self.pending = ()
         try:
             if self._steps is None:
-                self._steps = started(self._begin, self.request)
+                self._steps = faults.started(self._begin, self.request)
             item = next(self._steps) if result is None else self._steps.send(result)
             while isinstance(item, Emit):
                 self._record(item)
@@ -128,12 +122,12 @@ class RunningSequence:
             self.idle_calls += 1
             if self.idle_calls > _MAX_IDLE_CALLS:
                 raise RuntimeError(f"decoder emitted no token in {_MAX_IDLE_CALLS} calls in a row")
-            check_calls(calls, self._sessions, self.request.prompt_ids, self._vocab_size)
+            faults.check_calls(calls, self._sessions, self.request.prompt_ids, self._vocab_size)
             self.pending = calls
         except StopIteration:
             self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
         except (Exception, SystemExit) as error:
-            self.fail(as_exception(error))
+            self.fail(faults.as_exception(error))
 
     def take(self, results: Sequence[CallResult]) -> None:
         """Continue with the pending calls' results, or fail if logits were NaN or infinite."""
@@ -152,7 +146,7 @@ class RunningSequence:
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error, whose traceback starts at the decoder's current line."""
-        self.pending, self.outcome = (), standing(self._steps, error)
+        self.pending, self.outcome = (), faults.standing(self._steps, error)
 
     def end(self) -> None:
         """Close the coroutine and remember the answer, which fails if either raises an error."""
@@ -163,7 +157,7 @@ class RunningSequence:
                 self.request.memory.add(self.request.prompt_ids, self.outcome.tokens)
         except (Exception, SystemExit) as error:
             if self.outcome is None or isinstance(self.outcome, Generation):
-                self.fail(as_exception(error))
+                self.fail(faults.as_exception(error))
 
     def release(self) -> None:
         """Release the cache rows, of forks too."""
@@ -210,7 +204,7 @@ class RunningSequence:
         if self._empty_emits > _MAX_EMPTY_EMITS + self._sampling.max_new_tokens:
             raise RuntimeError(f"decoder emitted nothing for {self._empty_emits} steps in a row")
         if stop is not None:
-            check_emitted(self._tokens, self._events, self._vocab_size)
+            faults.check_emitted(self._tokens, self._events, self._vocab_size)
             self.outcome = Generation(
                 tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
             )

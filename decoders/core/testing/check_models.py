@@ -33,20 +33,16 @@ def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) 
 
 def _beside(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
     """Add a draft model and the decoder's named models, which agree with a target in a share."""
-    like: Any = {"scale": scale, "agree_with": target, "agreement": agreement}
-    draft, *rest = (
-        TableModel(target.vocab_size, seed=seed, **like)
-        for seed, _ in enumerate(_names(decoder), 2)
-    )
-    return Models(
-        target=target, draft=draft, named=dict(zip(_names(decoder)[1:], rest, strict=True))
-    )
+    options: Any = {"scale": scale, "agree_with": target, "agreement": agreement}
+    names = _names(decoder)
+    draft, *rest = (TableModel(target.vocab_size, 2 + i, **options) for i in range(1 + len(names)))
+    return Models(target=target, draft=draft, named=dict(zip(names, rest, strict=True)))
 
 
 def _names(decoder: Decoder) -> list[str]:
-    """Return ``draft`` and the names of the named models that a decoder needs."""
-    needs = [need for part in decoder.parts for need in part.needs if need.startswith("model:")]
-    return ["draft", *(need.removeprefix("model:") for need in dict.fromkeys(needs))]
+    """Return the names of the named models that a decoder needs."""
+    needs = dict.fromkeys(need for part in decoder.parts for need in part.needs)
+    return [need.removeprefix("model:") for need in needs if need.startswith("model:")]
 
 
 def _role(models: Models, part: Decoder) -> Any:
@@ -57,7 +53,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
     """Return a tiny random Llama as target, and a disturbed copy as draft model."""
     from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
 
-    models = tiny_models(vocab_size, _LLAMA_LENGTH, _names(decoder)[1:])
+    models = tiny_models(vocab_size, _LLAMA_LENGTH, _names(decoder))
     for part in decoder.parts:
         if part.adapter_name is not None:
             attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])
@@ -68,7 +64,7 @@ def halves(decoder: Decoder) -> Models:
     """Return two tables that never pick the same word, the target with an adapter that errs."""
     # the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
-    named = {name: _Half(low=False) for name in _names(decoder)[1:]}
+    named = {name: _Half(low=False) for name in _names(decoder)}
     models = Models(target=_Half(low=True), draft=_Half(low=False), named=named)
     return with_adapters(decoder, models, error)
 

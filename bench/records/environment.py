@@ -105,7 +105,7 @@ class AdapterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Facts of models (architecture, sizes, weights' hash); further ones and adapters by name."""
+    """Facts of models (architecture, sizes, hash of weights), and of adapters by name."""
 
     target: Facts | None = None
     draft: Facts | None = None

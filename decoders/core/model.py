@@ -248,7 +248,7 @@ class Session:
         return twin
 
     def close(self) -> None:
-        """Free the cache row; add the calls of a fork to the session that began the answer."""
+        """Free the cache row, and add a fork's calls to those of its answer's first session."""
         self.model.close(self)
         if (root := self.root) is not self:
             root.forks.remove(self)

@@ -2,10 +2,9 @@
 
     bench run --decoders lookup,examples/beam.py:Beam:width=4
 
-A step reads the logits after every unfinished hypothesis and keeps the `width` likeliest texts,
-finished ones included. Tokens that all share are final. Probabilities only fall, so the answer
-ends when the likeliest text is finished. The score is the sum of log-probabilities (beam search as
-in Graves 2012, arXiv 1211.3711, section 2.5), without a penalty for length.
+A step keeps the `width` likeliest texts, finished ones included; tokens that all share are final.
+Probabilities only fall, so a finished text that is the likeliest ends the answer. A text's score is
+its log-probability, without a penalty for length (Graves 2012, arXiv 1211.3711, section 2.5).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_a_cascade_runs_on_three_checkpoints(folders: dict[str, Path], tmp_path:
     calls = {r.decoder: sum(r.steps.draft_calls) for r in records if r.steps is not None}
     assert calls["ar"] == 0 < calls["spec"]
     assert calls["spec@c"] > 0
-    memory = {r.decoder: r.peak_memory_bytes for r in records}
+    memory = {r.decoder: r.peak_memory_bytes or 0 for r in records}
     assert memory["spec@c"] > memory["spec"] > memory["ar"]
     facts = json.loads((folder / "env.json").read_text())["models"]["models"]
     assert list(facts) == ["small"]
@@ -124,7 +124,7 @@ def test_a_named_model_has_the_targets_tokenizer(folders: dict[str, Path], tmp_p
 
 def test_a_run_goes_on_with_the_same_weights_only(folders: dict[str, Path], tmp_path: Path) -> None:
     def identity(small: Path) -> str | None:
-        values = {"model": str(folders["target"]), "draft": str(folders["draft"])}
+        values: dict[str, Any] = {"model": str(folders["target"]), "draft": str(folders["draft"])}
         values |= {"decoders": "spec:cascade=small", "tasks": "qa", "limit": 1, "compile": False}
         config = load_config(None, {**values, "models": {"small": str(small)}})
         return setup_identity(open_setup(check_first(config, print)))["models"]

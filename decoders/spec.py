@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoders.core.decoder import Request
+from decoders.core.decoder import Need, Request
 from decoders.core.drafting.chain import ModelDrafter
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.length import AUTO, Length, NumDrafts
@@ -34,6 +34,8 @@ class Speculative(DraftAndVerify):
             k tokens. That draft is verified like the others: dropping a draft because of its
             value would change the distribution of answers.
         verify: acceptance rule above temperature 0 (greedy: all accept the target's argmax).
+        cascade: name of a model (--models) that drafts for the draft model; empty: none.
+        cascade_k: most tokens that this model drafts for a call of the draft model.
     """
 
     k: NumDrafts = 4
@@ -41,8 +43,13 @@ class Speculative(DraftAndVerify):
     draft_cost: float = 0.2
     stop: float = 0.0
     verify: ExactChain = "rejection"
+    cascade: str = ""
+    cascade_k: int = 2
 
-    needs = ("draft",)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A draft model, and the model of a cascade."""
+        return ("draft", f"model:{self.cascade}") if self.cascade else ("draft",)
 
     def __post_init__(self) -> None:
         self.demand(self.k == AUTO or self.k >= 1, "k", "1 or above, or auto")
@@ -50,8 +57,16 @@ class Speculative(DraftAndVerify):
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand(self.draft_cost >= 0, "draft_cost", "0 or above")
         self.demand(0 <= self.stop < 1, "stop", "0 (off) or above, and below 1")
+        self.demand(not (self.cascade and self.stop), "stop", "0 (off) with a cascade")
+        self.demand(not (self.cascade and self.k == AUTO), "k", "a number with a cascade")
+        self.demand(self.cascade_k >= 1, "cascade_k", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Draft with the draft model."""
+        """Draft with the draft model, or with a cascade."""
+        if self.cascade:
+            from decoders.core.drafting.cascade import CascadeDrafter
+
+            smaller = request.models[self.cascade]
+            return CascadeDrafter(request, self.verification, self.k, smaller, self.cascade_k)
         length = Length(self.k, self.row_cost, self.draft_cost)
         return ModelDrafter(request, self.verification, length, self.stop)

@@ -120,7 +120,9 @@ def needs(cls: type[Decoder]) -> list[str]:
     """Return what a decoder needs besides the target, an adapter with its default name."""
     requirements: object = cls.needs
     if isinstance(requirements, property):
-        return [] if requirements is vars(Decoder)["needs"] else ["by options"]
+        if requirements is vars(Decoder)["needs"]:
+            return []
+        return [need for need in cls().needs if need == "draft"] or ["by options"]
     assert isinstance(requirements, tuple)
     names: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
     variants: object = cls.variants

@@ -40,7 +40,7 @@ Allowing = Annotated[
     list[str] | None,
     typer.Option("--allow", help="Code that the folder names and that may run. Repeatable."),
 ]
-MODELS = ("decoders", "model", "draft", "adapters", "tasks", "split", "limit")
+MODELS = ("decoders", "model", "draft", "adapters", "models", "tasks", "split", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed", "law")
 MACHINE = ("dtype", "device", "threads", "attention", "quantize")
 NUMERICS = ("numerics", "tile")

@@ -59,7 +59,7 @@ def capture(
 ) -> Environment:
     """Return the content of env.json without peak memory, which `peak_rss_bytes` gives at the end.
 
-    `models` holds facts of ``target`` and ``draft``, and of their ``adapters`` by name.
+    `models` holds facts of ``target`` and ``draft``, and by name of ``models`` and ``adapters``.
     """
     import torch
 
@@ -95,6 +95,7 @@ def model_facts(facts: Mapping[str, Mapping[str, Any] | None]) -> ModelFacts:
     return ModelFacts(
         target=facts.get("target"),
         draft=facts.get("draft"),
+        models=facts.get("models"),
         adapters=adapters and {name: AdapterFacts(**each) for name, each in adapters.items()},
     )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +41,13 @@ class PeakMemory:
     """Measures one timed region: create the object right before it, and read it right after."""
 
     def __init__(
-        self, loaded: Models, used: Models, decoder: Decoder, decoders: Iterable[Decoder] = ()
+        self, loaded: Models, used: Models, decoder: Decoder, decoders: Sequence[Decoder] = ()
     ) -> None:
         """Take all models in memory, the used ones, their decoder, and the run's `decoders`."""
         self._idle = [each for each in decoders if each is not decoder]
-        self._loaded = [each for each in (loaded.target, loaded.draft) if each is not None]
+        self._loaded = list(loaded.roles.values())
+        # the cache is reserved for the decoder that opens most sequences
+        self._share = decoder.sequences, max(each.sequences for each in (decoder, *decoders))
         self._used, self._decoder, self._device = used, decoder, loaded.target.device
         self._self_driven = isinstance(decoder, SelfDriven)
         self._on_gpu = self._device.type == "cuda"
@@ -57,22 +59,20 @@ class PeakMemory:
     def peak_bytes(self) -> int | None:
         """Return the peak in bytes, as defined at the top of this file, or None if unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
-        models = {"target": self._used.target, "draft": self._used.draft}
         used = sum(
             _bytes(
                 model,
                 [name for name, of in adapters.items() if name is not None and role == of],
-                cache=not self._self_driven,
+                (0, 1) if self._self_driven else self._share,
             )
-            for role, model in models.items()
-            if model is not None
+            for role, model in self._used.roles.items()
         )
         weights = self._weights(self._decoder)
         if not self._on_gpu:
             return None if self._self_driven else used + _size(weights)
         import torch
 
-        everything = sum(_bytes(each, each.adapters, cache=True) for each in self._loaded)
+        everything = sum(_bytes(each, each.adapters) for each in self._loaded)
         idle: dict[int, Tensor] = {}
         for each in self._idle:
             idle |= self._weights(each)
@@ -106,8 +106,9 @@ def available_bytes(device: str) -> int:
     return free if limit is None else min(free, limit)
 
 
-def _bytes(model: Model, adapters: Iterable[str], *, cache: bool) -> int:
-    num_bytes = model.cache_bytes() if cache else 0
+def _bytes(model: Model, adapters: Iterable[str], share: tuple[int, int] = (1, 1)) -> int:
+    """Count a model with adapters, and a share (a numerator and a denominator) of its cache."""
+    num_bytes = model.cache_bytes() * share[0] // share[1]
     return model.weight_bytes + num_bytes + sum(map(model.adapter_bytes, adapters))
 
 

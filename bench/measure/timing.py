@@ -152,7 +152,8 @@ class Runner:
         """Reserve caches for the longest prompt and answer, so that no timed region allocates."""
         models, budget = self.setup.models, self.setup.sampling.max_new_tokens
         num_prompt_tokens = max(len(prompt.ids) for prompt in prompts)
-        num_rows = self.setup.config.batch_size
+        sequences = max(arm.decoder.sequences for arm in self.setup.arms.values())
+        num_rows = self.setup.config.batch_size * sequences
         num_tokens = min(num_prompt_tokens + budget, models.target.max_length)
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)

@@ -97,15 +97,11 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     GGUF files that are not converted yet are left out. A draft model that no decoder uses is
     refused, unless it is the target's embedded one.
     """
-    config = run.config
-    drafts = any("draft" in decoder.needs for decoder in run.decoders.values())
-    if config.draft not in (None, model_shelf(config.model)) and not drafts:
+    config, sources = run.config, run.models
+    if config.draft not in (None, model_shelf(config.model)) and "draft" not in sources:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
-    places = {"target": locate(config.model, "target")}
-    if drafts:
-        assert config.draft is not None
-        places["draft"] = locate(config.draft, "draft")
+    places = {role: locate(source, role) for role, source in sources.items()}
     check_adapters(config.adapters, run.decoders.values())
     for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
         with as_error(UsageError):
@@ -171,7 +167,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
-        UsageError: the draft model has another tokenizer than the target.
+        UsageError: another model has another tokenizer than the target.
     """
     infos = {}
     with as_error(UnavailableError):
@@ -179,13 +175,18 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
             expected = role == "target" or has_tokenizer(source)
             tokenizer = load_tokenizer(source) if expected else None
             infos[role] = ModelInfo(tokenizer=tokenizer, context=max_context(source))
-    target, draft = infos.get("target"), infos.get("draft")
-    if target is not None and draft is not None and target.tokenizer and draft.tokenizer:
-        difference = first_difference(target.tokenizer, draft.tokenizer)
-        if difference is not None:
+    target = infos.get("target")
+    for role, info in infos.items():
+        if role == "target" or target is None or not (target.tokenizer and info.tokenizer):
+            continue
+        if difference := first_difference(target.tokenizer, info.tokenizer):
+            name = role.removeprefix("model:")
+            model, option = f"model {name!r}", f"--models {name}=PATH"
+            if role == "draft":
+                model, option = "draft model", "--draft"
             raise UsageError(
-                f"the draft model has another tokenizer than the target: {difference}; give a "
-                "--draft that was trained with the target's tokenizer"
+                f"the {model} has another tokenizer than the target: {difference}; give a "
+                f"{option} that was trained with the target's tokenizer"
             )
     return infos
 

@@ -108,8 +108,8 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
             seconds[cell] += watch.total_s * num_children[cell] / num
             answer(cell)
         progress.step(f"{cell}: {counted(graphs[cell], 'graph')}")
-    for role in ("target", "draft") if setup.config.self_check else ():
-        if isinstance(model := getattr(setup.models, role), HFModel):
+    for role, model in setup.models.roles.items() if setup.config.self_check else ():
+        if isinstance(model, HFModel):
             try:
                 check_graphs(model, _batch_sizes(setup))
             except ValueError as error:

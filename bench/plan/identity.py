@@ -33,7 +33,7 @@ _MEASURING = (
 
 
 def setup_identity(setup: Setup) -> dict[str, str | None]:
-    """Return the hashes of ``code``, ``target``, ``draft`` and ``adapter``."""
+    """Return the hashes of ``code``, ``target``, ``draft``, ``models`` and ``adapter``."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     brought |= set() if setup.config.law is None else {Path(law_file(setup.config.law))}
@@ -41,6 +41,7 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
         "code": source_hash([*files, *sorted(brought - set(files))]),
         "target": _facts_hash(setup.facts.get("target")),
         "draft": _facts_hash(setup.facts.get("draft")),
+        "models": _facts_hash(setup.facts.get("models")),
         "adapter": _facts_hash(setup.facts.get("adapters")),
     }
 

@@ -12,7 +12,7 @@ import json
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -151,22 +151,21 @@ def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
         )
 
 
-def in_tiles(target: HFModel, draft: HFModel | None, tile: int | None) -> tuple[Models, int]:
+def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:
     """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
+    roles: dict[str, Any] = {**models.roles}
     with as_error(UnavailableError):
         if tile is None:
-            seconds = {tile: _seconds(target.in_tiles(tile)) for tile in TILES}
+            seconds = {tile: _seconds(roles["target"].in_tiles(tile)) for tile in TILES}
             tile = min(TILES, key=lambda tile: seconds[tile])
-        models = [None if model is None else model.in_tiles(tile) for model in (target, draft)]
-        failed = next((model for model in models if model is not None and not holds(model)), None)
+        tiled = {role: model.in_tiles(tile) for role, model in roles.items()}
+        failed = next((model for model in tiled.values() if not holds(model)), None)
     if failed is not None:
         raise UnavailableError(
             f"rows of {type(failed.module).__name__} in {failed.facts['dtype']} are not computed "
             f"identically in tiles of {tile} rows here; try another --tile, or --numerics fast"
         )
-    whole = models[0]
-    assert whole is not None
-    return Models(target=whole, draft=models[1]), tile
+    return Models.of(tiled), tile
 
 
 def holds(model: HFModel) -> bool:

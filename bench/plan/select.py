@@ -49,6 +49,14 @@ class ResolvedRun:
         """Return the numerics of a cell: the cell's own, or the run's."""
         return self.options(cell).get("numerics") or self.config.numerics or FAST
 
+    @property
+    def models(self) -> dict[str, str]:
+        """Sources of the models that the decoders need, by role (`Models.roles`)."""
+        drafts = any("draft" in decoder.needs for decoder in self.decoders.values())
+        draft = {"draft": self.config.draft} if drafts and self.config.draft is not None else {}
+        named = {f"model:{name}": source for name, source in self.config.models.items()}
+        return {"target": self.config.model, **draft, **named}
+
     def with_values(self, **values: object) -> ResolvedRun:
         """Return the same decoders under a configuration with some values replaced."""
         return dataclasses.replace(self, config=self.config.with_values(**values))
@@ -62,9 +70,9 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     the stored configuration says what ran.
 
     Raises:
-        UsageError: an unknown decoder, option or label, an unmet need of a named decoder, a given
-            adapter that no decoder uses, a primary decoder that is not in the run, or ``auto``
-            without a cost folder that has the number.
+        UsageError: an unknown decoder, option or label, an unmet need of a named decoder, an
+            adapter or model that no decoder uses, a primary decoder that is not in the run, or
+            ``auto`` without a cost folder that has the number.
         InvalidRunError: the cost folder is damaged.
     """
     shelf = model_shelf(config.model)
@@ -90,7 +98,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
                 f"the baseline {cell!r} takes no options, as all speed-ups refer to it; "
                 f"measure them under a label as well: {written(f'{cell}@LABEL', options)}"
             )
-        if lacks := _unmet_need(decoder, draft, adapters, config.law, masked):
+        if lacks := _unmet_need(decoder, draft, adapters, config, masked):
             if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
             note(f"{cell} is skipped: it {lacks}")
@@ -104,6 +112,10 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         if name not in names:
             line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
+    needs = {need for decoder in decoders.values() for need in decoder.needs}
+    if unused := next((name for name in config.models if f"model:{name}" not in needs), None):
+        line = f"none of {', '.join(decoders)} needs a model named {unused!r}"
+        raise UsageError(f"--models {unused}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in names}
     if baseline not in decoders:
         raise UsageError(f"--baseline {baseline}: allowed are {', '.join(decoders)}")
@@ -149,15 +161,22 @@ def build_decoder(cell: str, options: Mapping[str, str]) -> Decoder:
 
 
 def _unmet_need(
-    decoder: Decoder, draft: str | None, adapters: Mapping[str, str], law: str | None, masked: bool
+    decoder: Decoder,
+    draft: str | None,
+    adapters: Mapping[str, str],
+    config: RunConfig,
+    masked: bool,
 ) -> str | None:
-    if law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
+    if config.law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
         return "emits tokens that no call of ours verifies, so that no law of --law holds for them"
     for part in decoder.parts:
         if kind := other_kind(part, masked):
             return kind
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
+        called = (need.removeprefix("model:") for need in part.needs if need.startswith("model:"))
+        if missing := next((each for each in called if each not in config.models), None):
+            return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:
             return f"needs an adapter named {name!r}; {how_to_get(name, part)}"

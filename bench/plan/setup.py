@@ -63,8 +63,8 @@ class Setup:
     """Everything open during a run.
 
     `arms` maps cells to arms, the baseline first. `facts` describes the models (``target``,
-    ``draft``) and, by name, their ``adapters``, including hashes of the weights. `stop_ids` end an
-    answer, though a run of a fixed length goes on.
+    ``draft``) and, by name, further ``models`` and ``adapters``, including hashes of the weights.
+    `stop_ids` end an answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
     `past` has the answers so far that decoders remember.
     """
@@ -136,7 +136,7 @@ def open_setup(run: ResolvedRun) -> Setup:
 
     Raises:
         UnavailableError: a model, adapter or device is missing.
-        UsageError: the draft model has another vocabulary, an adapter is for another model, or
+        UsageError: another model has another vocabulary, an adapter is for another model, or
             options contradict each other.
         BenchError: the models do not fit into memory.
     """
@@ -146,12 +146,9 @@ def open_setup(run: ResolvedRun) -> Setup:
     check_options(run)
     tiled = uses_tiles(run)
     device = open_device(config.device)
-    sources = {"target": checkpoint(config.model)}
+    sources = {role: checkpoint(each, role) for role, each in run.models.items()}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
-    if any("draft" in decoder.needs for decoder in run.decoders.values()):
-        assert config.draft is not None
-        sources["draft"] = checkpoint(config.draft, "draft")
     readings = read_models(sources)
     check_memory(run, sources, str(device))
     tokenizer = readings["target"].tokenizer
@@ -160,24 +157,30 @@ def open_setup(run: ResolvedRun) -> Setup:
     with as_error(UnavailableError):
         target = _load(config, sources["target"], "target", dtype, device)
         if config.device_map is not None:
-            device = target.device  # put the draft model where tokens and logits are
+            device = target.device  # put other models where tokens and logits are
             prepare_process(device)
-        drafts = "draft" in sources
-        draft = _load(config, sources["draft"], "draft", dtype, device) if drafts else None
-    models, tile = {"fast": Models(target=target, draft=draft)}, None
+        further = {
+            role: _load(config, source, role, dtype, device)
+            for role, source in sources.items()
+            if role != "target"
+        }
+    models, tile = {"fast": Models.of({"target": target, **further})}, None
     if tiled:
-        models["invariant"], tile = in_tiles(target, draft, config.tile)
+        models["invariant"], tile = in_tiles(models["fast"], config.tile)
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in sources.items():
-        model: Any = getattr(models[config.numerics or FAST], role)
+        model: Any = models[config.numerics or FAST].roles[role]
         notes = [*model.notes, *_self_check(config, model, role)]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
-    # without a tokenizer of its own, nothing says that its ids are the target's
-    if draft is not None and readings["draft"].tokenizer is not None:
-        for each in models.values():
-            drafting: Any = each.draft
-            drafting.share_vocabulary(each.target.vocab_size)
+    for role in further:
+        # without a tokenizer of its own, nothing says that its ids are the target's
+        if readings[role].tokenizer is not None:
+            for each in models.values():
+                other: Any = each.roles[role]
+                other.share_vocabulary(each.target.vocab_size)
+    named = [role for role in further if role != "draft"]
+    facts["models"] = {role.removeprefix("model:"): facts.pop(role) for role in named} or None
     facts["adapters"] = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
     template = chat_template(tokenizer, config.template_args, config.date or today())
@@ -295,7 +298,9 @@ def assemble(
         law=law,
     )
     check_options(run)
-    by_numerics = {"fast": models, "invariant": invariant or models}
+    models = replace(models, tokenizer=tokenizer)
+    invariant = models if invariant is None else replace(invariant, tokenizer=tokenizer)
+    by_numerics = {"fast": models, "invariant": invariant}
     return Setup(
         config=config,
         arms={cell: _arm(run, cell, by_numerics, sampling) for cell in run.decoders},
@@ -312,7 +317,7 @@ def assemble(
 def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
     config, decoder, options = run.config, run.decoders[cell], run.options(cell)
     models = by_numerics[run.numerics(cell)]
-    used = models if "draft" in decoder.needs else Models(target=models.target)
+    used = models.used_by(decoder)
     with as_error(UsageError):
         check_models(decoder, used, cell)
     spec = cell_spec(cell, options)

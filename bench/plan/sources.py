@@ -104,6 +104,7 @@ def locate(source: str, role: str = "target") -> str | None:
             the hub nor a copy of the hub's model.
     """
     if is_shelf(source):
+        role = role if role == "draft" else "target"
         folder = ROOT / source / role
         if not folder.is_dir():
             line = f"the embedded {role} is missing ({source}/{role}); train it with"

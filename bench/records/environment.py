@@ -107,16 +107,17 @@ class AdapterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Facts of the models (architecture, sizes, hash of the weights), and of adapters by name."""
+    """Facts of models (architecture, sizes, hash of weights), and of adapters by name."""
 
     target: Facts | None = None
     draft: Facts | None = None
+    models: Mapping[str, Facts] | None = None
     adapters: Mapping[str, AdapterFacts] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on target and draft model for readers, one line each."""
-        roles = {"target": self.target or {}, "draft": self.draft or {}}
+        """Notes on the models for readers, one line each."""
+        roles = {"target": self.target or {}, "draft": self.draft or {}, **(self.models or {})}
         return tuple(
             f"{role}: {n}" for role, facts in roles.items() for n in facts.get("notes", ())
         )

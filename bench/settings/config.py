@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
 from bench.settings.protocol import PRESETS, published
-from bench.settings.setting import PANELS, parse_adapters, parse_arguments, setting
+from bench.settings.setting import PANELS, parse_arguments, parse_models, parse_paths, setting
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 from specbench_tasks.task import EMBEDDED
@@ -67,9 +67,12 @@ class RunConfig(BaseModel):
     model: bounds.Text = _compared(ZOO, "Folder, file.gguf, hub id or name.", "-m")
     draft: bounds.Text | None = _compared(None, "Draft model. [default: the zoo's, for the zoo]")
     adapters: dict[bounds.Text, bounds.Text] = _compared(
-        {}, "NAME=PATH; repeatable.", name="adapter", parse=parse_adapters
+        {}, "NAME=PATH; repeatable.", name="adapter", parse=parse_paths
     )
     """A table maps an adapter's name to its folder, or to ``zoo`` for the embedded one."""
+    models: dict[bounds.Text, bounds.Text] = _compared(
+        {}, "Further models that decoders need by name, NAME=PATH; repeatable.", parse=parse_models
+    )
     tasks: bounds.Text = _compared(
         ZOO, "zoo, families of it (qa,rag), specbench[=PATH], PATH, hf=ID, or gsm8k=PATH,….", "-t"
     )

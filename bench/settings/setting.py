@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -76,17 +77,22 @@ def option_type(annotation: Any) -> type:
     return str
 
 
-def parse_adapters(texts: Sequence[str] | None) -> dict[str, str] | None:
-    """Parse ``NAME=PATH`` texts into a table (`UsageError`)."""
-    adapters = {}
+def parse_paths(
+    texts: Sequence[str] | None, option: str = "--adapter", noun: str = "adapters"
+) -> dict[str, str] | None:
+    """Parse ``NAME=PATH`` texts of an option into a table (`UsageError`)."""
+    paths = {}
     for text in texts or ():
         name, equals, path = text.partition("=")
         if not (name and equals and path):
-            raise UsageError(f"--adapter {text!r} is not NAME=PATH")
-        if name in adapters:
-            raise UsageError(f"two adapters are called {name!r}; give one a name")
-        adapters[name] = path
-    return adapters or None
+            raise UsageError(f"{option} {text!r} is not NAME=PATH")
+        if name in paths:
+            raise UsageError(f"two {noun} are called {name!r}; give one a name")
+        paths[name] = path
+    return paths or None
+
+
+parse_models = partial(parse_paths, option="--models", noun="models")
 
 
 def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:

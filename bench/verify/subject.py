@@ -85,7 +85,8 @@ class SelfDraft:
         target = arm.models.target
         sampling = replace(self.sampling, max_new_tokens=min(TOKENS, self.sampling.max_new_tokens))
         num_tokens = len(prompt.ids) + sampling.max_new_tokens
-        Models(target=target).reserve(2, num_tokens)  # a row as target, a row as draft
+        rows = 2 * arm.decoder.sequences  # as target and as draft model
+        Models(target=target).reserve(rows, num_tokens)
         self_drafting = replace(arm, models=Models(target=target, draft=target))
         self.add(prompt.name, answer(self_drafting, sampling, prompt))
 

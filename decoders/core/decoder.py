@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from decoders.core.memory import Memory, PastAnswers
 from decoders.core.model import Call, DraftCall, Model, Session
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from decoders.core.adapter_config import AdapterConfig, Variant
     from decoders.core.sampling import Uniforms
 
-Steps = Generator[Call | DraftCall | Emit, CallResult, None]
-Need = Literal["draft", "adapter", "network"]
+Steps = Generator[Call | DraftCall | Sequence[Call] | Emit, CallResult, None]
+Need = str  # "draft", "adapter", "network" or "model:NAME"
 Role = Literal["target", "draft"]
 
 
@@ -32,8 +32,9 @@ class Request:
     """One prompt for a decoder: ids, sampling, and an empty session per model.
 
     `draft` and `adapter` are set if the decoder needs them; `adapters` maps names to the adapters
-    of all its parts. `uniforms` belong to the sequence: a decoder may feed the ``draw`` stream to
-    its slots, but must not base decisions on it. `memory` is that of a decoder that remembers.
+    of all its parts, `models` to sessions of named models. `uniforms` belong to the sequence: a
+    decoder may feed the ``draw`` stream to slots, but must not base decisions on it. `memory` is
+    that of a decoder that remembers; `tokenizer` is the target's, or None.
     """
 
     prompt_ids: tuple[int, ...]
@@ -44,6 +45,8 @@ class Request:
     adapter: AdapterConfig | None = None
     adapters: Mapping[str, AdapterConfig] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None
+    models: Mapping[str, Session] = dataclasses.field(default_factory=dict)
+    tokenizer: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +71,13 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Needs: a draft model, the adapter of option ``adapter``, or a network of `variants`."""
+        """Needs: ``draft``, ``model:NAME``, ``network`` (of `variants`), or option ``adapter``."""
         return ()
+
+    @property
+    def sequences(self) -> int:
+        """Most open sequences of one answer in a model (see `Session.fork`)."""
+        return 1
 
     @property
     def parts(self) -> tuple[Decoder, ...]:

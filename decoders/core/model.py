@@ -94,7 +94,7 @@ class Model(ABC):
         assert self._owns(session), "closing a session that is not open"
         last = self._open.pop()
         if last is not session:
-            self._move_row(last.row, session.row, last.length)
+            self.copy_row(last.row, session.row, last.length)
             self._open[session.row] = last
             last.row = session.row
         session.row = -1
@@ -103,7 +103,7 @@ class Model(ABC):
         return 0 <= session.row < len(self._open) and self._open[session.row] is session
 
     @abstractmethod
-    def _move_row(self, source: int, row: int, length: int) -> None:
+    def copy_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` cache entries of row `source` to `row`."""
 
     @abstractmethod
@@ -207,14 +207,14 @@ class Session:
     that each has been fed, by name. `hidden` has the states
     ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
     earlier text whose entries are still in the cache of an empty session (`engine.forward`).
-    `text` has the ids of the cache's entries, the first `length` of which count.
+    `text` has the ids of the cache's entries, the first `length` of which count. `root` is the
+    session that began the answer, `forks` are its open copies, at most `max_sequences` in all.
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
         """Begin an empty sequence in cache row `row` of `capacity` entries."""
-        self.model = model
-        self.row = row
-        self.capacity = capacity
+        self.model, self.row, self.capacity = model, row, capacity
+        self.root, self.forks, self.max_sequences = self, list[Session](), 1
         self.reset()
 
     @property
@@ -230,6 +230,32 @@ class Session:
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
         self.fed: dict[str, int] = {}
+
+    def fork(self) -> Session:
+        """Copy the sequence to another cache row, as one more sequence of the same answer.
+
+        `ValueError` if the answer has as many open sequences as its decoder declares.
+        """
+        root = self.root
+        if self.row < 0 or len(root.forks) + (root.row >= 0) >= root.max_sequences:
+            raise ValueError(
+                f"fork() of a closed session, or beyond the {root.max_sequences} sequences of an "
+                "answer that Decoder.sequences declares; close() one first, or declare more"
+            )
+        root.forks.append(twin := self.model.open())  # at once, so that it is closed in any case
+        self.model.copy_row(self.row, twin.row, self.length)
+        twin.text, twin.length, twin.base = self.text[: self.length], self.length, self.base
+        twin.root, twin.hidden, twin.fed = root, self.hidden, {**self.fed}
+        return twin
+
+    def close(self) -> None:
+        """Free the cache row, and add a fork's calls to those of its answer's first session."""
+        self.model.close(self)
+        if (root := self.root) is not self:
+            root.forks.remove(self)
+            root.calls, root.rows = root.calls + self.calls, root.rows + self.rows
+            root.draft_calls += self.draft_calls
+            root.draft_rows += self.draft_rows
 
     def keep_text(self, tokens: Sequence[int]) -> None:
         """Empty the session for decoders and counters, but keep the cache entries of `tokens`."""

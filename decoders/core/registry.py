@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 import typing
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeGuard, TypeVar, Union
 
-from decoders.core.decoder import Decoder, Need
+from decoders.core.decoder import Decoder
 from decoders.core.nearest import nearest
 from decoders.core.plugins import import_plugin
 from decoders.core.types import DecoderSpec
@@ -23,6 +24,7 @@ from decoders.core.types import DecoderSpec
 ENTRY_POINT_GROUP = "bench.decoders"
 _MAX_INTEGER = 1_000_000_000
 """The largest number of an option; a larger number is a mistake and would never finish."""
+_NEEDS = r"draft|adapter|model:[\w.-]+"
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
@@ -151,10 +153,9 @@ def _check_fields(cls: type[Decoder]) -> None:
 def _check_needs(decoder: Decoder, name: str) -> None:
     """Refuse needs that the runner does not know: it would open nothing for them."""
     needs: object = decoder.needs
-    allowed = typing.get_args(Need)
-    if not isinstance(needs, tuple) or not set(needs) <= {*allowed}:
+    if not isinstance(needs, tuple) or not all(re.fullmatch(_NEEDS, str(each)) for each in needs):
         raise ValueError(
-            f"decoder {name!r} needs {needs!r}; allowed: a tuple of {', '.join(allowed)}, "
+            f"decoder {name!r} needs {needs!r}; allowed: a tuple of draft, adapter, model:NAME, "
             'such as needs = ("draft",)'
         )
     remembers: object = decoder.remembers

@@ -12,6 +12,7 @@ import pytest
 
 from bench.machine.usage import PeakMemory
 from decoders.ar import Autoregressive
+from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.own_weights import own_storages
 from decoders.core.registry import build, parse_spec
@@ -122,7 +123,7 @@ def made(folder: Path, body: str) -> Any:
 def test_weights_of_its_own_are_memory_wherever_they_are(place: str, tmp_path: Path) -> None:
     decoder = made(tmp_path, PLACES[place])
     model = HFModel(fresh("llama"))
-    models: Any = SimpleNamespace(target=model, draft=None)
+    models = Models(target=model)
     plain = PeakMemory(models, models, Autoregressive()).peak_bytes()
     assert plain == model.weight_bytes
     memory = PeakMemory(models, models, decoder)
@@ -135,7 +136,7 @@ def test_weights_of_the_model_that_a_decoder_also_holds_count_once(tmp_path: Pat
     model = HFModel(fresh("llama"))
     sys.modules[type(decoder).__module__].LOADED["head"] = model.module.lm_head  # type: ignore[attr-defined]
     sys.modules[type(decoder).__module__].LOADED["all"] = model  # type: ignore[attr-defined]
-    models: Any = SimpleNamespace(target=model, draft=None)
+    models = Models(target=model)
     assert PeakMemory(models, models, decoder).peak_bytes() == model.weight_bytes
 
 
@@ -157,7 +158,7 @@ def test_on_a_gpu_the_weights_of_other_decoders_are_taken_off_the_peak(
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _device: 1000)
     target = SimpleNamespace(device=gpu, weight_bytes=100, adapters=(), cache_bytes=lambda: 10)
     target.adapter_bytes = {}.get
-    models: Any = SimpleNamespace(target=target, draft=None)
+    models = Models(target=target)  # type: ignore[arg-type]
     assert PeakMemory(models, models, one, [one, other]).peak_bytes() == 1000 - 7
     assert PeakMemory(models, models, other, [one, other]).peak_bytes() == 1000
 

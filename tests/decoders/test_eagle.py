@@ -340,6 +340,7 @@ def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
                 if isinstance(item, DraftCall):
                     item = steps.send(model.draft([item])[0])
                     continue
+                assert isinstance(item, Call)
                 probs = torch.softmax(model.forward([item]), -1)
                 first = (
                     () if item.output == "probs" else (int(probs[0, 0] <= uniforms.at("draw", 0)),)

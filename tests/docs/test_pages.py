@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from bench.cli.listing import lossless
+from decoders.ar import Autoregressive
 from decoders.core.checks import (
     check_decoder,
     check_real_tensors,
@@ -195,3 +196,20 @@ def test_every_decision_is_listed_by_its_title() -> None:
     for file in (ROOT / "docs" / "adr").glob("0*.md"):
         title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         assert f"* [{title}]({file.name})" in text
+
+
+@pytest.mark.parametrize("name", ["Surer", "Judged"])
+def test_decoders_of_several_sequences_or_models_meet_the_contract(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "mine.py"
+    page = blocks("docs/adding-a-decoder.md", "python")
+    (source,) = (text for text in page if f"class {name}(" in text)
+    assert len(source.splitlines()) <= 30
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    check_decoder(decoder)
+    sampling, prompts = Sampling(max_new_tokens=20), [[1, 2, 3], [4, 5]]
+    models = tables(decoder)
+    plain = Scheduler(Autoregressive(), models, sampling).run(prompts)
+    assert Scheduler(decoder, models, sampling).run(prompts) != plain

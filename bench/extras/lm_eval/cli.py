@@ -15,8 +15,8 @@ app = typer.Typer()
 
 
 _OPTIONS = options.fields(
-    *("model", "draft", "adapters", "limit", "batch_size", *options.SAMPLING, *options.MACHINE),
-    *(*options.NUMERICS, "self_check", "timeout", "config", "allow"),
+    *("model", "draft", "adapters", "models", "limit", "batch_size", *options.SAMPLING),
+    *(*options.MACHINE, *options.NUMERICS, "self_check", "timeout", "config", "allow"),
     limit="Documents per task. [default: all]",
     max_new_tokens="[default: the task's]",
     temperature="0: greedy. [default: the task's]",

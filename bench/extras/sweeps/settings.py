@@ -25,7 +25,7 @@ GRIDS = "sweep"
 """Key of the grids in a file."""
 ALWAYS = ("batch_size", "temperature", "max_new_tokens")
 """Settings shown for every point, even if they are not axes."""
-_NO_AXIS = ("decoders", "adapters", "columns", "run_name", "protocol", "reference")
+_NO_AXIS = ("decoders", "adapters", "models", "columns", "run_name", "protocol", "reference")
 _LABEL_LENGTH = 48
 
 Values = Mapping[str, Any]

@@ -6,7 +6,7 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.0
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule
-from decoders.core.model import Call
+from decoders.core.model import Call, Session
 from decoders.core.types import CallResult, Output
 
 
@@ -54,9 +54,14 @@ class ModelDrafter(Drafter):
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Roll back rejected drafts, after which the cache may lack the text's end."""
-        start = len(text.tokens) - len(verdict.tokens)
-        pairs = zip(self._drafts, verdict.tokens[:-1], strict=False)
-        num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._session.truncate(min(self._session.length, start + num_kept))
+        roll_back(self._session, self._drafts, text, verdict)
         self._length.observe(verdict.tree, verdict.path)
         self._drafts = []
+
+
+def roll_back(session: Session, drafts: Sequence[int], text: Text, verdict: Verdict) -> None:
+    """Keep the text in a draft model's session, with the accepted ones of its drafts."""
+    start = len(text.tokens) - len(verdict.tokens)
+    pairs = zip(drafts, verdict.tokens[:-1], strict=False)
+    num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    session.truncate(min(session.length, start + num_kept))

@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVarTuple
 
+from decoders.core.decoder import Answer
+from decoders.core.engine.faults import as_exception
+
 if TYPE_CHECKING:
     from decoders.core.engine.sequence import RunningSequence
 
@@ -58,6 +61,17 @@ class Deadline:
         finally:
             self.inside = None
 
+    def answer(
+        self, read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]
+    ) -> None:
+        """Give every sequence of a group its outcome within the first one's time limit."""
+        first = group[0]
+        self.guard(first, _answer_all, read, group)
+        for job in group:
+            if job.outcome is None:  # the group is out of time
+                assert isinstance(first.outcome, TimeoutError)
+                job.fail(first.outcome)
+
     def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
         """Fail one answer that is out of time, if any: that with most calls since its last token.
 
@@ -91,3 +105,20 @@ class Deadline:
 
     def _error(self) -> TimeoutError:
         return TimeoutError(f"not finished after {self.limit_s:g} s; --timeout sets the limit")
+
+
+def _answer_all(read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]) -> None:
+    """Answer all at once, or if that fails the unanswered sequences one by one."""
+    try:
+        read(group)
+    except (Exception, SystemExit) as error:
+        if len(group) == 1:
+            group[0].fail(as_exception(error))
+            return
+        for job in [job for job in group if job.outcome is None]:
+            job.restart()
+            _answer_all(read, [job])
+        return
+    for job in group:
+        if job.outcome is None:
+            job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Decoder
@@ -16,41 +17,58 @@ _SLACK_ROWS = MAX_DRAFTS + 8  # cache entries beyond prompt and budget, for reje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """The target and, if a decoder needs one, the draft model."""
+    """The target and, if decoders need them, the draft model and further models by name.
+
+    `tokenizer` is the target's, if it has one.
+    """
 
     target: Model
     draft: Model | None = None
+    named: Mapping[str, Model] = field(default_factory=dict)
+    tokenizer: Any = None
+
+    @classmethod
+    def of(cls, roles: Mapping[str, Model]) -> Models:
+        """Make the models of `roles`."""
+        named = {role[6:]: model for role, model in roles.items() if role.startswith("model:")}
+        return cls(target=roles["target"], draft=roles.get("draft"), named=named)
+
+    @property
+    def roles(self) -> dict[str, Model]:
+        """All models by role: ``target``, ``draft``, ``model:NAME``."""
+        named = {f"model:{name}": model for name, model in self.named.items()}
+        drafts = {} if self.draft is None else {"draft": self.draft}
+        return {"target": self.target, **drafts, **named}
+
+    def used_by(self, decoder: Decoder) -> Models:
+        """Return the target, and of the other models those that a decoder needs."""
+        needs = {need for part in decoder.parts for need in part.needs}
+        named = {name: each for name, each in self.named.items() if f"model:{name}" in needs}
+        return replace(self, draft=self.draft if "draft" in needs else None, named=named)
 
     def reserve(self, num_rows: int, num_tokens: int) -> None:
         """Allocate caches for exactly `num_rows` sequences of `num_tokens`."""
-        for model in self._loaded():
+        for model in self.roles.values():
             model.reserve(num_rows, num_tokens + _SLACK_ROWS)
 
     def ensure(self, num_rows: int, num_tokens: int) -> None:
         """Allocate caches for `num_rows` sequences of `num_tokens` if they are too small."""
-        for model in self._loaded():
+        for model in self.roles.values():
             if not model.holds(num_rows, num_tokens + _SLACK_ROWS):
                 model.reserve(num_rows, num_tokens + _SLACK_ROWS)
-
-    def drafting(self, decoder: Decoder) -> Model | None:
-        """Return the draft model if a decoder drafts with it."""
-        return self.draft if any("draft" in part.needs for part in decoder.parts) else None
 
     @property
     def num_graphs(self) -> int:
         """Number of graphs compiled from the models so far."""
-        return sum(getattr(model, "num_graphs", 0) for model in self._loaded())
+        return sum(getattr(model, "num_graphs", 0) for model in self.roles.values())
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
         """Run the plain modules of compiled models, compiling no graph."""
         with ExitStack() as stack:
-            for model in self._loaded():
+            for model in self.roles.values():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
             yield
-
-    def _loaded(self) -> tuple[Model, ...]:
-        return (self.target,) if self.draft is None else (self.target, self.draft)
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
@@ -59,10 +77,11 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     for part in decoder.parts:
         if kind := other_kind(part, models.target.masked is not None):
             raise ValueError(f"decoder {name!r} {kind}")
-        if "draft" in part.needs:
-            check_draft(name, models)
-        if "network" in part.needs:  # test models have it attached
-            getattr(models.target, "open_network", str)(part.adapter_name)
+        for need in part.needs:
+            if need == "network":  # test models have it attached
+                getattr(models.target, "open_network", str)(part.adapter_name)
+            elif need != "adapter":
+                check_model(name, need, models)
         if part.adapter_name is not None:
             adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
         part.check_models(models.target, models.draft)
@@ -78,18 +97,22 @@ def other_kind(decoder: Decoder, masked: bool) -> str | None:
     return "needs a target that predicts masked tokens, but the model is causal"
 
 
-def check_draft(name: str, models: Models) -> None:
-    """Raise `ValueError` unless there is a draft model with the target's vocabulary."""
-    if models.draft is None:
-        raise ValueError(f"decoder {name!r} needs a draft model, but none was given; pass --draft")
-    if models.draft.masked is not None:
-        raise ValueError(f"decoder {name!r} needs a draft model that predicts no masked tokens")
-    if models.draft.vocab_size != models.target.vocab_size:
+def check_model(name: str, role: str, models: Models) -> None:
+    """Raise `ValueError` unless a decoder's model is there, with the target's vocabulary."""
+    _, is_named, called = role.partition(":")
+    if (model := models.roles.get(role)) is None:
+        text, option = "draft model", "--draft"
+        if is_named:
+            text, option = f"model named {called!r}", f"--models {called}=PATH"
+        raise ValueError(f"decoder {name!r} needs a {text}, but none was given; pass {option}")
+    noun = f"model {called!r}" if is_named else "draft"
+    if model.masked is not None:
+        raise ValueError(f"decoder {name!r} needs a {noun} that predicts no masked tokens")
+    if model.vocab_size != (size := models.target.vocab_size):
         raise ValueError(
-            f"the draft's vocabulary has {models.draft.vocab_size} tokens, the target's "
-            f"{models.target.vocab_size}, and the draft has no tokenizer that shows which of them "
-            f"are the same; decoder {name!r} needs a draft of the same vocabulary: add the "
-            "tokenizer to its folder"
+            f"the {noun}'s vocabulary has {model.vocab_size} tokens, the target's {size}, and the "
+            f"{noun} has no tokenizer that shows which of them are the same; decoder {name!r} "
+            f"needs a {noun} of the same vocabulary: add the tokenizer to its folder"
         )
 
 

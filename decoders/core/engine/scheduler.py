@@ -7,8 +7,9 @@ are warped, picked and verified together, and the results sent back. A single ca
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
-from decoders.core.engine.sequence import RunningSequence, as_exception
+from decoders.core.engine.sequence import RunningSequence
 from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
@@ -59,13 +60,13 @@ class Scheduler:
         `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
-        self._models, self._sampling, self._batch_size = models, sampling, batch_size
-        self._draft = models.drafting(decoder)
+        self._models, self._sampling = models.used_by(decoder), sampling
+        self._batch_size, self._sequences = batch_size, decoder.sequences
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
         self._memory = decoder.memory if memory is None else lambda: memory
         self._forward, self._draft_pass, self._read_out = forward, draft, read_out
-        self._kept: tuple[Session, Session | None] | None = None
+        self._kept: Mapping[str, Session] | None = None
         self._answer, self._batches = None, False
         if isinstance(decoder, SelfDriven):
             self._answer = decoder.answer if answer is None else answer
@@ -79,17 +80,18 @@ class Scheduler:
         """
         if self._answer is not None or not num_tokens:
             return
-        self._models.ensure(1, self._capacity([prompt]))
+        self._models.ensure(self._sequences, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])
-        sessions = self._open()
-        for session in sessions:
-            if session is not None:
-                forward([session.call(tokens, read=())])  # not timed: no instrument
-                session.keep_text(tokens)
-        self._kept = sessions
+        self._kept = self._open()
+        for session in self._kept.values():
+            forward([session.call(tokens, read=())])  # not timed: no instrument
+            session.keep_text(tokens)
 
-    def _open(self) -> tuple[Session, Session | None]:
-        return self._models.target.open(), None if self._draft is None else self._draft.open()
+    def _open(self) -> Mapping[str, Session]:
+        sessions = {role: model.open() for role, model in self._models.roles.items()}
+        for session in sessions.values():
+            session.max_sequences = self._sequences
+        return sessions
 
     def _capacity(self, prompts: Sequence[Sequence[int]]) -> int:
         num_tokens = max((len(prompt) for prompt in prompts), default=0)
@@ -113,7 +115,7 @@ class Scheduler:
         """
         if self._kept is None:
             num_rows = min(self._batch_size, max(len(prompts), 1))
-            self._models.ensure(num_rows, self._capacity(prompts))
+            self._models.ensure(num_rows * self._sequences, self._capacity(prompts))
         outcomes: dict[int, Outcome] = {}
 
         def finish(index: int, outcome: Outcome) -> None:
@@ -161,6 +163,7 @@ class Scheduler:
                     self._steps,
                     sampling,
                     self._open() if kept is None else kept,
+                    tokenizer=self._models.tokenizer,
                     adapters=self._adapters,
                     memory=self._memory(),
                     on_emit=on_emit,
@@ -170,19 +173,18 @@ class Scheduler:
                     deadline.guard(job, job.advance, None)
             if self._answer is not None and active:
                 for group in [active] if self._batches else [[job] for job in active]:
-                    _answer_group(self._answer, group, deadline)
+                    deadline.answer(self._answer, group)
             elif deadline.due:
                 deadline.fail_overdue(active)
-            runnable = [job for job in active if job.pending is not None]
+            runnable = [job for job in active if job.pending]
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
 
     def _drop_kept(self) -> None:
         kept, self._kept = self._kept, None
-        for session in kept or ():
-            if session is not None:
-                session.model.close(session)
+        for session in (kept or {}).values():
+            session.close()
 
     def _close(self, job: RunningSequence) -> None:
         try:
@@ -193,7 +195,7 @@ class Scheduler:
 
     def _execute(self, group: Sequence[RunningSequence]) -> None:
         """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
-        calls = [job.pending for job in group if job.pending is not None]
+        calls = [call for job in group for call in job.pending]
         before = [_state(call.session) for call in calls] if len(calls) > 1 else []
         try:
             results = self._run(group, calls)
@@ -201,13 +203,15 @@ class Scheduler:
             if len(group) == 1:
                 group[0].fail(error)
                 return
-            for job, call, state in zip(group, calls, before, strict=True):
+            for call, state in zip(calls, before, strict=True):
                 session = call.session
                 session.length, session.base, session.calls, session.rows = state
+            for job in group:
                 self._execute([job])
             return
-        for job, result in zip(group, results, strict=True):
-            self._deadline.guard(job, job.take, result)
+        left = iter(results)
+        for job, num in [(job, len(job.pending)) for job in group]:
+            self._deadline.guard(job, job.take, list(itertools.islice(left, num)))
 
     def _run(
         self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
@@ -218,7 +222,9 @@ class Scheduler:
         passed = [call for call in calls if isinstance(call, Call)]
         parts = [
             part
-            for call, job in zip(passed, group, strict=True)
+            for job in group
+            for call in job.pending
+            if isinstance(call, Call)
             for part in readouts(call, job.uniforms, job.prompt_length)
         ]
         return _results(passed, self._read_out(self._forward(passed), parts, self._sampling))
@@ -256,17 +262,16 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
     """
     groups: dict[tuple[bool, bool, Hashable], list[RunningSequence]] = {}
     for job in active:
-        call = job.pending
-        assert call is not None
+        call = job.pending[0]
         model, kind = call.session.model, tuple[Hashable, ...]()
         if isinstance(call, DraftCall):
             is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
-            drafts = call.session is job.request.draft or not call.read
+            drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
-        width = max(narrow, width_bucket(call.num_rows))
+        width = max(narrow, *(width_bucket(each.num_rows) for each in job.pending))
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,
@@ -292,30 +297,3 @@ def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[Cal
         dataclasses.replace(part, hidden=call.session.hidden) if call.hidden else part
         for call, part in zip(calls, parts, strict=True)
     ]
-
-
-def _answer_group(read: _Read, group: Sequence[RunningSequence], deadline: Deadline) -> None:
-    """Give every sequence of a group its outcome within the first one's time limit."""
-    first = group[0]
-    deadline.guard(first, _answer_all, read, group)
-    for job in group:
-        if job.outcome is None:  # the group is out of time
-            assert isinstance(first.outcome, TimeoutError)
-            job.fail(first.outcome)
-
-
-def _answer_all(read: _Read, group: Sequence[RunningSequence]) -> None:
-    """Answer all at once, or if that fails the unanswered sequences one by one."""
-    try:
-        read(group)
-    except (Exception, SystemExit) as error:
-        if len(group) == 1:
-            group[0].fail(as_exception(error))
-            return
-        for job in [job for job in group if job.outcome is None]:
-            job.restart()
-            _answer_all(read, [job])
-        return
-    for job in group:
-        if job.outcome is None:
-            job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

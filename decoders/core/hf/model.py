@@ -361,7 +361,8 @@ class HFModel(Model):
         self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
         self._runner.graphs.forget()
 
-    def _move_row(self, source: int, row: int, length: int) -> None:
+    def copy_row(self, source: int, row: int, length: int) -> None:
+        """See `Model.copy_row`."""
         assert self._layout is not None
         self._layout.move_row(source, row, length)
         for drafts in self._drafts.values():

@@ -29,9 +29,23 @@ _NUM_DRAWN, _BEGINNING = 4, 3
 def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
     """Return a table as target, and one that agrees with it in a share of its predictions."""
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
-    draft = TableModel(VOCAB, seed=2, scale=1.5, agree_with=target, agreement=agreement)
+    models = _beside(decoder, target, agreement, scale=1.5)
     _mask(decoder, target)
-    return with_adapters(decoder, Models(target=target, draft=draft), error=1 - agreement)
+    return with_adapters(decoder, models, error=1 - agreement)
+
+
+def _beside(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
+    """Add a draft model and the decoder's named models, which agree with a target in a share."""
+    options: Any = {"scale": scale, "agree_with": target, "agreement": agreement}
+    names = _names(decoder)
+    draft, *rest = (TableModel(target.vocab_size, 2 + i, **options) for i in range(1 + len(names)))
+    return Models(target=target, draft=draft, named=dict(zip(names, rest, strict=True)))
+
+
+def _names(decoder: Decoder) -> list[str]:
+    """Return the names of the named models that a decoder needs."""
+    needs = dict.fromkeys(need for part in decoder.parts for need in part.needs)
+    return [need.removeprefix("model:") for need in needs if need.startswith("model:")]
 
 
 def _mask(decoder: Decoder, target: Model) -> None:
@@ -48,7 +62,7 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
     """Return a tiny random Llama as target, and a disturbed copy as draft model."""
     from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
 
-    models = tiny_models(vocab_size, _LLAMA_LENGTH)
+    models = tiny_models(vocab_size, _LLAMA_LENGTH, _names(decoder))
     _mask(decoder, models.target)
     for part in decoder.parts:
         if part.adapter_name is not None and "adapter" in part.needs:
@@ -60,7 +74,9 @@ def halves(decoder: Decoder) -> Models:
     """Return two tables that never pick the same word, the target with an adapter that errs."""
     # the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
-    return with_adapters(decoder, Models(target=_Half(low=True), draft=_Half(low=False)), error)
+    named = {name: _Half(low=False) for name in _names(decoder)}
+    models = Models(target=_Half(low=True), draft=_Half(low=False), named=named)
+    return with_adapters(decoder, models, error)
 
 
 def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
@@ -74,8 +90,7 @@ def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
     """Prepare draws of four-token answers from five words: few cells, several steps."""
     target = TableModel(_FEW_WORDS, seed=1, scale=1.0)
-    draft = TableModel(_FEW_WORDS, seed=2, scale=1.0, agree_with=target, agreement=_RARELY)
-    models = with_adapters(decoder, Models(target=target, draft=draft), error=1 - _RARELY)
+    models = with_adapters(decoder, _beside(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
     return _draws(decoder, models, num_draws)
 
 

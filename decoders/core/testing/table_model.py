@@ -128,8 +128,9 @@ class TableModel(Model):
         super().reserve(num_rows, capacity)
         self._tokens = [[] for _ in range(num_rows)]
 
-    def _move_row(self, source: int, row: int, length: int) -> None:
-        self._tokens[row], self._tokens[source] = self._tokens[source], []
+    def copy_row(self, source: int, row: int, length: int) -> None:
+        """See `Model.copy_row`."""
+        self._tokens[row] = self._tokens[source][:length]
 
     def logits(self, context: Sequence[int]) -> Tensor:
         """Return the logits ``[V]`` after `context` (only its last `order` tokens count)."""

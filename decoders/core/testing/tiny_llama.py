@@ -9,6 +9,7 @@ its first layer is the target's MTP layer.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ _SPREAD, _DISTURBED = 0.3, 0.1
 _MTP_NORMS = "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"
 
 
-def tiny_models(vocab_size: int, max_length: int) -> Models:
-    """Return a random Llama of two layers and a draft model that often agrees with it."""
+def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> Models:
+    """Return a random Llama of two layers, and a draft and named models that often agree."""
     sizes = {
         "hidden_size": _WIDTH,
         "intermediate_size": _WIDTH,
@@ -42,16 +43,21 @@ def tiny_models(vocab_size: int, max_length: int) -> Models:
     }
     config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
-    module = copy.deepcopy(target.library_module)
-    generator = torch.Generator().manual_seed(1)
+    draft, *named = (_disturbed(target, 1 + number) for number in range(1 + len(names)))
+    layer, norm = draft.module.model.layers[0].state_dict(), draft.module.model.norm.weight
+    target.tensors = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}
+    target.tensors |= {f"mtp.{name}.weight": norm for name in _MTP_NORMS}
+    joins = torch.randn(_WIDTH, 2 * _WIDTH, generator=torch.Generator().manual_seed(0))
+    target.tensors["mtp.fc.weight"] = joins / _WIDTH
+    return Models(target=target, draft=draft, named=dict(zip(names, named, strict=True)))
+
+
+def _disturbed(target: HFModel, seed: int) -> HFModel:
+    module, generator = copy.deepcopy(target.library_module), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
-    layer, norm = module.model.layers[0].state_dict(), module.model.norm.weight
-    target.tensors = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}
-    target.tensors |= {f"mtp.{name}.weight": norm for name in _MTP_NORMS}
-    target.tensors["mtp.fc.weight"] = torch.randn(_WIDTH, 2 * _WIDTH, generator=generator) / _WIDTH
-    return Models(target=target, draft=HFModel(module))
+    return HFModel(module)
 
 
 def attach_random(model: HFModel, name: str, variant: Variant) -> None:

@@ -25,6 +25,7 @@ from bench.records.run_folder import load_run
 from bench.records.samples import SampleWriter
 from bench.stats.times import answer_unit, ttft_s
 from bench.stats.validity import judge
+from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from tests.conftest import Characters
@@ -433,7 +434,7 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
             raise AssertionError(f"{name} is none of its adapters")
 
     def models(*parts: Any) -> Any:
-        return type("M", (), {"target": parts[0], "draft": (*parts, None)[1]})()
+        return Models(target=parts[0], draft=(*parts, None)[1])
 
     target, draft = Weighed(100, 10), Weighed(20, 2)
     loaded, plain = models(target, draft), build_decoder("ar", {})
@@ -457,7 +458,7 @@ def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
 
     monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _: None)
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 1000)
-    models: Any = type("M", (), {"target": OnGpu(), "draft": None})()
+    models = Models(target=OnGpu())  # type: ignore[arg-type]
     assert PeakMemory(models, models, build_decoder("ar", {})).peak_bytes() == 1000 - 5
     assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 1000 - 5 - 10
 

@@ -6,7 +6,6 @@ import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from bench.records.files import parse
 from bench.records.run_folder import load_run
 from bench.stats.adapter_fit import training_warnings
 from decoders.ar import Autoregressive
+from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
 from decoders.ptp import ParallelTokenPrediction
 
@@ -310,7 +310,7 @@ class Weighed:
 
 
 def models(target: Weighed, draft: Weighed | None = None) -> Any:
-    return SimpleNamespace(target=target, draft=draft)
+    return Models(target=target, draft=draft)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("uses_draft", [False, True])

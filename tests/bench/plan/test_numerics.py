@@ -16,6 +16,7 @@ from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, ModelFacts
 from bench.settings.config import load_config
+from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Call
 from tests.tiny_models import fresh
@@ -95,7 +96,7 @@ def test_the_tile_is_the_one_whose_calls_take_least(
 ) -> None:
     measured = dict(zip(numerics.TILES, seconds, strict=True))
     monkeypatch.setattr(numerics, "_seconds", lambda model: measured[model.tile])
-    models, chosen = numerics.in_tiles(HFModel(fresh("llama")), None, None)
+    models, chosen = numerics.in_tiles(Models(target=HFModel(fresh("llama"))), None)
     assert (chosen, models.target.tile) == (tile, tile)  # type: ignore[attr-defined]
 
 
@@ -116,5 +117,5 @@ def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "holds", lambda _model: False)
     with pytest.raises(BenchError, match="not computed identically in tiles of 8") as refused:
-        numerics.in_tiles(HFModel(fresh("llama")), None, 8)
+        numerics.in_tiles(Models(target=HFModel(fresh("llama"))), 8)
     assert refused.value.exit_code == Exit.UNAVAILABLE

@@ -33,7 +33,8 @@ def test_an_arm_has_the_models_its_decoder_uses_and_no_others(small: Any, opener
 def test_the_baseline_is_added_and_comes_first(small: Any) -> None:
     run = choose_decoders(small(decoders="spec@a:k=2,spec@b"), print)
     assert list(run.config.decoders or {}) == list(run.decoders) == ["ar", "spec@a", "spec@b"]
-    assert (run.config.decoders or {})["spec@b"] == {"k": "4", "stop": "0.0", "verify": "rejection"}
+    defaults = {"k": "4", "stop": "0.0", "verify": "rejection"}
+    assert defaults.items() <= (run.config.decoders or {})["spec@b"].items()
 
 
 def test_chosen_decoders_choose_themselves_again(small: Any) -> None:

@@ -93,10 +93,10 @@ def test_caches_hold_the_longest_prompt_and_the_budget_and_no_more_than_the_cont
 
 def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) -> Any:
     """A sequence that waits with a call of a model (one for each `kind`)."""
-    session = SimpleNamespace(length=length, model=_MODELS[kind])
+    session = SimpleNamespace(length=length, model=_MODELS[kind], root=object())
     call = SimpleNamespace(session=session, num_rows=num_rows, read=(0,))
-    request = SimpleNamespace(draft=None)
-    return SimpleNamespace(pending=call, turns_waited=turns, request=request)
+    request = SimpleNamespace(target=session.root)
+    return SimpleNamespace(pending=(call,), turns_waited=turns, request=request)
 
 
 _MODELS = [SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cpu", "cuda")]
@@ -106,18 +106,19 @@ def drafting(depth: int, num_rows: int) -> Any:
     """A sequence that waits with a draft call."""
     job = waiting(0)
     shape = DraftShape(depth=depth)
-    job.pending = Session(_MODELS[0], 0, 99).draft(  # type: ignore[arg-type]
+    call = Session(_MODELS[0], 0, 99).draft(  # type: ignore[arg-type]
         "eagle", torch.zeros(num_rows, 1), [1] * num_rows, shape, Sampling()
     )
+    job.pending = (call,)
     return job
 
 
 def test_drafts_go_before_calls_that_verify_so_that_one_call_verifies_all() -> None:
     draft, many = waiting(1), [waiting(0, turns=5) for _ in range(4)]
-    draft.request.draft = draft.pending.session
+    draft.request.target = None
     assert _next_group([*many, draft]) == [draft]
     slots = waiting(0)
-    slots.pending.read = ()  # they propose and verify nothing
+    slots.pending[0].read = ()  # they propose and verify nothing
     assert _next_group([*many, slots]) == [slots]
     network = drafting(3, 1)
     assert _next_group([*many, network]) == [network]

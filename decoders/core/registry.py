@@ -24,7 +24,7 @@ from decoders.core.types import DecoderSpec
 ENTRY_POINT_GROUP = "bench.decoders"
 _MAX_INTEGER = 1_000_000_000
 """The largest number of an option; a larger number is a mistake and would never finish."""
-_NEEDS = r"draft|adapter|model:[\w.-]+"
+_NEEDS = r"draft|adapter|network|model:[\w.-]+"
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
 
@@ -155,8 +155,8 @@ def _check_needs(decoder: Decoder, name: str) -> None:
     needs: object = decoder.needs
     if not isinstance(needs, tuple) or not all(re.fullmatch(_NEEDS, str(each)) for each in needs):
         raise ValueError(
-            f"decoder {name!r} needs {needs!r}; allowed: a tuple of draft, adapter, model:NAME, "
-            'such as needs = ("draft",)'
+            f"decoder {name!r} needs {needs!r}; allowed: a tuple of draft, adapter, network, "
+            'model:NAME, such as needs = ("draft",)'
         )
     remembers: object = decoder.remembers
     if remembers not in (None, "answers"):

@@ -219,7 +219,7 @@ def test_a_form_that_does_not_fit_the_options_is_refused(
 
 def test_a_draft_model_that_predicts_masks_is_refused() -> None:
     models = Models(target=tiny_models(VOCAB, 64).target, draft=masked_models().target)
-    with pytest.raises(ValueError, match="needs a draft model that predicts no masked tokens"):
+    with pytest.raises(ValueError, match="needs a draft that predicts no masked tokens"):
         check_models(Speculative(), models, "spec")
 
 

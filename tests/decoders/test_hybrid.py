@@ -185,7 +185,8 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
     assert decoder.coupled
     assert [repr(part) for part in decoder.parts] == [
         "PromptLookup(n=4, k=8, shortest=1)",
-        "Speculative(k=2, row_cost=0.02, draft_cost=0.2, stop=0.0, verify='coupled')",
+        "Speculative(k=2, row_cost=0.02, draft_cost=0.2, stop=0.0, verify='coupled', cascade='', "
+        "cascade_k=2)",
     ]
     path = ROOT / "examples" / "recycle.py"
     assert build(parse_spec(f"hybrid:first={path}+Recycle+k=2:then=lookup")).needs == ()

@@ -76,7 +76,7 @@ def _readings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
     if parts := _NUMBERED.fullmatch(label):
         exact = [key for key in kinds if key == parts[1]]
         near = exact or [key for key in kinds if key.startswith(parts[1])]
-        if near and kinds[near[0]] in (int, float):
+        if near and {kinds[near[0]], *typing.get_args(kinds[near[0]])} & {int, float}:
             yield f"{near[0]}={parts[2]}; write {cell}:{near[0]}={parts[2]}"
     if label != name and label in registry.names():
         yield f"the decoder {label}; write {name},{label} for both, or choose another label"

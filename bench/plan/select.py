@@ -81,8 +81,9 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     draft = config.draft or (shelf and embedded_draft(shelf))
     named = config.decoders is not None
     masked = is_masked(str(ROOT / shelf / "target") if shelf else config.model)
-    usual = {"dllm": {}} if masked else built_in_cells(config.model)
-    cells: dict[str, Mapping[str, str]] = {**(resolve_auto(config, note) or usual)}
+    cells: dict[str, Mapping[str, str]] = {**resolve_auto(config, note)}
+    if not cells:
+        cells = {"dllm": {}} if masked else {**built_in_cells(config.model)}
     if second := next((cell for cell in cells if cell.endswith(SECOND)), None):
         raise UsageError(f"{second!r} is a baseline's second arm; choose another label")
     baseline = config.baseline or (next(iter(cells)) if masked else BASELINE)

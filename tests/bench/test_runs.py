@@ -76,7 +76,15 @@ def test_a_run_leaves_everything_a_reader_needs(start: Any, reported: list[Path]
     assert (run.env.process.peak_rss_bytes or 0) > 0
     assert run.config["decoders"] == {
         "ar": {"cache": "true", "rows": "1"},
-        "spec": {"k": "4", "stop": "0.0", "verify": "rejection"},
+        "spec": {
+            "k": "4",
+            "row_cost": "0.02",
+            "draft_cost": "0.2",
+            "stop": "0.0",
+            "verify": "rejection",
+            "cascade": "",
+            "cascade_k": "2",
+        },
     }
     assert [cell.cell for cell in run.plan.cells] == ["ar", "spec"]
     assert reported == [ended.run_dir]
@@ -638,7 +646,8 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lines = dry_run(small(), progress(), opener)
-    assert lines[:2] == ["ar: cache=True, rows=1", "spec: k=4, stop=0.0, verify=rejection"]
+    assert lines[0] == "ar: cache=True, rows=1"
+    assert lines[1].startswith("spec: k=4, row_cost=0.02, draft_cost=0.2, stop=0.0")
     assert lines[2] == "4 prompts timed (qa 2, math_reasoning 2)"
     assert lines[4] == "8 blocks, 24 timed answers (ar twice)"
     assert re.fullmatch(r"the first prompt, zoo-qa-\d+#1 \(qa, \d+ tokens\):", lines[5])

@@ -186,7 +186,9 @@ def test_an_unknown_need_is_refused(tmp_path: Path, need: str) -> None:
     file = tmp_path / "mine.py"
     text = f"class Mine(Decoder):\n    needs = ({need!r},)\n"
     file.write_text(f"from decoders.core.decoder import Decoder\n{text}")
-    with pytest.raises(ValueError, match=r"allowed: a tuple of draft, adapter, model:NAME"):
+    with pytest.raises(
+        ValueError, match=r"allowed: a tuple of draft, adapter, network, model:NAME"
+    ):
         build(DecoderSpec(name=f"{file}:Mine"))
 
 

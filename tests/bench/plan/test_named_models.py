@@ -62,7 +62,11 @@ def test_a_run_that_names_no_decoders_has_those_of_the_stored_run_of_its_model()
     run = choose_decoders(RunConfig(model=SMOLLM.name), print)
     assert run.config.decoders is not None
     assert stored.decoders is not None
-    newer = {"hybrid": {"verify": "coupled"}}  # its only rule when the run was stored
+    newer = {  # options that came later, as the run was made
+        "hybrid": {"verify": "coupled"},
+        "eagle": {"row_cost": "0.02", "draft_cost": "0.1"},
+        "spec": {"row_cost": "0.02", "draft_cost": "0.2", "cascade": "", "cascade_k": "2"},
+    }
     assert run.config.decoders == {
         cell: options | newer.get(cell, {}) for cell, options in stored.decoders.items()
     }

@@ -80,6 +80,7 @@ def test_stored_files_are_read_without_loss(reference: Path) -> None:
     env["git"].setdefault("branch", None)  # the first of them did not know it, nor the kernels
     env["torch"].setdefault("attention", None)
     env["machine"].setdefault("instructions", None)
+    env["models"].setdefault("models", None)
     assert json.loads(json.dumps(read_status(reference).to_json())) == _known(status)
     assert read_environment(reference).to_json() == env
 

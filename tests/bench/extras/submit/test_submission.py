@@ -51,10 +51,13 @@ def test_a_run_that_passes_is_stored_without_report_and_read_as_before(run: Path
     assert files == {
         *("config.toml", "env.json", "manifest.json", "run.json", "vocab.json"),
         *("samples.parquet", "summary.csv"),
-        *(f"tables/{name}.csv" for name in ("acceptance_by_position", "by_prompt", "headline")),
+        *(
+            f"tables/{name}.csv"
+            for name in ("acceptance_by_position", "by_prompt", "calibration", "headline")
+        ),
     }
     assert load_run(stored).records == load_run(run).records
-    for name in ("summary.csv", "config.toml", "env.json", "samples.parquet"):
+    for name in ("summary.csv", "config.toml", "env.json"):
         assert (stored / name).read_bytes() == (run / name).read_bytes()
     submitted(run)
     assert (stored.parent / "amd-epyc-zoo-2" / "summary.csv").is_file()

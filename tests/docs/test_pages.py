@@ -55,9 +55,7 @@ def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path) -> None:
-    (source,) = (
-        s for s in blocks("docs/adding-a-decoder.md", "python") if "class TypicalSpec" in s
-    )
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "class TypicalSpec" in s)
     assert len(source.splitlines()) <= 40
     file = tmp_path / "typical.py"
     file.write_text(source, encoding="utf-8")
@@ -69,7 +67,7 @@ def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path)
 
 def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path) -> None:
     file = tmp_path / "again.py"
-    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Again" in s)
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "class Again" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:Again"))
     check_tokens_ignore_the_memory(decoder)
@@ -87,7 +85,7 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
     name: str, is_lossless: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "shown.py"
-    texts = blocks("docs/adding-a-decoder.md", "python")
+    texts = blocks("docs/interface.md", "python")
     (source,) = (s for s in texts if f"class {name}(" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:{name}"))
@@ -100,7 +98,7 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
 
 def test_the_decoder_of_masks_meets_the_contract_on_masked_models(tmp_path: Path) -> None:
     file = tmp_path / "masks.py"
-    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "TwoPasses" in s)
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "TwoPasses" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:TwoPasses"))
     assert tables(decoder).target.masked is not None
@@ -203,7 +201,7 @@ def test_decoders_of_several_sequences_or_models_meet_the_contract(
     tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "mine.py"
-    page = blocks("docs/adding-a-decoder.md", "python")
+    page = blocks("docs/interface.md", "python")
     (source,) = (text for text in page if f"class {name}(" in text)
     assert len(source.splitlines()) <= 30
     file.write_text(source, encoding="utf-8")

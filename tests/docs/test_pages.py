@@ -47,6 +47,19 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
         check_decoder(decoder)
 
 
+@pytest.mark.parametrize(("page", "name"), [("adding-a-decoder", "Echo"), ("interface", "Again")])
+def test_drafters_that_copy_draft_few_tokens(page: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "shown.py"
+    texts = blocks(f"docs/{page}.md", "python")
+    (source,) = (s for s in texts if f"class {name}(" in s)
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
+    for answer in scheduler.run([[1, 2, 3], [1, 2, 3]]):
+        assert isinstance(answer, Generation)
+        assert max(step.drafted for step in answer.steps) <= 8, "long chains are slower than none"
+
+
 def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
     (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Plain" in s)

@@ -111,7 +111,7 @@ class RunConfig(BaseModel):
         None, "FILE.py:NAME that changes the target's logits, e.g. a grammar's. [default: none]"
     )
     """``NAME(tokenizer)`` is a function of an answer's ids so far and the logits after them
-    (docs/adding-a-decoder.md)."""
+    (docs/interface.md)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = _devices(
         None,
         "float32, bfloat16 or float16. "

@@ -214,11 +214,12 @@ def machines(*names: str) -> str:
         shares = [each.rows[cell].identical_to_ar if cell in each.rows else None for each in runs]
         return ", ".join(percent(share, "", 0) for share in shares)
 
+    titles = headings(runs)
     columns: Columns = {
         "decoder": str,
-        **{name: partial(speedup, run) for name, run in zip(headings(runs), runs, strict=True)},
-        "tokens per step": lambda cell: number(runs[0].rows[cell].acceptance_length),
-        "identical to AR, %": identical,
+        **{name: partial(speedup, run) for name, run in zip(titles, runs, strict=True)},
+        f"tokens per step ({titles[0]})": lambda cell: number(runs[0].rows[cell].acceptance_length),
+        "identical to AR, % (by machine)": identical,
     }
     text = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()
     return re.sub(r"x \[(\S+) ", "x\N{NO-BREAK SPACE}[\\1\N{NO-BREAK SPACE}", text)

@@ -31,8 +31,8 @@ from bench.records.samples import PhasedAnswer
 from bench.settings.config import RunConfig
 from bench.settings.setting import field_settings
 from bench.stats.metrics import METRICS, SummaryRow
+from docs.generate.answers import FIELDS
 from docs.generate.command_line import parameters
-from docs.generate.places import DOCS
 from docs.generate.tables import code, table
 
 FILES: dict[str, tuple[type, ...]] = {
@@ -88,10 +88,9 @@ def metrics(section: str) -> str:
 
 
 def record() -> str:
-    """Return tables of an answer's and its steps' fields, with meanings from docs/reporting.md."""
-    told = explained(_page("reporting.md"))
-    fields = [_row(f, told.get(f.name, "")) for f in dataclasses.fields(SampleRecord)]
-    steps = [_row(f, told.get(f"steps_{f.name}", "")) for f in dataclasses.fields(StepColumns)]
+    """Return tables of an answer's and its steps' fields."""
+    fields = [_row(f, FIELDS[f.name]) for f in dataclasses.fields(SampleRecord)]
+    steps = [_row(f, FIELDS[f"steps_{f.name}"]) for f in dataclasses.fields(StepColumns)]
     headings = ("field", "type", "meaning")
     return "\n".join(
         (
@@ -197,7 +196,3 @@ def _default(field: Any) -> str:
 
 def _doc(kind: type[Any] | type[BaseModel]) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
-
-
-def _page(name: str) -> str:
-    return (DOCS / name).read_text(encoding="utf-8")

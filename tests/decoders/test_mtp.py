@@ -360,7 +360,7 @@ def test_generate_of_transformers_runs_it_on_a_module_of_a_folder(tmp_path: Path
 
 def test_the_page_shows_the_network_of_the_example() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "adding-a-decoder.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "interface.md").read_text(encoding="utf-8")
     (shown,) = (part for part in page.split("```") if "class Certainty(" in part)
     example = (root / "examples" / "sure.py").read_text(encoding="utf-8")
     for line in shown.splitlines()[1:]:

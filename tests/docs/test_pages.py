@@ -47,6 +47,19 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
         check_decoder(decoder)
 
 
+@pytest.mark.parametrize(("page", "name"), [("adding-a-decoder", "Echo"), ("interface", "Again")])
+def test_drafters_that_copy_draft_few_tokens(page: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "shown.py"
+    texts = blocks(f"docs/{page}.md", "python")
+    (source,) = (s for s in texts if f"class {name}(" in s)
+    file.write_text(source, encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
+    for answer in scheduler.run([[1, 2, 3], [1, 2, 3]]):
+        assert isinstance(answer, Generation)
+        assert max(step.drafted for step in answer.steps) <= 8, "long chains are slower than none"
+
+
 def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
     (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Plain" in s)
@@ -55,9 +68,7 @@ def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path) -> None:
-    (source,) = (
-        s for s in blocks("docs/adding-a-decoder.md", "python") if "class TypicalSpec" in s
-    )
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "class TypicalSpec" in s)
     assert len(source.splitlines()) <= 40
     file = tmp_path / "typical.py"
     file.write_text(source, encoding="utf-8")
@@ -69,7 +80,7 @@ def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path)
 
 def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path) -> None:
     file = tmp_path / "again.py"
-    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Again" in s)
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "class Again" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:Again"))
     check_tokens_ignore_the_memory(decoder)
@@ -87,7 +98,7 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
     name: str, is_lossless: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "shown.py"
-    texts = blocks("docs/adding-a-decoder.md", "python")
+    texts = blocks("docs/interface.md", "python")
     (source,) = (s for s in texts if f"class {name}(" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:{name}"))
@@ -100,7 +111,7 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
 
 def test_the_decoder_of_masks_meets_the_contract_on_masked_models(tmp_path: Path) -> None:
     file = tmp_path / "masks.py"
-    (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "TwoPasses" in s)
+    (source,) = (s for s in blocks("docs/interface.md", "python") if "TwoPasses" in s)
     file.write_text(source, encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file}:TwoPasses"))
     assert tables(decoder).target.masked is not None
@@ -203,7 +214,7 @@ def test_decoders_of_several_sequences_or_models_meet_the_contract(
     tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "mine.py"
-    page = blocks("docs/adding-a-decoder.md", "python")
+    page = blocks("docs/interface.md", "python")
     (source,) = (text for text in page if f"class {name}(" in text)
     assert len(source.splitlines()) <= 30
     file.write_text(source, encoding="utf-8")

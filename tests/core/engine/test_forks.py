@@ -239,6 +239,32 @@ def test_a_fork_and_its_origin_draft_apart_from_what_was_fed_before() -> None:
     assert drafts(pair[1], [2]) == pytest.approx(
         drafts(model.open(), prompt, texts[1], [2]), abs=1e-5
     )
+    counts = [(session.draft_calls, session.draft_rows) for session in pair]
+    pair[1].close()
+    assert (origin.draft_calls, origin.draft_rows) == tuple(map(sum, zip(*counts, strict=True)))
+
+
+def test_calls_of_a_draft_models_forks_count_open_and_closed() -> None:
+    class Forks(Decoder):
+        lossless = drafts = False
+        needs = ("draft",)
+        sequences = 2
+
+        def steps(self, request: Request) -> Steps:
+            draft = request.draft
+            assert draft is not None
+            result = yield request.target.call(request.prompt_ids)
+            yield draft.call(request.prompt_ids)
+            fork = draft.fork()
+            yield [draft.call([1]), fork.call([2, 3])]
+            yield Emit(tokens=result.picks)
+            yield fork.call([4])
+            fork.close()
+            yield Emit(tokens=result.picks)
+
+    models = Models(target=TableModel(7), draft=TableModel(7, seed=1))
+    answer = generate(Forks(), [1, 2], Sampling(max_new_tokens=2), models)
+    assert [(step.draft_calls, step.draft_rows) for step in answer.steps] == [(3, 5), (1, 1)]
 
 
 @pytest.fixture(params=["llama", "window"])
@@ -370,6 +396,7 @@ def test_a_reused_prefix_is_read_once() -> None:
     sampling = Sampling(temperature=0.9, max_new_tokens=8)
     scheduler = Scheduler(best_of(3), models, sampling)
     expected = scheduler.run([prompt])
+    scheduler = Scheduler(best_of(3), llamas(best_of(3)), sampling)  # without a cache so far
     scheduler.prefill_prefix(prompt, 4)
     again = scheduler.run([prompt])
     assert again[0].tokens == expected[0].tokens  # type: ignore[union-attr]

@@ -115,17 +115,24 @@ class ModelFacts:
     adapters: Mapping[str, AdapterFacts] | None = None
 
     @property
+    def by_role(self) -> Mapping[str, Facts]:
+        """Facts of ``target``, of ``draft`` if there is one, and of each further ``model NAME``."""
+        named = {f"model {name}": facts for name, facts in (self.models or {}).items()}
+        return {
+            "target": self.target or {},
+            **({"draft": self.draft} if self.draft else {}),
+            **named,
+        }
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the models for readers, one line each."""
-        roles = {"target": self.target or {}, "draft": self.draft or {}, **(self.models or {})}
-        return tuple(
-            f"{role}: {n}" for role, facts in roles.items() for n in facts.get("notes", ())
-        )
+        roles = self.by_role.items()
+        return tuple(f"{role}: {n}" for role, facts in roles for n in facts.get("notes", ()))
 
     def weights_hash(self, role: str) -> str | None:
-        """Return the hash of the weights of ``target`` or ``draft``."""
-        facts = {"target": self.target, "draft": self.draft}.get(role) or {}
-        return facts.get("weights_sha256")
+        """Return the hash of the weights of a model by its role (`by_role`)."""
+        return self.by_role.get(role, {}).get("weights_sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from rich.text import Text
 from bench.errors import Exit
 from bench.records.files import replacing, write_files
 from bench.records.frames import csv_bytes, write_samples
-from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, read_plan
 from bench.records.run_folder import is_stored, load_run
 from bench.records.samples import SAMPLES_TABLE
 from bench.report.findings import Findings
@@ -120,15 +120,17 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
-    """Print what to do next with a run: open, explain, verify, and see all columns."""
+    """Print what to do next with a run: open, explain, verify (if it has ar), see all columns."""
     folder, page, config = (
         shlex.quote(str(path)) for path in (run, run / "report.html", run / "config.toml")
     )
     steps = {
         "open": (page, "figures, tables, step viewer"),
         "explain": (f"bench explain {folder}", "where the time went"),
-        "verify": (f"bench verify --config {config}", "are the decoders lossless?"),
     }
+    plan = read_plan(run)
+    if plan is None or any(cell.cell == BASELINE for cell in plan.cells):
+        steps["verify"] = (f"bench verify --config {config}", "are the decoders lossless?")
     if not wide:
         steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
     width = max(len(command) for command, _ in steps.values())

@@ -138,6 +138,8 @@ def test_an_approximate_cache_reads_a_block_and_what_follows_it() -> None:
     decoder = BlockDiffusion(block=4, attention="full", cache="approximate", passes=2)
     answer = generate(decoder, PROMPTS[0], Sampling(max_new_tokens=8), masked_models(True, 0))
     assert [step.target_rows for step in answer.steps] == [13, 8, 13, 4]
+    decided = [number for step in answer.steps for number in step.decided]
+    assert decided[::4] == [0, 0]  # the first pass alone reads the row before a block
 
 
 def test_a_shifted_block_of_one_token_is_autoregression() -> None:

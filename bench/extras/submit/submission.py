@@ -80,7 +80,8 @@ def problems(
     if errors := sum(record.error is not None for record in run.records):
         yield f"{counted(errors, 'answer')} failed: measure again without these decoders"
     if floor.value is None:
-        yield "ar was measured once: without its second arm, the noise is not known"
+        baseline = run.plan.baseline
+        yield f"{baseline} was measured once: without its second arm, the noise is not known"
     elif floor.differs_from_one or abs(math.log(floor.value)) > math.log1p(MAX_NOISE):
         bounds = f"its interval must cover 1, and {MAX_NOISE:.0%} off is the limit"
         yield f"A/A is {estimated(floor)}: {bounds}; measure again on an idle machine"
@@ -96,8 +97,7 @@ def problems(
 def _unrecorded(run: Run) -> Iterator[str]:
     env, models = run.env, run.env.models
     adapters = {name: each.weights_sha256 for name, each in (models.adapters or {}).items()}
-    roles = ("target", "draft") if models.draft else ("target",)
-    hashes = {role: models.weights_hash(role) for role in roles} | adapters
+    hashes = {role: models.weights_hash(role) for role in models.by_role} | adapters
     facts = {f"version of {name}": env.packages.get(name) for name in _PACKAGES}
     facts |= {f"hash of the weights of {name}": digest for name, digest in hashes.items()}
     facts |= {"version of Python": env.python, "processor": env.machine.cpu, "dtype": env.dtype}

@@ -36,7 +36,7 @@ _SHARED = {
 """Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
 _SETTINGS = (
     *("tasks", "split", "limit", "overlong", "prompt_tokens", "quality_limit", "repeats"),
-    *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "dtype"),
+    *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "law", "seed", "dtype"),
     *("attention", "protocol", "fixed_length", "compile", "quantize", "numerics", "tile"),
     "reuse_prefix",
 )
@@ -165,11 +165,10 @@ def identity(side: RunSnapshot) -> dict[str, str]:
     adapters = (env.models.adapters or {}).items()
     facts: dict[str, object] = {
         "model": describe_model(side),
-        **{
-            f"{role} weights": _short(env.models.weights_hash(role)) for role in ("target", "draft")
-        },
+        **{f"{role} weights": _short(env.models.weights_hash(role)) for role in env.models.by_role},
         **{f"{name} adapter": _short(each.weights_sha256) for name, each in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
+        "baseline": side.plan.baseline,
         "hardware": hardware(side),
         "threads": env.torch.threads,
         "GPU driver": env.gpu_driver,

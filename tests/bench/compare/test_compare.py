@@ -272,13 +272,20 @@ def test_ar_alone_has_no_control_in_separate_runs(pair: Pair) -> None:
     assert verdicts(comparison) == {"ar": "inconclusive", "spec": "pass", "ptp": "pass"}
 
 
-def test_a_load_on_a_whole_run_cancels_in_units_of_ars_time(pair: Pair) -> None:
+@pytest.mark.parametrize("control", ["ar", "dllm"])  # a diffusion model has no ar
+def test_a_load_on_a_whole_run_cancels_in_units_of_the_baselines_time(
+    pair: Pair, control: str
+) -> None:
     def loaded(record: dict[str, Any]) -> None:
         for cell in ("ar", "spec", "ptp"):
             slower(1.5, cell)(record)
         slower(1.1, "ptp")(record)
 
-    comparison = judged(pair(loaded))
+    runs = pair(loaded)
+    for file in (run / name for run in runs for name in ("manifest.json", "samples.jsonl")):
+        text = file.read_text().replace('"ar"', f'"{control}"')
+        file.write_text(text.replace('"ar@aa"', f'"{control}@aa"'))
+    comparison = judged(runs)
     assert measure(comparison, "spec", "time").change == pytest.approx(0.5)
     assert measure(comparison, "spec", "time_over_ar").change == pytest.approx(0, abs=1e-9)
     own = measure(comparison, "ptp", "time_over_ar")

@@ -98,6 +98,8 @@ def test_a_masked_model_is_measured_without_ar(masked: Path, tmp_path: Path) -> 
         *("--output", tmp_path, "--run-name", "masked", "--progress", "none"),
     )
     assert shown.code == 0, shown.err
+    assert "bench explain" in shown.out
+    assert "bench verify" not in shown.out  # which needs ar
     (folder,) = (path for path in tmp_path.iterdir() if not path.is_symlink())
     measured = load_run(folder)
     status = json.loads((folder / "run.json").read_text())

@@ -70,13 +70,14 @@ def test_times_of_steps_are_whole_microseconds_in_the_table_and_read_back_exactl
 ) -> None:
     full_steps = full[0].steps
     assert full_steps is not None
-    ends = (0.003624, 0.003625, 1e7 - 1e-6), (0.319221, 0.1, 0.1)  # the second is damaged: kept
+    # 0.003912 * 1e6 is below 3912; the second column is damaged, and kept
+    ends = (0.003912, 0.003913, 1e7 - 1e-6), (0.319221, 0.1, 0.1)
     steps = [replace(full_steps, ended_s=each) for each in ends]
     records = [replace(full[0], steps=each) for each in steps]
     file = tmp_path / "samples.parquet"
     file.write_bytes(written(records))
     lasted = pd.read_parquet(file)["steps_lasted_us"].tolist()
-    assert [list(each) for each in lasted] == [[3624, 1, 9999999996374], [319221, -219221, 0]]
+    assert [list(each) for each in lasted] == [[3912, 1, 9999999996086], [319221, -219221, 0]]
     assert [SampleRecord.from_dict(line) for line in frames.read_samples(file)] == records
 
 

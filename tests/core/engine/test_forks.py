@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.shapes import random_model, shape_config
+from decoders.core.model import Session
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import llamas
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Emit, Generation, Sampling
+from decoders.core.types import CallResult, DraftShape, Emit, Generation, Sampling
+from decoders.eagle import Eagle
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PROMPTS = [[1, 2, 3], [4, 0], [5], [2, 2, 6, 1, 3, 3]]
@@ -205,6 +207,66 @@ def test_a_fork_and_its_origin_go_on_apart(architecture: HFModel) -> None:
         assert torch.allclose(result, expected, atol=1e-5)
 
 
+def test_a_fork_and_its_origin_draft_apart_from_what_was_fed_before() -> None:
+    """A network keeps states of the text: both draft as one session that was fed their text."""
+    model = llamas(Eagle(), 12).target
+    assert isinstance(model, HFModel)
+    Models(target=model).ensure(3, 40)
+
+    def drafts(session: Session, *texts: list[int]) -> tuple[float, ...]:
+        results: Sequence[CallResult] = ()
+        for text in texts:
+            model.forward([session.call(text, hidden=range(len(text)))])
+            assert session.hidden is not None
+            shape, after = DraftShape(depth=3, nodes=3), [*text[1:], 4]
+            results = model.draft(
+                [session.draft("eagle", session.hidden, after, shape, Sampling())]
+            )
+        return results[0].confidences
+
+    prompt, texts = [5, 9, 2, 7, 1], ([3, 8], [6, 6, 10])
+    origin = model.open()
+    origin.max_sequences = 2
+    drafts(origin, prompt)
+    pair = (origin, origin.fork())
+    apart = [drafts(session, text) for session, text in zip(pair, texts, strict=True)]
+    for text, shown in zip(texts, apart, strict=True):
+        alone = model.open()
+        assert shown == pytest.approx(drafts(alone, prompt, text), abs=1e-5)
+        alone.close()
+    assert apart[0] != pytest.approx(apart[1], abs=1e-3)
+    origin.close()
+    assert drafts(pair[1], [2]) == pytest.approx(
+        drafts(model.open(), prompt, texts[1], [2]), abs=1e-5
+    )
+    counts = [(session.draft_calls, session.draft_rows) for session in pair]
+    pair[1].close()
+    assert (origin.draft_calls, origin.draft_rows) == tuple(map(sum, zip(*counts, strict=True)))
+
+
+def test_calls_of_a_draft_models_forks_count_open_and_closed() -> None:
+    class Forks(Decoder):
+        lossless = drafts = False
+        needs = ("draft",)
+        sequences = 2
+
+        def steps(self, request: Request) -> Steps:
+            draft = request.draft
+            assert draft is not None
+            result = yield request.target.call(request.prompt_ids)
+            yield draft.call(request.prompt_ids)
+            fork = draft.fork()
+            yield [draft.call([1]), fork.call([2, 3])]
+            yield Emit(tokens=result.picks)
+            yield fork.call([4])
+            fork.close()
+            yield Emit(tokens=result.picks)
+
+    models = Models(target=TableModel(7), draft=TableModel(7, seed=1))
+    answer = generate(Forks(), [1, 2], Sampling(max_new_tokens=2), models)
+    assert [(step.draft_calls, step.draft_rows) for step in answer.steps] == [(3, 5), (1, 1)]
+
+
 @pytest.fixture(params=["llama", "window"])
 def architecture(request: pytest.FixtureRequest) -> Iterator[HFModel]:
     if request.param == "llama":
@@ -334,6 +396,7 @@ def test_a_reused_prefix_is_read_once() -> None:
     sampling = Sampling(temperature=0.9, max_new_tokens=8)
     scheduler = Scheduler(best_of(3), models, sampling)
     expected = scheduler.run([prompt])
+    scheduler = Scheduler(best_of(3), llamas(best_of(3)), sampling)  # without a cache so far
     scheduler.prefill_prefix(prompt, 4)
     again = scheduler.run([prompt])
     assert again[0].tokens == expected[0].tokens  # type: ignore[union-attr]

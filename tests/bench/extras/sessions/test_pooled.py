@@ -130,6 +130,7 @@ def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
     [
         ({"temperature": 0.7}, "temperature is 0.0 in one and 0.7 in the other"),
         ({"split": "test"}, "split is None in one and test in the other"),
+        ({"law": "x.py:Law"}, "law is None in one and x.py:Law in the other"),
         ({"compile": True}, "compile is None in one and True in the other"),
         ({"model": "other"}, "model is zoo in one and other in the other"),
     ],
@@ -142,6 +143,21 @@ def test_another_job_is_refused_with_what_differs(
     told = refused(one, two)
     assert told.exit_code == Exit.UNAVAILABLE
     assert f"s0 and s1 cannot be pooled: {said}" in told.message
+
+
+def test_other_baselines_and_weights_of_further_models_are_refused(synthetic_run: Write) -> None:
+    """Their speed-ups refer to different cells, or their drafts are of different models."""
+    one, two, three = (session(synthetic_run, number) for number in range(3))
+    for name in ("manifest.json", "samples.jsonl"):
+        text = (two / name).read_text()
+        assert "ar@aa" in text
+        (two / name).write_text(text.replace("ar@aa", "spec@aa"))
+    assert "baseline is ar in one and spec in the other" in refused(one, two).message
+    for run, digest in ((one, "a"), (three, "b")):
+        env = json.loads((run / "env.json").read_text())
+        env["models"] = {"models": {"tiny": {"weights_sha256": digest}}}
+        (run / "env.json").write_text(json.dumps(env))
+    assert "model tiny weights is a in one and b in the other" in refused(one, three).message
 
 
 def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> None:

@@ -104,6 +104,11 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
         lambda d: d["models"]["draft"].update(weights_sha256=None),
         "env.json lacks: hash of the weights of draft",
     ),
+    "model": (
+        "env.json",
+        lambda d: d["models"].update(models={"tiny": {"architecture": "Llama"}}),
+        "env.json lacks: hash of the weights of model tiny",
+    ),
     "adapter": (
         "env.json",
         lambda d: d["models"]["adapters"]["ptp"].update(weights_sha256=None),

@@ -1,6 +1,6 @@
 """A confidence head as a network of a decoder's own: lookup drafts only where the target was sure.
 
-    bench run --decoders lookup,examples/sure.py:SureLookup:sure=0.5
+bench run --decoders lookup,examples/sure.py:SureLookup:sure=0.5
 """
 
 from dataclasses import dataclass

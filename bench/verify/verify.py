@@ -217,7 +217,7 @@ class _Work:
         edge = edge_margin(margin, self.sampled.temperature)
         ties = "Row-invariant numerics: any difference from ar is wrong, even a near-tie."
         if self._setup.baseline != BASELINE:
-            ties = "A target that predicts masks has no ar, so the decoder's contract alone is checked."
+            ties = "A target of masks has no ar: the contract alone is checked."
         elif margin:
             ties = (
                 f"{self._precision}: a difference from ar is a near-tie where the two logits are "

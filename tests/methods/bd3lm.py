@@ -5,6 +5,7 @@ Fast-dLLM (arXiv 2505.22618). For targets whose row i predicts token i.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ class BD3LM(Decoder):
     lossless = drafts = False
 
     def steps(self, request: Request) -> Steps:
-        target, form, text = request.target, request.target.model.masked, [*request.prompt_ids]
-        assert form is not None
+        target, text = request.target, [*request.prompt_ids]
+        form: Any = target.model.masked
         while True:
             first = len(text)
             start = first // self.block * self.block

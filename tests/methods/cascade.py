@@ -32,7 +32,8 @@ class Cascade(DraftAndVerify):
 
 class Staged(Drafter):
     def __init__(self, request: Request, k: int, inner: int) -> None:
-        self.middle, self.small = request.draft, request.models["small"]
+        self.middle: Any = request.draft
+        self.small = request.models["small"]
         self.k, self.inner = k, inner
 
     def draft(self, text: Text, most: int) -> Generator[Any, Any, list[int]]:

@@ -28,6 +28,7 @@ class LLaDA(Decoder):
     def steps(self, request: Request) -> Steps:
         target, form = request.target, request.target.model.masked
         assert form is not None
+        assert form.mask_id is not None
         num_prompt, size = len(request.prompt_ids), request.sampling.max_new_tokens
         text = [*request.prompt_ids, *[form.mask_id] * size]
         everything = torch.ones(len(text), len(text), dtype=torch.bool)

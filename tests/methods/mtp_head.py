@@ -52,5 +52,6 @@ class HeadDrafts(DraftAndVerify):
     needs, variants = ("network",), ("mtp-head",)
 
     def drafter(self, request):
-        one = {"hidden": 1, "branches": False}
-        return TreeDrafter(request, "mtp-head", DraftShape(depth=1), Length(1), **one)
+        drafter = TreeDrafter(request, "mtp-head", DraftShape(depth=1), Length(1), branches=False)
+        drafter.hidden = 1  # the state that predicted the last token
+        return drafter

@@ -63,7 +63,7 @@ _ANSWERS: list[tuple[list[int], list[int]]] = []
 class HiddenSuffix(Suffix):
     """Keeps earlier answers in a global, so that no scope ends and the warm-up is remembered."""
 
-    remembers = None
+    remembers = None  # type: ignore[assignment]
 
     def drafter(self, request: Request) -> Drafter:
         drafter = Matches(self, [([], each) for each in _ANSWERS[-8:]])  # type: ignore[list-item]

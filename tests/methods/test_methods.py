@@ -344,11 +344,11 @@ def test_a_run_calls_each_wrong_form_wrong(measured: Verb) -> None:
 
 
 @pytest.mark.slow
-def test_further_wrong_forms_are_caught_at_the_default_draws(
+def test_further_wrong_forms_are_caught_by_more_draws(
     verified: Verb, measured: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_verify(*verified(wrong(MORE), "--draws", 10_000), wrong(MORE))
-    monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 10_000)
+    check_verify(*verified(wrong(MORE), "--draws", 3000), wrong(MORE))
+    monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 6000)
     check_run(*measured(wrong(MORE)), wrong(MORE))
 
 

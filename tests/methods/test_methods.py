@@ -1,6 +1,6 @@
 """Ten methods from the literature: the contract, counters derived by hand, wrong forms caught.
 
-The table of docs/adding-a-decoder.md lists the files (`docs.generate.methods`).
+The table of docs/interface.md lists the files (`docs.generate.methods`).
 """
 
 from __future__ import annotations

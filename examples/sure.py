@@ -1,14 +1,9 @@
 """A confidence head as a network of a decoder's own: lookup drafts only where the target was sure.
 
-    bench run --decoders lookup,examples/sure.py:SureLookup:sure=0.5
-
-The head is the target's output layer, which reads the state that predicted the last token. A head
-of your own would add weights to the network in `build`, from a file or from the checkpoint.
+bench run --decoders lookup,examples/sure.py:SureLookup:sure=0.5
 """
 
 from dataclasses import dataclass
-
-import torch
 
 from decoders.core.adapter.draft_pass import DraftPass
 from decoders.core.adapter.module import HiddenAdapter
@@ -19,22 +14,16 @@ from decoders.lookup import PromptLookup
 
 
 class CertaintyPass(DraftPass):
-    def planes(self, num_rows, capacity):
-        return []  # no keys and values
-
     def __call__(self, name, inputs, planes):
         return (self.layers.head(inputs["states"][0]).float().softmax(-1).max(-1).values,)
 
     def draft(self, texts, run, size):
-        calls = [call for call in texts.calls if call is not None]
-        (chances,) = run(None, {"states": torch.stack([c.states[-1] for c in calls])[None]}, ())
-        for call in calls:
-            call.session.drafted(call, num_calls=1, num_rows=1)
+        (chances,) = run(None, {"states": texts.last_states()}, ())
         return [CallResult(confidences=(chance,)) for chance in chances.tolist()]
 
 
 class Certainty(HiddenAdapter):
-    variant, work, drafts = "certainty", CertaintyPass, False
+    variant, work, drafts, plane_shapes = "certainty", CertaintyPass, False, ()
 
     @classmethod
     def build(cls, target):
@@ -51,13 +40,11 @@ class Gated(Drafter):
 
     def observe(self, text, verdict):
         self.state = verdict.states[-1:]
-        self.inner.observe(text, verdict)
 
     def draft(self, text, most):
         new, sampling = (self.state, [text.last]), self.request.sampling
         result = yield self.request.target.draft("certainty", *new, DraftShape(depth=1), sampling)
-        drafts = yield from self.inner.draft(text, most)
-        return drafts if result.confidences[0] >= self.sure else []
+        return self.inner.propose(text, most) if result.confidences[0] >= self.sure else []
 
 
 @register("sure")

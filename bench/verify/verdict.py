@@ -3,7 +3,7 @@
 =============  ====================================================================================
 lossless       the decoder passed every check
 lossy          the decoder claims to be lossy: its differences are measured
-wrong          the decoder claims to be lossless and is not
+wrong          it claims to be lossless and is not, or depends on earlier prompts or the batch
 inconclusive   a check failed, was interrupted, or could not have detected a fault
 =============  ====================================================================================
 """

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from bench.stats.metrics import METRICS
-from docs.generate import architectures, command_line, decoder_pages, schema
+from docs.generate import architectures, command_line, decoder_pages, methods, schema
 from docs.generate.figures import readable
 from docs.generate.places import DOCS, ROOT
 from docs.generate.runs import with_tables
@@ -41,6 +41,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "configuration": schema.configuration,
     "gate": schema.gate,
     "exit-codes": schema.exit_codes,
+    "methods": methods.methods,
 }
 OF_A_DECODER: dict[str, Callable[[str], str]] = {
     "promises": decoder_pages.promises,

@@ -150,6 +150,13 @@ class Texts:
         """The depth that each call asks for."""
         return [0 if call is None else call.max_depth for call in self.calls]
 
+    def last_states(self) -> Tensor:
+        """Return the last state of each text ``[1, B, D]``, and count a call of one row for it."""
+        calls = [call for call in self.calls if call is not None]
+        for call in calls:
+            call.session.drafted(call, num_calls=1, num_rows=1)
+        return torch.stack([call.states[-1] for call in calls])[None]
+
     def uniforms(self, *shape: int) -> Tensor:
         """Upload the calls' uniforms as float64 ``[B, …]`` (0.5 where there is no call)."""
         none = (0.5,) * math.prod(shape)

@@ -35,13 +35,9 @@ class HeadsPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Make a tree of the heads' likeliest paths after each text."""
-        calls = [call for call in texts.calls if call is not None]
-        states = torch.stack([call.states[-1] for call in calls])
-        (logits,) = run(None, {"states": states[None]}, ())
+        (logits,) = run(None, {"states": texts.last_states()}, ())
         shape, sampling = texts.first.shape, texts.first.sampling
         uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
-        for call in calls:
-            call.session.drafted(call, 1, 1)
         return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
 
 

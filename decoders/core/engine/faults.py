@@ -8,7 +8,7 @@ from types import GeneratorType, TracebackType
 from typing import Any, SupportsIndex
 
 from decoders.core.decoder import Request, Steps
-from decoders.core.model import Call, DraftCall, Session
+from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.types import StepEvent
 
 
@@ -23,8 +23,11 @@ def started(begin: Callable[[Request], Steps], request: Request) -> Steps:
     return steps
 
 
-def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], vocab_size: int) -> None:
+def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], model: Model) -> None:
     """Raise `ValueError` about emitted tokens that are no ids, or counts that are no integers."""
+    vocab_size = model.vocab_size
+    if model.masked and model.masked.mask_id in tokens:
+        raise AssertionError("decoder emitted the mask token: a mask that it never decided")
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ValueError(no_id("emitted", token, vocab_size))

@@ -205,7 +205,7 @@ class RunningSequence:
         if self._empty_emits > _MAX_EMPTY_EMITS + self._sampling.max_new_tokens:
             raise RuntimeError(f"decoder emitted nothing for {self._empty_emits} steps in a row")
         if stop is not None:
-            faults.check_emitted(self._tokens, self._events, self._vocab_size)
+            faults.check_emitted(self._tokens, self._events, self._target.model)
             self.outcome = Generation(
                 tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
             )

@@ -150,7 +150,10 @@ class TableModel(Model):
         """Return logits (see `Model.forward`) as inference tensors, like every real model."""
         self.num_forwards += 1
         rows = [row for call in calls for row in self._run(call)]
-        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+        logits = torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+        if self.masked is not None and self.masked.mask_id is not None:
+            logits[:, self.masked.mask_id] = -torch.inf
+        return logits
 
     def _run(self, call: Call) -> list[Tensor]:
         session, slots = call.session, call.slots

@@ -135,7 +135,7 @@ def test_a_run_of_a_masked_model_that_names_no_decoder_runs_dllm(masked: Path) -
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("verify", "--decoders", "dllm"), "bench verify compares with ar"),
+        (("verify", "--decoders", "ar"), "needs a causal target"),
         (("train", "ptp", "--data", "text=README.md"), "training needs a causal model"),
     ],
 )

@@ -18,11 +18,6 @@ from decoders.core.upload import upload
 class BigramPass(DraftPass):
     """Picks the likeliest tokens one after another."""
 
-    layers: Bigram
-
-    def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
-        return []
-
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         states, ids, drafted = inputs["states"][0], inputs["ids"][0], []
         for _ in range(self.layers.config.sizes["steps"]):
@@ -33,21 +28,19 @@ class BigramPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         calls = [call for call in texts.calls if call is not None]
-        states = torch.stack([call.states[-1] for call in calls])[None]
+        states = texts.last_states()
         ids = upload([[call.tokens[-1] for call in calls]], states.device)
         (drafted,) = run(None, {"states": states, "ids": ids}, ())
-        results = []
-        for call, tokens, chances in zip(calls, *drafted.tolist(), strict=True):
-            call.session.drafted(call, 1, 1)
-            picks = tuple(map(int, tokens))
-            results.append(CallResult(picks=picks, confidences=tuple(chances)))
-        return results
+        return [
+            CallResult(picks=tuple(map(int, tokens)), confidences=tuple(chances))
+            for tokens, chances in zip(*drafted.tolist(), strict=True)
+        ]
 
 
 class Bigram(HiddenAdapter):
     """A matrix that mixes a state with the embedding of a token."""
 
-    variant, work, uses = "bigram", BigramPass, ("steps",)
+    variant, work, uses, plane_shapes = "bigram", BigramPass, ("steps",), ()
     example, trainer = {"sizes": {"steps": 3}}, "bench train bigram"
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
@@ -64,5 +57,4 @@ class Bigram(HiddenAdapter):
         return [(config.sizes["steps"] in range(1, 9), "sizes", "1 to 8 steps")]
 
     def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
-        mixed: Tensor = states + torch.cat([states, embedded], -1) @ self.mix.T
-        return mixed
+        return states + torch.cat([states, embedded], -1) @ self.mix.T

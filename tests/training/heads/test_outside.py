@@ -138,7 +138,7 @@ def test_its_verb_and_its_advice_are_shown(package: Path) -> None:
 
 BREAKS = {
     "an import": ("import torch\n", "import torch_of_tomorrow\n", "cannot be imported: ModuleNotF"),
-    "a class": ('variant, work, uses = "bigram"', 'variant, work, uses = "bgram"', "no HiddenAdap"),
+    "a class": ('plane_shapes = "bigram"', 'plane_shapes = "bgram"', "no HiddenAdap"),
     "its rules": (
         '(config.sizes["steps"]',
         '(config.sizes["step"]',

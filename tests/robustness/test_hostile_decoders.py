@@ -75,7 +75,7 @@ HOSTILE = {
         START + "while True: yield Emit(tokens=(65,), drafted=1, rejected=('a',))",
         "rejected 'a'; ids are",
     ),
-    "emits nothing, ever": (START + "while True: yield Emit()", "emitted nothing for 1000 steps"),
+    "emits nothing, ever": (START + "while True: yield Emit()", "emitted nothing for 1013 steps"),
     "fails as it ends": (
         "try:\n    result = yield request.target.call(request.prompt_ids)\n"
         "    while True:\n        yield Emit(tokens=result.picks)\n"
@@ -109,7 +109,7 @@ HOSTILE = {
     ),
     "asks for what cannot be read": (
         START + "result = yield request.target.call((1,), output='dreams')\n" + AR,
-        "KeyError: 'dreams'",
+        "output is 'dreams'; it must be one or several of picks",
     ),
 }  # fmt: skip
 NO_PLACE = ("is no generator", "forgets every yield", "ends too early")

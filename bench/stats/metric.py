@@ -80,7 +80,7 @@ class CellData:
         num = sum(max(len(s.emitted), sum(s.target_calls)) <= s.first + 1 for s in steps)
         if 2 * num > len(steps):
             return "most answers end in the first step"
-        drafts = self.cell is not None and self.cell.drafts
+        drafts = self.cell is not None and self.cell.drafts and self.cell.lossless
         return "it drafts nothing" if drafts and not self.tally.drafted else None
 
     @cached_property

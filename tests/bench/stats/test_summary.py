@@ -385,12 +385,11 @@ def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
     assert pd.isna(row(frame, "spec")["speedup"])
     assert row(frame, "ar")["speedup"] == 1.0
     assert pd.isna(row(frame, "ar")["no_speedup"])
-    lossy = Plan(cells=(PLAN.cells[0], Cell(cell="spec", drafts=True)))  # as `nar`: never drafts
-    # PLAN: no drafts
+    lossy = Plan(cells=(PLAN.cells[0], Cell(cell="spec", lossless=False, drafts=True)))
     for rows, plan in (
         ([*ar, *once, idle[1]], DRAFTING),
-        ([*ar, *idle], PLAN),
-        ([*ar, *idle], lossy),
+        ([*ar, *idle], PLAN),  # no drafts
+        ([*ar, *idle], lossy),  # as `nar`, which never drafts
     ):
         assert row(summary.summarise(rows, plan), "spec")["speedup"] == pytest.approx(1.0)
 

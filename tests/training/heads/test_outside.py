@@ -212,7 +212,7 @@ def test_a_network_that_nothing_registers_is_named(package: Path) -> None:
     with pytest.raises(ValueError, match=r"'variant' is 'trigram'; it must be o-ptp, .*bigram"):
         AdapterConfig(variant="trigram", layers={}, width=8)
     with pytest.raises(
-        ValueError, match="there is no network 'trigram'; there are bigram, .*eagle, "
+        ValueError, match=r"there is no network 'trigram'; there are bigram, .*eagle, "
     ):
         network("trigram")
 

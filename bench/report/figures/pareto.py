@@ -19,6 +19,7 @@ from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
 from bench.report.tables.quality import areas
+from bench.report.tables.table import over
 from bench.stats.parallel_counters import curves
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
@@ -95,7 +96,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     texts = areas(summary) if methods else {}
     aups = [f"{method} {texts.get((method, ALL), UNKNOWN)}" for method in methods]
     below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
-    text = "\n".join([f"times as fast as ar, end to end{within}", *below])
+    text = "\n".join([f"times as fast as {over(summary)}, end to end{within}", *below])
     figure.supxlabel(text, fontsize=9)
     figure.draw_without_rendering()
     named = [data[~near], data[near]] if split else [data]

@@ -234,3 +234,15 @@ def test_settings_far_below_ar_have_no_aup_and_single_ones_no_line() -> None:
     figure, data = drawn({name: SETTINGS[name] for name in ("ar", "idlm@t2", "spec@k4")})
     assert "AUP" not in figure.get_supxlabel()
     assert not any(data["method"])
+
+
+def test_the_axis_names_the_baseline() -> None:
+    points = {"dllm@t90": (1.0, 0.6), "dllm@t30": (1.4, 0.5)}
+    for given, name in (
+        (frame(points).assign(baseline="dllm@t90"), "dllm@t90"),
+        (frame(points), "ar"),
+    ):
+        with canvas.styled():
+            made = quality_speed_figure(given)
+        assert made is not None
+        assert made[0].get_supxlabel().startswith(f"times as fast as {name}, end to end")

@@ -24,7 +24,7 @@ from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
-from decoders.core.engine.models import other_kind
+from decoders.core.engine.models import model_names, other_kind
 from decoders.core.hf.masked import is_masked
 from decoders.core.types import DecoderSpec
 
@@ -113,8 +113,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         if name not in names:
             line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
             raise UsageError(f"--adapter {name}=…: {line}")
-    needs = {need for decoder in decoders.values() for need in decoder.needs}
-    if unused := next((name for name in config.models if f"model:{name}" not in needs), None):
+    models = model_names(need for part in parts for need in part.needs)
+    if unused := next((name for name in config.models if name not in models), None):
         line = f"none of {', '.join(decoders)} needs a model named {unused!r}"
         raise UsageError(f"--models {unused}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in names}
@@ -175,8 +175,8 @@ def _unmet_need(
             return kind
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
-        called = (need.removeprefix("model:") for need in part.needs if need.startswith("model:"))
-        if missing := next((each for each in called if each not in config.models), None):
+        names = model_names(part.needs)
+        if missing := next((each for each in names if each not in config.models), None):
             return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:

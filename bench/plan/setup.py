@@ -35,7 +35,7 @@ from bench.records.environment import Environment
 from bench.records.plan import SECOND, Cell
 from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core.decoder import Decoder
-from decoders.core.engine.models import Models, check_models
+from decoders.core.engine.models import Models, check_models, model_names
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
 from decoders.core.registry import package
 from decoders.core.types import Sampling
@@ -179,8 +179,7 @@ def open_setup(run: ResolvedRun) -> Setup:
             for each in models.values():
                 other: Any = each.roles[role]
                 other.share_vocabulary(each.target.vocab_size)
-    named = [role for role in further if role != "draft"]
-    facts["models"] = {role.removeprefix("model:"): facts.pop(role) for role in named} or None
+    facts["models"] = {n: facts.pop(f"model:{n}") for n in model_names(further)} or None
     facts["adapters"] = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
     template = chat_template(tokenizer, config.template_args, config.date or today())

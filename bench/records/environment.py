@@ -118,11 +118,8 @@ class ModelFacts:
     def by_role(self) -> Mapping[str, Facts]:
         """Facts of ``target``, of ``draft`` if there is one, and of each further ``model NAME``."""
         named = {f"model {name}": facts for name, facts in (self.models or {}).items()}
-        return {
-            "target": self.target or {},
-            **({"draft": self.draft} if self.draft else {}),
-            **named,
-        }
+        draft = {"draft": self.draft} if self.draft else {}
+        return {"target": self.target or {}, **draft, **named}
 
     @property
     def notes(self) -> tuple[str, ...]:

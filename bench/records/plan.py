@@ -83,9 +83,8 @@ class Cell:
     @property
     def title(self) -> str:
         """Its name in tables: a file's decoder goes by the name in ``@register``."""
-        return (
-            "@".join(filter(None, (self.registered, self.registered and self.label))) or self.cell
-        )
+        parts = (self.registered, self.registered and self.label)
+        return "@".join(filter(None, parts)) or self.cell
 
     @property
     def guarantee(self) -> str:

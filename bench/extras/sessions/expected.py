@@ -39,10 +39,7 @@ def predictions(run: Run) -> dict[str, _Ranges]:
     """Return what the pool of a run's job predicts by machine, nothing without a readable pool."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
-            first = Path(list_runs(str(file.parent), file.parent)[0])
-            facts: dict[str, Any] = {"plan": read_plan(first), "config": read_config(first)}
-            facts |= {"env": read_environment(first), "status": read_status(first)}
-            pooled = Run(path=first, records=(), events=(), **facts)
+            pooled = _without_answers(Path(list_runs(str(file.parent), file.parent)[0]))
             if pooled.plan is None or any(unlike(_snapshot(pooled), _snapshot(run))):
                 continue
             names = ["machine", "decoder", "next_low", "next_high"]
@@ -54,6 +51,12 @@ def predictions(run: Run) -> dict[str, _Ranges]:
             ranges.setdefault(str(place), {})[str(decoder)] = low, high
         return {place: each for place, each in ranges.items() if place != EVERY}
     return {}
+
+
+def _without_answers(folder: Path) -> Run:
+    facts: dict[str, Any] = {"plan": read_plan(folder), "config": read_config(folder)}
+    facts |= {"env": read_environment(folder), "status": read_status(folder)}
+    return Run(path=folder, records=(), events=(), **facts)
 
 
 def _snapshot(run: Run) -> RunSnapshot:
@@ -75,9 +78,8 @@ def section(findings: Findings) -> Sequence[Table]:
 
 def conclusion(run_dir: Path) -> list[str]:
     """State whether a run's speed-ups are what stored sessions of its machine predict."""
-    findings = Findings(load_run(run_dir))
-    ranges = predictions(findings.run)
-    return [_judge(findings, ranges)] if ranges else []
+    ranges = predictions(_without_answers(run_dir))
+    return [_judge(Findings(load_run(run_dir)), ranges)] if ranges else []
 
 
 def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:

@@ -1,4 +1,4 @@
-"""Draft tokens one by one in a session of a draft model, for `spec` and `exit`.
+"""Draft tokens one by one in a session of a draft model, for `spec` and its cascade.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 """

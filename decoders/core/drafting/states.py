@@ -71,10 +71,8 @@ class TreeDrafter(StatesDrafter):
             for level in range(shape.depth if shape.draws else 0)
             for candidate in range(shape.width)
         ]
-        sampling, before = self._request.sampling, target.draft_calls
-        call = target.draft(
-            self._name, *self.unfed(text), shape, sampling, uniforms, max_depth=most
-        )
-        result = yield call
+        about = *self.unfed(text), shape, self._request.sampling, uniforms
+        before = target.draft_calls
+        result = yield target.draft(self._name, *about, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
         return DraftTree.drafted(text.last, result, num)

@@ -24,7 +24,7 @@ def started(begin: Callable[[Request], Steps], request: Request) -> Steps:
 
 
 def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], model: Model) -> None:
-    """Raise `ValueError` about emitted tokens that are no ids, or counts that are no integers."""
+    """Raise `AssertionError` about an emitted mask, `ValueError` about other wrong values."""
     vocab_size = model.vocab_size
     if model.masked and model.masked.mask_id in tokens:
         raise AssertionError("decoder emitted the mask token: a mask that it never decided")

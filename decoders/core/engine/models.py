@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +30,7 @@ class Models:
     @classmethod
     def of(cls, roles: Mapping[str, Model]) -> Models:
         """Make the models of `roles`."""
-        named = {role[6:]: model for role, model in roles.items() if role.startswith("model:")}
+        named = {name: roles[f"model:{name}"] for name in model_names(roles)}
         return cls(target=roles["target"], draft=roles.get("draft"), named=named)
 
     @property
@@ -86,6 +86,11 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
             adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
         part.check_models(models.target, models.draft)
     return adapters
+
+
+def model_names(roles: Iterable[str]) -> list[str]:
+    """Return the NAME of each ``model:NAME`` among roles or needs."""
+    return [role.removeprefix("model:") for role in roles if role.startswith("model:")]
 
 
 def other_kind(decoder: Decoder, masked: bool) -> str | None:

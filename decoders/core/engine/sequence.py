@@ -12,6 +12,7 @@ from typing import Any
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Role, Steps
 from decoders.core.engine import faults
+from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
 from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
@@ -71,7 +72,7 @@ class RunningSequence:
             adapter=next(iter(adapters.values()), None),
             adapters=adapters,
             memory=memory,
-            models={role[6:]: each for role, each in sessions.items() if role[:6] == "model:"},
+            models={name: sessions[f"model:{name}"] for name in model_names(sessions)},
             tokenizer=tokenizer,
         )
         self._steps: Steps | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from decoders.core.decoder import Decoder
-from decoders.core.engine.models import Models
+from decoders.core.engine.models import Models, model_names
 from decoders.core.masked import MaskedForm
 from decoders.core.model import Model
 from decoders.core.testing.goodness import Draws
@@ -44,8 +44,7 @@ def _beside(decoder: Decoder, target: TableModel, agreement: float, scale: float
 
 def _names(decoder: Decoder) -> list[str]:
     """Return the names of the named models that a decoder needs."""
-    needs = dict.fromkeys(need for part in decoder.parts for need in part.needs)
-    return [need.removeprefix("model:") for need in needs if need.startswith("model:")]
+    return model_names(dict.fromkeys(need for part in decoder.parts for need in part.needs))
 
 
 def _mask(decoder: Decoder, target: Model) -> None:

@@ -125,6 +125,7 @@ def gated_product(
         high: B ``[out, R]``.
         gate: float32 ``[B, N, 1]``, 1 or 0.
     """
+    _check_rows(rows, gate)
     if _is_traced() and low is not None and rows.dtype == torch.bfloat16:
         operands = (rows, weight, low, high, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.gated_product(*operands)
@@ -138,6 +139,7 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
     The arguments are those of `gated_product`.
     """
+    _check_rows(rows, gate)
     if _is_traced():
         operands = (rows, weight, other, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.switched_product(*operands)
@@ -150,6 +152,11 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
         index = places.nonzero().squeeze(1)
         out.index_copy_(0, index, product(flat.index_select(0, index), used))
     return out.view(*rows.shape[:-1], -1)
+
+
+def _check_rows(rows: Tensor, gate: Tensor) -> None:
+    """Make a trace know that both have as many rows."""
+    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]
 
 
 def attention(

@@ -59,10 +59,12 @@ from pathlib import Path
 from torch._inductor import cpp_builder, cpu_vec_isa
 from decoders.core import products
 cpu_vec_isa.VecISA._probe_load = lambda *_: False
-class Options:
-    def __init__(self, vec_isa):
+ours = cpp_builder.CppTorchOptions
+def options(vec_isa, **others):
+    if not others:  # the compiler's own probes have more
         sys.exit(str(vec_isa))
-cpp_builder.CppTorchOptions = Options
+    return ours(vec_isa=vec_isa, **others)
+cpp_builder.CppTorchOptions = options
 products.make(Path(sys.argv[1]))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "rows.so")]
@@ -265,6 +267,29 @@ def test_a_traced_delta_in_bfloat16_is_part_of_its_product(
         torch.testing.assert_close(found, module(x, gate), rtol=0.05, atol=0.5)
         away = (found - plain).abs().amax(-1)[0]
         assert away[:3].max() < 0.5 < away[3:].min()
+
+
+@pytest.mark.parametrize("calls", ["gated_product", "switched_product"])
+def test_a_trace_takes_rows_and_their_gate_for_as_many(
+    calls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_max_rows", FEW)
+    module = Gated(torch.bfloat16, 32).requires_grad_(False)
+    if calls == "switched_product":
+        module.forward = lambda x, gate: products.switched_product(  # type: ignore[method-assign]
+            x, module.weight, module.weight + 1, gate
+        )
+    x, gate = drawn(1, 5, 64, dtype=torch.bfloat16), torch.zeros(1, 7, 1)[:, :5]
+    dynamic = {1: torch.export.Dim.AUTO}
+    with torch.fx.experimental._config.patch(use_duck_shape=False):
+        program: Any = torch.export.export(
+            module, (x, gate), dynamic_shapes=(dynamic, dynamic), strict=False
+        )
+    assert calls in str(program.graph)
+    sizes = {
+        str(each.meta["val"].shape[1]) for each in program.graph.nodes if each.name in ("x", "gate")
+    }
+    assert len(sizes) == 1
 
 
 def seen_by(kind: str, num_rows: int, entries: int, generator: torch.Generator) -> Tensor:
@@ -554,7 +579,9 @@ name, folder = sys.argv[1:]
 cpu_vec_isa.pick_vec_isa = lambda: chosen
 torch.manual_seed(0)
 products._measure_few = lambda dtype: 64
-products.load(Path(folder) / f"{name}.so")
+library = Path(folder) / f"{name}.so"
+products.make(library)
+products.load(library)
 for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.2)):
     weight, x = torch.randn(577, 96, dtype=dtype), torch.randn(13, 96, dtype=dtype)
     exact = x.double() @ weight.double().t()

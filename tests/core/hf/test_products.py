@@ -281,7 +281,7 @@ def test_a_trace_takes_rows_and_their_gate_for_as_many(
         )
     x, gate = drawn(1, 5, 64, dtype=torch.bfloat16), torch.zeros(1, 7, 1)[:, :5]
     dynamic = {1: torch.export.Dim.AUTO}
-    with torch.fx.experimental._config.patch(use_duck_shape=False):
+    with compiled._config.patch(use_duck_shape=False):
         program: Any = torch.export.export(
             module, (x, gate), dynamic_shapes=(dynamic, dynamic), strict=False
         )

@@ -34,6 +34,7 @@ from bench.plan.template import ChatTemplate, chat_template, template_notes, tod
 from bench.records.environment import Environment
 from bench.records.plan import SECOND, Cell
 from bench.settings.config import FAST, RunConfig, cell_spec
+from decoders.core import products
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, check_models, model_names
 from decoders.core.hf.checkpoint import refusing_panics, weights_sha256
@@ -125,6 +126,10 @@ class Setup:
         """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
         env = capture(device=self.device, dtype=dtype, models=self.facts)
+        limit = products.limit(getattr(torch, dtype)) if self.config.compile else None
+        if limit is not None and not self.on_gpu:
+            rows, price = limit
+            env = replace(env, torch=replace(env.torch, product_rows=rows, product_price=price))
         return replace(env, repository=repository_state(arm.decoder for arm in self.arms.values()))
 
 

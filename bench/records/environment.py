@@ -66,7 +66,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """Settings of torch, and as `attention` the SDPA kernels that are enabled on a GPU."""
+    """Settings of torch, and as `attention` the SDPA kernels that are enabled on a GPU.
+
+    Compiled calls on a CPU of up to `product_rows` rows compute a row alike, by code that loses at
+    most `product_price` products of one row against the library.
+    """
 
     threads: Num | None = None
     interop_threads: Num | None = None
@@ -75,6 +79,8 @@ class TorchSettings:
     cuda: str | None = None
     cudnn_benchmark: bool | None = None
     attention: tuple[str, ...] | None = None
+    product_rows: Num | None = None
+    product_price: Real | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

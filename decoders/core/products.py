@@ -9,6 +9,7 @@ Letters: B sequences, N rows, T entries seen, H heads, E width of a head, R rank
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shlex
 import shutil
@@ -25,13 +26,16 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _max_rows: dict[torch.dtype, int] = {}
 """Most rows for our code by dtype, once it is loaded."""
-
+_prices: dict[torch.dtype, float] = {}
+"""See `limit`."""
 
 VECTORS = {"cpp.vec_isa_ok": True}
 """Setting of torch's compiler: use all vector instructions of the processor. Its own probe compiles
 for none, without a word, if the probe's process fails or takes a minute."""
-_TIE = 1.05
-"""Ratio of times up to which our code is taken for as fast as the library's."""
+_TIE, _PRICE = 1.05, 0.1
+"""Our code computes N rows if it takes at most `_TIE` times as long as the library, or longer by at
+most `_PRICE` products of one row: with one code, a row has the same bits in calls of any size."""
+_TRIES = 3
 
 
 def make(library: Path) -> None:
@@ -61,38 +65,55 @@ def load(library: Path) -> dict[torch.dtype, int]:
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     try:
-        half, whole = map(int, measured.read_text(encoding="utf-8").split())
+        half, whole, *lost = map(float, measured.read_text(encoding="utf-8").split())
+        _prices.update(zip((torch.bfloat16, torch.float32), lost, strict=True))
     except (OSError, ValueError):  # not measured yet, or damaged
-        half, whole = map(_measure_few, (torch.bfloat16, torch.float32))
+        (half, lost_half), (whole, lost_whole) = map(_measure, (torch.bfloat16, torch.float32))
+        _prices.update({torch.bfloat16: lost_half, torch.float32: lost_whole})
         partial = measured.with_suffix(f".{os.getpid()}")
-        partial.write_text(f"{half} {whole}", encoding="utf-8")
+        text = f"{half:.0f} {whole:.0f} {lost_half:.3f} {lost_whole:.3f}"
+        partial.write_text(text, encoding="utf-8")
         partial.replace(measured)
-    _max_rows.update({torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole})
+    limits = {torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole}
+    _max_rows.update({dtype: int(limit) for dtype, limit in limits.items()})
     return dict(_max_rows)
+
+
+def limit(dtype: torch.dtype) -> tuple[int, float] | None:
+    """Return the most rows for our code and its price, in products of one row, once it is loaded.
+
+    The price is the most time that calls of up to so many rows lose against the library.
+    """
+    return (_max_rows[dtype], _prices[dtype]) if dtype in _prices else None
 
 
 def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], len(weight))
 
 
-def _measure_few(dtype: torch.dtype) -> int:
-    """Return the number of rows up to which this code is faster than the library's."""
-    few = 0
+def _measure(dtype: torch.dtype) -> tuple[int, float]:
+    """Return the most rows for our code, and what it loses at most (`limit`)."""
+    few, price, one_row_s = 0, 0.0, 0.0
     weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # larger than a core's cache
     if dtype == torch.float32:  # stored as in `gating.laid_out`
         weights = weights.mT.contiguous().mT
     for num_rows in ROWS:
         x = torch.ones(num_rows, _SHAPE[1], dtype=dtype)
-        times_s: dict[int, list[float]] = {0: [], num_rows: []}  # by limit; 0: the library
-        for _, (limit, call) in itertools.product(range(_ROUNDS), times_s.items()):
-            start_s = time.perf_counter()
-            for weight in weights:
-                torch.ops.decoders.product(x, weight, limit)
-            call.append(time.perf_counter() - start_s)
-        if min(times_s[num_rows]) > _TIE * min(times_s[0]):  # other work only makes them longer
+        times_s = {0: math.inf, num_rows: math.inf}  # by limit; 0: the library
+        for _ in range(_TRIES):  # other work only makes times longer, sometimes for a while
+            for _, limit in itertools.product(range(_ROUNDS), times_s):
+                start_s = time.perf_counter()
+                for weight in weights:
+                    torch.ops.decoders.product(x, weight, limit)
+                times_s[limit] = min(times_s[limit], time.perf_counter() - start_s)
+            library_s, our_s = times_s.values()
+            one_row_s = one_row_s or our_s
+            if our_s <= max(_TIE * library_s, library_s + _PRICE * one_row_s):
+                break
+        else:
             break
-        few = num_rows
-    return few
+        few, price = num_rows, max(price, (our_s - library_s) / one_row_s)
+    return few, price
 
 
 def _is_traced() -> bool:

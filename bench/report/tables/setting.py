@@ -44,11 +44,22 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),
         "threads": run.env.torch.threads,
+        "products": _products(run),
         "template": ", ".join([*parts, f"written on {day}"] if day else parts),
         "generation config": _as_words(target.get("generation") or {}),
         "date": _date(run.status.started_utc),
     }
     return [(key, portable(str(value))) for key, value in rows.items() if value]
+
+
+def _products(run: Run) -> str | None:
+    rows, price = run.env.torch.product_rows, run.env.torch.product_price
+    if rows is None or price is None:
+        return None
+    return (
+        f"one code for calls of up to {rows} rows, so that a row has the same bits in all of them; "
+        f"price: at most {price:.0%} of a call of one row".replace("%", " %")
+    )
 
 
 def _as_words(values: Mapping[str, Any]) -> str:

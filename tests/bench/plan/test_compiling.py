@@ -17,6 +17,7 @@ from bench.errors import UnavailableError
 from bench.plan.compiling import make_graphs, open_compiled
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.settings.config import load_config
+from decoders.core import products
 from decoders.core.engine.models import Models
 from decoders.core.hf.compiled import Graphs, NoGraphError
 from decoders.core.hf.graph_files import missing_compiler
@@ -62,7 +63,10 @@ def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_ca
     assert config(run)["compile"] is True
     assert [(line["cell"], line["graphs"]) for line in events(run)] == [("ar", 2)]
     assert "compiled calls" in (run / "report.md").read_text()
-    assert json.loads((run / "env.json").read_text())["models"]["target"]["compiled"]
+    env = json.loads((run / "env.json").read_text())
+    assert env["models"]["target"]["compiled"]
+    assert env["torch"]["product_rows"] in (0, *products.ROWS)
+    assert 0 <= env["torch"]["product_price"] <= 0.1
 
     listed = json.loads(bench("ls", "graphs", "--json").out)
     assert {graph["kind"] for graph in listed} == {"1 x one row", "1 x rows"}

@@ -138,17 +138,18 @@ def test_a_damaged_library_is_not_loaded_but_compiled_again(
     assert graph_files.has_products()
 
 
-@pytest.mark.parametrize("text", ["", "x", "5", "5 7 9", "5 x"])
+@pytest.mark.parametrize("text", ["", "x", "5", "5 7 9", "5 x", "5 7", "5 7 0 x"])
 def test_a_damaged_file_of_rows_is_measured_again(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.ops.decoders, "product", None, raising=False)
-    monkeypatch.setattr(products, "_measure_few", {torch.bfloat16: 64, torch.float32: 8}.get)
+    limits = {torch.bfloat16: (64, 0.031), torch.float32: (8, 0.0)}
+    monkeypatch.setattr(products, "_measure", limits.get)
     library = tmp_path / "rows.so"
     library.with_suffix(".rows").write_text(text)
     few = products.load(library)
     assert (few[torch.bfloat16], few[torch.float32]) == (64, 8)
-    assert library.with_suffix(".rows").read_text() == "64 8"
+    assert library.with_suffix(".rows").read_text() == "64 8 0.031 0.000"
 
 
 # ---------------------------------------------------------------- no room, no compiler

@@ -39,10 +39,13 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     few = products.load(library)
     assert set(few) == set(CLOSE)
     assert set(few.values()) <= {0, *products.ROWS}
-    library.with_suffix(".rows").write_text("5 7")  # measured once
+    library.with_suffix(".rows").write_text("5 7 0.02 0.0")  # measured once
     assert products.load(library) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
+    assert products.limit(torch.bfloat16) == (5, 0.02)
+    assert products.limit(torch.float32) == (7, 0.0)
     yield
     products._max_rows.clear()
+    products._prices.clear()
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -72,20 +75,42 @@ products.make(Path(sys.argv[1]))
     assert found.stderr.split()[0] in ("avx2", "avx512")
 
 
-def test_rows_count_as_few_up_to_the_library_being_clearly_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Other work makes readings longer, here every third: the shortest one counts."""
-    clock, spent, runs = [0.0], {0: 1.0, 1: 0.5, 2: 1.04, 4: 1.2}, [0]
+def measured(
+    spent: dict[int, float], monkeypatch: pytest.MonkeyPatch, disturbed: int = 0
+) -> tuple[int, float]:
+    """Measure with a clock by which a product takes `spent` by its limit.
+
+    Other work makes readings longer: every third, and all of the first `disturbed` of our code.
+    """
+    clock, runs = [0.0], {"all": 0, "ours": 0}
 
     def product(_x: Tensor, _weight: Tensor, limit: int) -> None:
-        runs[0] += 1
-        clock[0] += spent[limit] + (runs[0] % 3 == 0) * 9
+        runs["all"] += 1
+        runs["ours"] += limit > 1
+        busy = runs["all"] % 3 == 0 or (limit > 1 and runs["ours"] <= disturbed)
+        clock[0] += spent[limit] + busy * 9
 
     monkeypatch.setattr(products, "_MATRICES", 1)
     monkeypatch.setattr(torch.ops.decoders, "product", product)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    assert products._measure_few(torch.bfloat16) == 2
+    return products._measure(torch.bfloat16)
+
+
+@pytest.mark.parametrize("disturbed", [0, 15])
+def test_our_code_serves_rows_until_the_library_is_clearly_faster(
+    disturbed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {0: 1.0, 1: 0.5, 2: 1.045, 4: 1.2}
+    few, price = measured(spent, monkeypatch, disturbed)
+    assert (few, round(price, 9)) == (2, 0.09)
+
+
+def test_one_code_for_calls_of_all_sizes_may_cost_a_tenth_of_a_call_of_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few, price = measured({0: 1.0, 1: 0.9, 2: 1.08, 4: 1.085, 8: 1.095}, monkeypatch)
+    assert few == 4
+    assert price == pytest.approx(0.085 / 0.9)
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
@@ -449,7 +474,7 @@ def test_a_mask_may_tell_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make graphs in a fresh folder; hold each traced program."""
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(products, "_measure_few", lambda _: 64)
+    monkeypatch.setattr(products, "_measure", lambda _: (64, 0.0))
     found: list[str] = []
     trace = compiled._export
 
@@ -578,7 +603,7 @@ name, folder = sys.argv[1:]
 (chosen,) = [isa for isa in cpu_vec_isa.valid_vec_isa_list() if str(isa) == name]
 cpu_vec_isa.pick_vec_isa = lambda: chosen
 torch.manual_seed(0)
-products._measure_few = lambda dtype: 64
+products._measure = lambda dtype: (64, 0.0)
 library = Path(folder) / f"{name}.so"
 products.make(library)
 products.load(library)

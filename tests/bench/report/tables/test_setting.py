@@ -33,6 +33,15 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
     ]
 
 
+def test_the_rows_and_the_price_of_one_code_for_all_calls_are_told() -> None:
+    side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
+    torch_env = dataclasses.replace(side.env.torch, product_rows=64, product_price=0.031)
+    env = dataclasses.replace(side.env, torch=torch_env)
+    told = dict(setting(dataclasses.replace(side, env=env), ["ar"]))["products"]
+    assert told.startswith("one code for calls of up to 64 rows, ")
+    assert told.endswith("price: at most 3 % of a call of one row")
+
+
 def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     for name in ("manifest.json", "samples.parquet"):
         shutil.copy(REFERENCES / "cpu-zoo" / name, tmp_path)

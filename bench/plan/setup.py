@@ -126,7 +126,7 @@ class Setup:
         """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
         env = capture(device=self.device, dtype=dtype, models=self.facts)
-        limit = products.limit(getattr(torch, dtype)) if self.config.compile else None
+        limit = products.rows_and_price(getattr(torch, dtype)) if self.config.compile else None
         if limit is not None and not self.on_gpu:
             rows, price = limit
             env = replace(env, torch=replace(env.torch, product_rows=rows, product_price=price))

@@ -27,7 +27,7 @@ _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _max_rows: dict[torch.dtype, int] = {}
 """Most rows for our code by dtype, once it is loaded."""
 _prices: dict[torch.dtype, float] = {}
-"""See `limit`."""
+"""See `rows_and_price`."""
 
 VECTORS = {"cpp.vec_isa_ok": True}
 """Setting of torch's compiler: use all vector instructions of the processor. Its own probe compiles
@@ -63,23 +63,24 @@ def load(library: Path) -> dict[torch.dtype, int]:
         torch.library.register_fake("decoders::gated_product", _unfilled)
         torch.library.register_fake("decoders::switched_product", _unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
-    measured = library.with_suffix(".rows")
+    measured, dtypes = library.with_suffix(".rows"), (torch.bfloat16, torch.float32)
     try:
-        half, whole, *lost = map(float, measured.read_text(encoding="utf-8").split())
-        _prices.update(zip((torch.bfloat16, torch.float32), lost, strict=True))
+        numbers = measured.read_text(encoding="utf-8").split()
+        half, whole = map(int, numbers[:2])
+        if len(numbers) != 4 or not all(math.isfinite(float(price)) for price in numbers[2:]):
+            raise ValueError
     except (OSError, ValueError):  # not measured yet, or damaged
-        (half, lost_half), (whole, lost_whole) = map(_measure, (torch.bfloat16, torch.float32))
-        _prices.update({torch.bfloat16: lost_half, torch.float32: lost_whole})
+        (half, half_price), (whole, whole_price) = map(_measure, dtypes)
+        numbers = [str(half), str(whole), f"{half_price:.3f}", f"{whole_price:.3f}"]
         partial = measured.with_suffix(f".{os.getpid()}")
-        text = f"{half:.0f} {whole:.0f} {lost_half:.3f} {lost_whole:.3f}"
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(" ".join(numbers), encoding="utf-8")
         partial.replace(measured)
-    limits = {torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole}
-    _max_rows.update({dtype: int(limit) for dtype, limit in limits.items()})
+    _prices.update(zip(dtypes, map(float, numbers[2:]), strict=True))
+    _max_rows.update({torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole})
     return dict(_max_rows)
 
 
-def limit(dtype: torch.dtype) -> tuple[int, float] | None:
+def rows_and_price(dtype: torch.dtype) -> tuple[int, float] | None:
     """Return the most rows for our code and its price, in products of one row, once it is loaded.
 
     The price is the most time that calls of up to so many rows lose against the library.
@@ -92,7 +93,7 @@ def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
 
 
 def _measure(dtype: torch.dtype) -> tuple[int, float]:
-    """Return the most rows for our code, and what it loses at most (`limit`)."""
+    """Return the most rows for our code, and what it loses at most (`rows_and_price`)."""
     few, price, one_row_s = 0, 0.0, 0.0
     weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # larger than a core's cache
     if dtype == torch.float32:  # stored as in `gating.laid_out`

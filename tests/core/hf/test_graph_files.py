@@ -138,7 +138,7 @@ def test_a_damaged_library_is_not_loaded_but_compiled_again(
     assert graph_files.has_products()
 
 
-@pytest.mark.parametrize("text", ["", "x", "5", "5 7 9", "5 x", "5 7", "5 7 0 x"])
+@pytest.mark.parametrize("text", ["", "x", "5", "5 7 9", "5 x", "5 7", "5 7 0 x", "5 7 0 nan"])
 def test_a_damaged_file_of_rows_is_measured_again(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

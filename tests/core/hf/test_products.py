@@ -41,8 +41,8 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     assert set(few.values()) <= {0, *products.ROWS}
     library.with_suffix(".rows").write_text("5 7 0.02 0.0")  # measured once
     assert products.load(library) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
-    assert products.limit(torch.bfloat16) == (5, 0.02)
-    assert products.limit(torch.float32) == (7, 0.0)
+    assert products.rows_and_price(torch.bfloat16) == (5, 0.02)
+    assert products.rows_and_price(torch.float32) == (7, 0.0)
     yield
     products._max_rows.clear()
     products._prices.clear()

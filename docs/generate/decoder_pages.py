@@ -71,7 +71,7 @@ def options(name: str) -> str:
     fields = dataclasses.fields(cls)
     if not fields:
         return f"`{name}` has no options.\n"
-    said, kinds = arguments(cls.__doc__ or ""), typing.get_type_hints(cls)
+    said, kinds = described(cls.__doc__ or ""), typing.get_type_hints(cls)
     rows = [
         (code(f.name), _default(f.default), said.get(f.name, ""), _allowed(kinds[f.name]))
         for f in fields
@@ -116,10 +116,10 @@ def _of_run(run: str) -> tuple[str, str]:
     return f"[{model}](../../results/reference/{run}/report.md)", temperature
 
 
-def arguments(docstring: str) -> dict[str, str]:
-    """Return the text of each argument in a docstring's ``Args:`` section."""
-    _, _, section = inspect.cleandoc(docstring).partition("Args:\n")
-    section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
+def described(docstring: str) -> dict[str, str]:
+    """Return the text of each name in a docstring's section of arguments or of attributes."""
+    _, *sections = re.split(r"^(?:Args|Attributes):\n", inspect.cleandoc(docstring), flags=re.M)
+    section = re.split(r"^\S", "".join(sections[:1]), maxsplit=1, flags=re.MULTILINE)[0]
     said: dict[str, str] = {}
     name = ""
     for line in section.splitlines():

@@ -128,5 +128,5 @@ def test_arguments_are_read_over_several_lines_and_end_with_their_section() -> N
     Returns:
         other: nothing.
     """
-    assert decoder_pages.arguments(docstring) == {"k": "how many.", "name": "which one: this."}
-    assert decoder_pages.arguments("Do it.") == {}
+    assert decoder_pages.described(docstring) == {"k": "how many.", "name": "which one: this."}
+    assert decoder_pages.described("Do it.") == {}

@@ -100,6 +100,11 @@ def promises(name: str) -> str:
     return table(headings, rows)
 
 
+def facts(name: str) -> str:
+    """Return the sections of a decoder's guarantee and options."""
+    return f"## Guarantee\n\n{promises(name)}\n## Options\n\n{options(name)}"
+
+
 def measured(name: str) -> str:
     """Return a table of a decoder's results in the reference runs, over all families."""
     rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
@@ -189,10 +194,7 @@ def plain_page(name: str) -> str:
         f"# {name}",
         inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
         f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
-        "## Guarantee",
-        promises(name),
-        "## Options",
-        options(name),
+        facts(name),
         "## Measured",
         measured(name),
     ]

@@ -56,6 +56,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "interface-target": interface.target_parts,
 }
 OF_A_DECODER: dict[str, Callable[[str], str]] = {
+    "facts": decoder_pages.facts,
     "promises": decoder_pages.promises,
     "options": decoder_pages.options,
     "measured": decoder_pages.measured,

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TEXTS = pages() | {path: text_of(path) for path in ("README.md", "CONTRIBUTING.md")}
 WORKFLOWS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    for path in (*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / "examples" / "gate.yml")
 }
 
 

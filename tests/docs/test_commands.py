@@ -27,7 +27,9 @@ WORKFLOWS = {
 
 def commands(text: str) -> Iterator[list[str]]:
     """Arguments of the commands of code blocks, and of a workflow's steps."""
-    blocks = re.findall(r"^ *```(?:sh|yaml)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^ *```(?:sh|yaml)(?: title=[^\n]*)?\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE
+    )
     for block in blocks:
         joined = re.sub(r"\\\n\s*", " ", block)
         for line in re.findall(r"^\s*(?:- )?(?:run: )?(?:\.venv/bin/)?bench (.*)$", joined, re.M):

@@ -31,7 +31,8 @@ SHORT = ROOT / "examples" / "short.py"
 
 
 def blocks(path: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[path], re.DOTALL | re.MULTILINE)
+    fenced = rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```"
+    return re.findall(fenced, TEXTS[path], re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ from tests.docs.test_commands import TEXTS, alternatives
 ROOT = Path(__file__).parents[2]
 NEEDS = {
     "network": r"\bpip install|^hf download|\b(Qwen|meta-llama|mistralai|google)/"
-    r"|--protocol specbench|--tasks specbench( |$)|smollm2-135m|llamacpp|engine vllm|ifeval|my_task|--tasks gsm8k --dec"
+    r"|--protocol specbench|--tasks specbench( |$)|smollm2-135m|llamacpp|engine vllm|ifeval"
+    r"|my_task|--tasks gsm8k --dec"
     r"|mlflow ui",
     "GPU": r"--device cuda|bench\.extras\.gpu(?!.*rehearse)|^make gpu|MACHINE|gpus_per_node",
 }
@@ -47,7 +48,6 @@ ELSEWHERE = {
     r"shallow=results": "tests/training/heads/test_parallel_job.py",
     r"custom=loops": "tests/decoders/test_hf.py",
     r"--decoders mtp": "tests/decoders/test_mtp.py",
-    r"--decoders 'ar,idlm": "tests/training/importers/test_idlm.py",
     r"--model MODEL --decoders dllm@": "tests/decoders/test_dllm.py",
     r"gsm8k=test\.jsonl": "tests/specbench_tasks/test_registry.py",
     r"^bench submit": "tests/bench/extras/submit/test_submission.py",

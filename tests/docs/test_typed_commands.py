@@ -61,7 +61,8 @@ STAND_INS = {
     r"\b(DRAFT|SMALLER|SMALL|MIDDLE)\b": "zoo/draft",
     r"--draft zoo\b(?!/)": "--draft zoo/draft",
     r"=FOLDER\b": "=zoo/ptp",
-    r"cpu-compiled": "cpu-eager",
+    r"results/reference/cpu-zoo latest": "latest latest",  # of as many prompts
+    r"cpu-compiled": "cpu",
     r"results/(RUN|PART)[12]?\b|\bRUN(_A|_B)?\b|\bBASE\b|\bHEAD\b": "latest",
 }
 SMALL = {

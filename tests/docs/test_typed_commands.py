@@ -37,6 +37,8 @@ ELSEWHERE = {
     r"^bench doctor": "tests/bench/extras/ab/test_doctor.py",
     r"--gate gate\.toml": "tests/bench/compare/test_compare.py",
     r"--(workers|executor) ": "tests/bench/extras/workers/test_clusters.py",
+    r"^bench pool": "tests/bench/extras/sessions/test_pool.py",
+    r"--allow ": "tests/robustness/test_named_code.py",
     r"--sessions ": "tests/bench/extras/sessions/test_sessions.py",
     r"^bench (run --part|merge)": "tests/bench/extras/workers/test_merge.py",
     r"--device-map": "tests/core/hf/test_placed.py",

@@ -105,6 +105,11 @@ def facts(name: str) -> str:
     return f"## Guarantee\n\n{promises(name)}\n## Options\n\n{options(name)}"
 
 
+def results(name: str) -> str:
+    """Return the section of a decoder's results."""
+    return f"## Measured\n\n{measured(name)}"
+
+
 def measured(name: str) -> str:
     """Return a table of a decoder's results in the reference runs, over all families."""
     rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
@@ -195,7 +200,6 @@ def plain_page(name: str) -> str:
         inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
         f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
         facts(name),
-        "## Measured",
-        measured(name),
+        results(name),
     ]
     return "\n\n".join(parts)

@@ -59,7 +59,7 @@ OF_A_DECODER: dict[str, Callable[[str], str]] = {
     "facts": decoder_pages.facts,
     "promises": decoder_pages.promises,
     "options": decoder_pages.options,
-    "measured": decoder_pages.measured,
+    "measured": decoder_pages.results,
 }
 """Parts about the decoder whose page names them."""
 

@@ -71,7 +71,7 @@ SMALL = {
     "--limit": "1",
     "--repeats": "1",
     "--quality-limit": "0",
-    "--phase-limit": "0",
+    "--phase-limit": "1",
     "--max-new-tokens": "4",
     "--draws": "500",
     "--rounds": "1",

@@ -71,7 +71,7 @@ def options(name: str) -> str:
     fields = dataclasses.fields(cls)
     if not fields:
         return f"`{name}` has no options.\n"
-    said, kinds = arguments(cls.__doc__ or ""), typing.get_type_hints(cls)
+    said, kinds = described(cls.__doc__ or ""), typing.get_type_hints(cls)
     rows = [
         (code(f.name), _default(f.default), said.get(f.name, ""), _allowed(kinds[f.name]))
         for f in fields
@@ -100,6 +100,16 @@ def promises(name: str) -> str:
     return table(headings, rows)
 
 
+def facts(name: str) -> str:
+    """Return the sections of a decoder's guarantee and options."""
+    return f"## Guarantee\n\n{promises(name)}\n## Options\n\n{options(name)}"
+
+
+def results(name: str) -> str:
+    """Return the section of a decoder's results."""
+    return f"## Measured\n\n{measured(name)}"
+
+
 def measured(name: str) -> str:
     """Return a table of a decoder's results in the reference runs, over all families."""
     rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
@@ -116,10 +126,10 @@ def _of_run(run: str) -> tuple[str, str]:
     return f"[{model}](../../results/reference/{run}/report.md)", temperature
 
 
-def arguments(docstring: str) -> dict[str, str]:
-    """Return the text of each argument in a docstring's ``Args:`` section."""
-    _, _, section = inspect.cleandoc(docstring).partition("Args:\n")
-    section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
+def described(docstring: str) -> dict[str, str]:
+    """Return the text of each name in a docstring's section of arguments or of attributes."""
+    _, *sections = re.split(r"^(?:Args|Attributes):\n", inspect.cleandoc(docstring), flags=re.M)
+    section = re.split(r"^\S", "".join(sections[:1]), maxsplit=1, flags=re.MULTILINE)[0]
     said: dict[str, str] = {}
     name = ""
     for line in section.splitlines():
@@ -189,11 +199,7 @@ def plain_page(name: str) -> str:
         f"# {name}",
         inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
         f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
-        "## Guarantee",
-        promises(name),
-        "## Options",
-        options(name),
-        "## Measured",
-        measured(name),
+        facts(name),
+        results(name),
     ]
     return "\n\n".join(parts)

@@ -13,7 +13,14 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from bench.stats.metrics import METRICS
-from docs.generate import architectures, command_line, decoder_pages, methods, schema
+from docs.generate import (
+    architectures,
+    command_line,
+    decoder_pages,
+    interface,
+    methods,
+    schema,
+)
 from docs.generate.figures import readable
 from docs.generate.places import DOCS, ROOT
 from docs.generate.runs import with_tables
@@ -42,11 +49,17 @@ PARTS: dict[str, Callable[[], str]] = {
     "gate": schema.gate,
     "exit-codes": schema.exit_codes,
     "methods": methods.methods,
+    "interface-call": interface.call_arguments,
+    "interface-slots": interface.slot_fields,
+    "interface-emit": interface.emit_fields,
+    "interface-network": interface.network_attributes,
+    "interface-target": interface.target_parts,
 }
 OF_A_DECODER: dict[str, Callable[[str], str]] = {
+    "facts": decoder_pages.facts,
     "promises": decoder_pages.promises,
     "options": decoder_pages.options,
-    "measured": decoder_pages.measured,
+    "measured": decoder_pages.results,
 }
 """Parts about the decoder whose page names them."""
 

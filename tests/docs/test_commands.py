@@ -21,13 +21,15 @@ ROOT = Path(__file__).parents[2]
 TEXTS = pages() | {path: text_of(path) for path in ("README.md", "CONTRIBUTING.md")}
 WORKFLOWS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    for path in (*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / "examples" / "gate.yml")
 }
 
 
 def commands(text: str) -> Iterator[list[str]]:
     """Arguments of the commands of code blocks, and of a workflow's steps."""
-    blocks = re.findall(r"^ *```(?:sh|yaml)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^ *```(?:sh|yaml)(?: title=[^\n]*)?\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE
+    )
     for block in blocks:
         joined = re.sub(r"\\\n\s*", " ", block)
         for line in re.findall(r"^\s*(?:- )?(?:run: )?(?:\.venv/bin/)?bench (.*)$", joined, re.M):

@@ -53,8 +53,5 @@ def test_every_page_has_the_structure_that_commonmark_reads_in_it(path: str) -> 
     text = text.replace("</div>", "")
     expected = structure(MarkdownIt("commonmark").enable("table").render(text))
     extensions = ["tables", "pymdownx.superfences", "pymdownx.highlight"]
-    options = {"pymdownx.highlight": {"use_pygments": False}}
-    html = markdown.markdown(
-        for_python_markdown(text), extensions=extensions, extension_configs=options
-    )
+    html = markdown.markdown(for_python_markdown(text), extensions=extensions)
     assert structure(html) == expected

@@ -26,10 +26,13 @@ from docs.generate.schema import anchor
 
 ROOT = Path(__file__).parents[2]
 TEXTS = places.pages()
+SHORT = ROOT / "examples" / "short.py"
+"""The short decoders that the page of the interface names."""
 
 
 def blocks(path: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXTS[path], re.DOTALL | re.MULTILINE)
+    fenced = rf"^```{language}(?: title=[^\n]*)?\n(.*?)^```"
+    return re.findall(fenced, TEXTS[path], re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -47,17 +50,24 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
         check_decoder(decoder)
 
 
-@pytest.mark.parametrize(("page", "name"), [("adding-a-decoder", "Echo"), ("interface", "Again")])
-def test_drafters_that_copy_draft_few_tokens(page: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Echo", "Again"])
+def test_drafters_that_copy_draft_few_tokens(name: str, tmp_path: Path) -> None:
     file = tmp_path / "shown.py"
-    texts = blocks(f"docs/{page}.md", "python")
-    (source,) = (s for s in texts if f"class {name}(" in s)
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    file.write_text(blocks("docs/adding-a-decoder.md", "python")[0], encoding="utf-8")
+    decoder: Decoder = build(parse_spec(f"{file if name == 'Echo' else SHORT}:{name}"))
     scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
     for answer in scheduler.run([[1, 2, 3], [1, 2, 3]]):
         assert isinstance(answer, Generation)
         assert max(step.drafted for step in answer.steps) <= 8, "long chains are slower than none"
+
+
+def test_every_short_decoder_is_named_where_the_interface_explains_its_need() -> None:
+    names = re.findall(
+        r"^class (\w+)\((?:Decoder|DraftAndVerify|Speculative)\)", SHORT.read_text(), re.M
+    )
+    assert len(names) == 8
+    page = TEXTS["docs/interface.md"]
+    assert all(re.search(rf"[`:]{name}\b", page) for name in names)
 
 
 def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
@@ -67,22 +77,15 @@ def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     check_decoder(build(parse_spec(f"{file}:Plain")))
 
 
-def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy(tmp_path: Path) -> None:
-    (source,) = (s for s in blocks("docs/interface.md", "python") if "class TypicalSpec" in s)
-    assert len(source.splitlines()) <= 40
-    file = tmp_path / "typical.py"
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:TypicalSpec"))
+def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy() -> None:
+    decoder: Decoder = build(parse_spec(f"{SHORT}:TypicalSpec"))
     assert not decoder.lossless
     assert lossless(type(decoder)) == "no"
     check_decoder(decoder)
 
 
-def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path) -> None:
-    file = tmp_path / "again.py"
-    (source,) = (s for s in blocks("docs/interface.md", "python") if "class Again" in s)
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:Again"))
+def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it() -> None:
+    decoder: Decoder = build(parse_spec(f"{SHORT}:Again"))
     check_tokens_ignore_the_memory(decoder)
     scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
     first, second = scheduler.run([[1, 2, 3], [1, 2, 3]])
@@ -95,13 +98,9 @@ def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it(tmp_path: Path
     ("name", "is_lossless"), [("Recycling", True), ("NoEcho", False), ("ByState", True)]
 )
 def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
-    name: str, is_lossless: bool, tmp_path: Path
+    name: str, is_lossless: bool
 ) -> None:
-    file = tmp_path / "shown.py"
-    texts = blocks("docs/interface.md", "python")
-    (source,) = (s for s in texts if f"class {name}(" in s)
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+    decoder: Decoder = build(parse_spec(f"{SHORT}:{name}"))
     assert decoder.lossless == decoder.coupled == is_lossless
     for check in (*equality_checks(decoder), check_real_tensors):
         check(decoder)
@@ -109,11 +108,8 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
     assert (sum(step.accepted for step in answer.steps) > 0) == is_lossless
 
 
-def test_the_decoder_of_masks_meets_the_contract_on_masked_models(tmp_path: Path) -> None:
-    file = tmp_path / "masks.py"
-    (source,) = (s for s in blocks("docs/interface.md", "python") if "TwoPasses" in s)
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:TwoPasses"))
+def test_the_decoder_of_masks_meets_the_contract_on_masked_models() -> None:
+    decoder: Decoder = build(parse_spec(f"{SHORT}:TwoPasses"))
     assert tables(decoder).target.masked is not None
     check_decoder(decoder)
 
@@ -124,8 +120,8 @@ def test_the_quickstart_sets_up_as_the_readme_does() -> None:
 
 
 def test_the_recipe_for_ci_is_a_workflow_that_may_write_nothing_and_runs_no_expression() -> None:
-    (text,) = blocks("docs/ci.md", "yaml")
-    workflow: dict[str, Any] = yaml.safe_load(text)
+    assert "(../examples/gate.yml)" in TEXTS["docs/ci.md"]
+    workflow: dict[str, Any] = yaml.safe_load(places.text_of("examples/gate.yml"))
     assert workflow["permissions"] == {"contents": "read"}
     (job,) = workflow["jobs"].values()
     scripts = [step["run"] for step in job["steps"] if "run" in step]
@@ -210,15 +206,8 @@ def test_every_decision_is_listed_by_its_title() -> None:
 
 
 @pytest.mark.parametrize("name", ["Surer", "Judged"])
-def test_decoders_of_several_sequences_or_models_meet_the_contract(
-    tmp_path: Path, name: str
-) -> None:
-    file = tmp_path / "mine.py"
-    page = blocks("docs/interface.md", "python")
-    (source,) = (text for text in page if f"class {name}(" in text)
-    assert len(source.splitlines()) <= 30
-    file.write_text(source, encoding="utf-8")
-    decoder: Decoder = build(parse_spec(f"{file}:{name}"))
+def test_decoders_of_several_sequences_or_models_meet_the_contract(name: str) -> None:
+    decoder: Decoder = build(parse_spec(f"{SHORT}:{name}"))
     check_decoder(decoder)
     sampling, prompts = Sampling(max_new_tokens=20), [[1, 2, 3], [4, 5]]
     models = tables(decoder)

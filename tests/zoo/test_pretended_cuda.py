@@ -1,7 +1,7 @@
 """Decoders on a pretended GPU: no tensor on the wrong device, few waits of the host, same answers.
 
-The table of docs/gpu.md is the budget: waits in a step of one sequence, greedy, at temperature 0.8,
-and there with a nucleus. It may only be lowered.
+The table of tests/gpu_only.md is the budget: waits in a step of one sequence, greedy, at
+temperature 0.8, and there with a nucleus. It may only be lowered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tests.pretended_cuda import CUDA, PretendedCuda, place, place_module
 from tests.zoo.answers import held_out
 from tests.zoo.conftest import ROOT
 
-ROWS = re.findall(r"^\| (`.+`) \|(.+→.+)\|$", (ROOT / "docs" / "gpu.md").read_text(), re.MULTILINE)
+ROWS = re.findall(
+    r"^\| (`.+`) \|(.+→.+)\|$", (ROOT / "tests" / "gpu_only.md").read_text(), re.MULTILINE
+)
 WAITS = {
     spec: tuple(float(cell.split("→")[1]) for cell in cells.split("|"))
     for names, cells in ROWS

@@ -173,12 +173,31 @@ def taught_loss(
     """
     words = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
     rows, index = rows_of(words)
-    logs = (F.linear(states, rows).float() / temperature[:, None]).log_softmax(-1)
+    logits = F.linear(states, rows).float()
+    soft = None if top is None else top[1]
+    return mixed_loss(logits, index, soft, temperature, weight, label_share=label_share)
+
+
+def mixed_loss(
+    logits: Tensor,
+    index: Tensor,
+    top: Tensor | None,
+    temperature: Tensor,
+    weight: Tensor,
+    *,
+    label_share: float | Tensor,
+) -> Tensor:
+    """Return `taught_loss` of logits ``[M, U]``.
+
+    `index` ``[M, 1 + T]`` are the words of the label and of the teacher's likeliest tokens, whose
+    logits are `top` ``[M, T]``.
+    """
+    logs = (logits / temperature[:, None]).log_softmax(-1)
     values = logs.gather(1, index)
     labels = -values[:, 0]
     if top is None:
         return (labels * weight).sum()
-    distribution = (top[1] / temperature[:, None]).softmax(-1)
+    distribution = (top / temperature[:, None]).softmax(-1)
     soft = -(distribution * values[:, 1:]).sum(-1)
     return (((1 - label_share) * soft + label_share * labels) * weight).sum()
 

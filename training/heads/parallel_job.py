@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
 from decoders.core.types import NO_UNIFORM
 from decoders.core.upload import upload
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, mixed_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, head_logits
-from training.heads.job import ByKind, HeldOut, word_ranks
+from training.heads.job import NONE, ByKind, HeldOut, word_ranks
 from training.heads.layer_job import LayerJob
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
@@ -37,12 +37,14 @@ _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of train
 class _SlotBatch(NamedTuple):
     """Slots of a group of rows, ``[B, A, K, …]``.
 
-    The output head reads `features` ``[…, D + R]``. `inside` marks slots whose `label` is in the
-    answer. `usable` marks those whose label is also among the words and not nearly impossible.
+    The output head reads `features` ``[…, D + R]``, or ``[…, D]`` before a selector, which reads
+    the factors of the tokens before, `left` ``[…, 1, R]``. `inside` marks slots whose `label` is in
+    the answer. `usable` marks those whose label is also among the words and not nearly impossible.
     `top` holds the target's likely tokens, and their logits at the temperature to learn.
     """
 
     features: Tensor
+    left: Tensor
     label: Tensor
     inside: Tensor
     usable: Tensor
@@ -79,7 +81,9 @@ class ParallelJob(LayerJob):
 
     @property
     def _rows(self) -> Tensor:
-        """The frozen rows joined with the drafter's bias, ``[W, …]``."""
+        """The frozen rows ``[W, …]``, joined with the drafter's bias unless a selector adds it."""
+        if self.heads.num_candidates:
+            return self._frozen
         return torch.cat([self._frozen, self.heads.right], -1)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -97,17 +101,35 @@ class ParallelJob(LayerJob):
         control = self.heads.config.code == "constant"
         share = [run.label_share if control or row.temperature == 0 else 1.0 for row in rows]
         label_share = upload(share, device, torch.float32)[:, None, None].expand_as(weight)
+        words = torch.cat([slots.label[..., None], slots.top[0]], -1)
         with self._autocast():
-            loss = taught_loss(
-                slots.features.flatten(0, 2),
-                lambda words: (self._rows, self._indices(words).clamp(min=0)),
-                slots.label.flatten(),
-                (slots.top[0].flatten(0, 2), slots.top[1].flatten(0, 2)),
+            logits = F.linear(slots.features, self._rows).float()
+            loss = mixed_loss(
+                logits.flatten(0, 2),
+                self._indices(words).clamp(min=0).flatten(0, 2),
+                slots.top[1].flatten(0, 2),
                 torch.ones_like(weight).flatten(),
                 weight.flatten(),
                 label_share=label_share.flatten(),
             )
+            if self.heads.num_candidates:
+                label = self._indices(slots.label).clamp(min=0)[..., None]
+                words, logs = self._selected(logits, slots.left, label)
+                loss = loss - (logs.where(words == label, 0.0).sum(-1) * weight).sum()
         yield loss, int(slots.usable.sum())
+
+    def _selected(
+        self, logits: Tensor, left: Tensor, label: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return candidates ``[…, C]`` and their log probabilities after the true tokens.
+
+        A `label` ``[…, 1]`` that is not among the likeliest words replaces the last of them.
+        """
+        words = logits.topk(self.heads.num_candidates).indices
+        if label is not None:
+            missing = ~(words == label).any(-1, keepdim=True)
+            words = torch.cat([words[..., :-1], label.where(missing, words[..., -1:])], -1)
+        return words, candidate_logs(logits, words, left, self.heads.right).squeeze(-2)
 
     def _autocast(self) -> torch.autocast:
         """Compute the drafter's products in bfloat16 on a GPU (weights and rows in float32)."""
@@ -145,16 +167,24 @@ class ParallelJob(LayerJob):
             slots = heads.slots(last, heads.embedded(u), warm[..., None]).float()
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
         ones = [] if self._head.bias is None else [torch.ones_like(slots[..., :1])]
-        features = torch.cat([states, *ones, heads.left[before]], -1)
-        return _SlotBatch(features, label, inside, usable, (likely, logits))
+        left = heads.left[before]
+        features = [states, *ones] if heads.num_candidates else [states, *ones, left]
+        if heads.num_candidates:
+            left = heads.factors(before[..., None], states)
+        return _SlotBatch(torch.cat(features, -1), left, label, inside, usable, (likely, logits))
 
     def _targets(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
-        hidden, mask = self._states(ids), upload(learnt(rows), ids.device)
+        layers, how = self.heads.config.sizes.get("hidden_layers"), {"use_cache": False}
+        out = self.module.base_model(input_ids=ids, output_hidden_states=bool(layers), **how)
+        hidden = states = out[0].float()
+        if layers:
+            states = torch.cat([out.hidden_states[layer].float() for layer in layers], -1)
+        mask = upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)
         (_, left, mass), top = ask_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
-        return [hidden, left, mass, *top]
+        return [states, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Draw anchors ``[B, A]`` of rows whose first slot's token is in the answer.
@@ -180,8 +210,13 @@ class ParallelJob(LayerJob):
         for group in self._groups(rows):
             slots = self._slots(group)
             with self._autocast():
-                logits = F.linear(slots.features, self._rows)
-            ranks = word_ranks(logits.float(), self._indices(slots.label)).cpu()
+                logits = F.linear(slots.features, self._rows).float()
+                label = self._indices(slots.label)
+                if self.heads.num_candidates:  # no other word is drafted
+                    words, logs = self._selected(logits, slots.left)
+                    logits = torch.full_like(logits, float("-inf")).scatter(-1, words, logs)
+                    label = label.where((words == label[..., None]).any(-1), NONE)
+            ranks = word_ranks(logits, label).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]

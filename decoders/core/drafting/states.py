@@ -36,10 +36,13 @@ class StatesDrafter(Drafter):
         self._length.observe(verdict.tree, verdict.path)
 
     def unfed(self, text: Text) -> tuple[Tensor, Sequence[int]]:
-        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them."""
+        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them.
+
+        States of several layers are ``[N, L D]``.
+        """
         states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
         self._unfed = []
-        return states, text.tokens[-len(states) :]
+        return states.flatten(1), text.tokens[-len(states) :]
 
 
 class TreeDrafter(StatesDrafter):

@@ -7,13 +7,19 @@ groups of `Group`. It is imported when it is first needed. The core imports no e
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from bench.errors import UsageError
 
 Group = Literal[
-    "bench.verbs", "bench.trainers", "bench.jobs", "bench.sections", "bench.conclusions"
+    "bench.verbs",
+    "bench.trainers",
+    "bench.jobs",
+    "bench.sections",
+    "bench.caveats",
+    "bench.conclusions",
 ]
 """What an extra may add:
 
@@ -21,19 +27,25 @@ Group = Literal[
 * ``bench.trainers``: likewise, a verb of `bench train`, or the `NetworkTable` that it trains;
 * ``bench.jobs``: a function that the core calls by the entry point's name;
 * ``bench.sections``: a `bench.report.sections.Section`, or a function from findings to tables;
+* ``bench.caveats``: a function from findings to lines about what limits a run's numbers;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
 
 
 def extras(group: Group) -> dict[str, Any]:
-    """Load all extras of a group in order of name, and report on stderr those that cannot be."""
+    """Load all extras of a group in order of name, and report on stderr, once, those that fail."""
     loaded = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
             loaded[point.name] = _load(point)
         except UsageError as error:
-            sys.stderr.write(f"bench: {error.message}\n")
+            _report(error.message)
     return loaded
+
+
+@cache
+def _report(problem: str) -> None:
+    sys.stderr.write(f"bench: {problem}\n")
 
 
 def find(group: Group, name: str) -> Any | None:

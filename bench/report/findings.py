@@ -7,16 +7,17 @@ run folder, and covers the completed part of an interrupted run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus, guarantee_rank
 from bench.records.run_folder import Run
 from bench.records.samples import PhasedAnswer, read_phases
+from bench.registry import extras
 from bench.report import references
 from bench.report.tables import conclusion, main, quality, speed
 from bench.report.tables.setting import describe_model, report_title, setting
@@ -33,6 +34,7 @@ from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
 
+_T = TypeVar("_T")
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
     ("bench report {run}", "rebuild tables and figures from the records (needs no model)"),
@@ -44,6 +46,16 @@ class Findings:
     """Numbers, tables and sentences of one run, all computed from `run`."""
 
     run: Run
+
+    @cached_property
+    def _computed(self) -> dict[Callable[[Findings], object], object]:
+        return {}
+
+    def once(self, compute: Callable[[Findings], _T]) -> _T:
+        """Return what a function makes of these findings, computed at its first use only."""
+        if compute not in self._computed:
+            self._computed[compute] = compute(self)
+        return cast("_T", self._computed[compute])
 
     @property
     def name(self) -> str:
@@ -274,6 +286,8 @@ class Findings:
         yield from quality.ends(run.records, self.decoders)
         yield from quality.ceiling_caveat(run)
         yield from speed.instrument_bias_note(self.splits)
+        for make_caveats in extras("bench.caveats").values():
+            yield from make_caveats(self)
         if protocol := run.config.get("protocol"):
             for departure in departures(run.config, len(run.plan.in_pass("timing"))):
                 yield f"Departs from the protocol {protocol}: {departure}."

@@ -184,7 +184,7 @@ def test_a_report_needs_no_extra_and_names_a_broken_one_once(
     write_report(run)
     assert capsys.readouterr().err.count("the extra 'lost' of elsewhere cannot be imported") == 1
     text = (run / "report.md").read_text(encoding="utf-8")
-    assert "| spec | same tokens | 1.63x" in text
+    assert "| spec | same tokens | **1.63x" in text
     assert {file.name for file in (run / "figures").glob("*.svg")} >= {
         "overview.svg",
         "speedup.svg",

@@ -10,11 +10,12 @@ import pandas as pd
 
 from bench.registry import extras
 from bench.report.findings import Findings
-from bench.report.tables import drafts, quality, speed
-from bench.report.tables.table import Table, by_family
-from bench.stats import workers
-from bench.stats.further_tables import second_arm
-from bench.stats.metrics import METRICS
+from bench.report.tables import quality
+from bench.report.tables.table import Table
+from bench.stats.intervals import LEVEL
+
+WITH_INTERVALS = f" with {LEVEL} intervals"
+"""The part of a caption that a figure without intervals leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Figure:
 
     Args:
         name: name of its files.
-        caption: the text below it.
+        caption: the text below it, or a function from the figure's data to that text.
         without: the reason why a run has no such figure.
         draw: draws it and makes its data from findings, and from the summary without WRONG
             decoders; returns None if the run has no data for it.
@@ -33,7 +34,7 @@ class Figure:
     """
 
     name: str
-    caption: str
+    caption: str | Callable[[pd.DataFrame], str]
     without: str
     draw: Callable[[Findings, pd.DataFrame], tuple[Any, pd.DataFrame] | None]
     rank: int
@@ -71,48 +72,7 @@ class Section:
     data: Mapping[str, Callable[[Findings], pd.DataFrame]] = field(default_factory=dict)
 
 
-def _by_family(findings: Findings) -> list[Table]:
-    """Make the tables by family of speed, counters and time, with n in timed prompts."""
-    sizes = findings.sizes("prompts")
-    timed = f"{sizes} prompts."
-    return [
-        *speed.by_families(findings.summary, sizes),
-        by_family(
-            findings.summary,
-            "Tokens per call by family",
-            f"Emitted tokens / target calls, prefill included, pooled. {timed}",
-            lambda row: METRICS["tokens_per_call"].text(row.tokens_per_call),
-        ),
-        drafts.step_lengths(findings.summary, timed),
-        by_family(
-            findings.summary,
-            "Milliseconds per token by family",
-            f"End-to-end seconds / emitted tokens, pooled. {timed}",
-            lambda row: METRICS["time_per_token_s"].text(row.time_per_token_s),
-        ),
-    ]
-
-
 SECTIONS = (
-    Section(
-        "estimators", lambda f: [speed.estimators(f.report_summary, second_arm(f.run.records))], 1
-    ),
-    Section("rivals", lambda f: [speed.pairwise_speedups(f.rivals, f.floor)], 2),
-    Section(
-        "part",
-        lambda f: [
-            speed.by_part("machine", workers.machines(f.run.records, f.decoders)),
-            speed.by_part("worker", workers.workers(f.run.records, f.decoders)),
-        ],
-        3,
-        numbered=True,
-    ),
-    Section("reference", lambda f: [f.reference_table], 4, is_open=True, is_printed=True),
-    Section("latency", lambda f: [speed.waits(f.latency)], 6),
-    Section(
-        "time", lambda f: [speed.split(f.splits), speed.parts(f.decompositions)], 7, numbered=True
-    ),
-    Section("families", _by_family, 8, title="By family", subtitles=True),
     Section(
         "quality",
         lambda f: [quality.by_families(f.report_summary, f.sizes("quality_prompts"))],
@@ -120,37 +80,6 @@ SECTIONS = (
         title="Quality",
         empty="No quality was scored.",
         is_open=True,
-    ),
-    Section(
-        "acceptance",
-        lambda f: [drafts.acceptance(f.acceptance)],
-        10,
-        title="Draft acceptance by position",
-        empty="No decoder drafted tokens.",
-    ),
-    Section(
-        "calibration",
-        lambda f: [drafts.calibration(f.report_summary, f.calibration)],
-        11,
-        title="Calibration of drafts",
-        empty="No decoder gave its drafts probabilities.",
-    ),
-    Section(
-        "parallel",
-        lambda f: [
-            drafts.rounds(f.report_summary),
-            quality.likelihood(f.report_summary),
-            quality.lost_quality(f.report_summary),
-            quality.agreement(f.report_summary),
-            quality.repetition(f.report_summary),
-            quality.text(f.report_summary),
-            quality.area(f.report_summary),
-            drafts.by_drafter(f.run.records),
-            drafts.memory(f.run.plan.cells, f.run.records),
-            quality.ceilings(f.run, f.report_summary),
-        ],
-        12,
-        numbered=True,
     ),
 )
 """The sections of the core."""

@@ -85,9 +85,6 @@ def table_files(findings: Findings) -> dict[str, bytes]:
         "tables/headline.md": f"{table.to_markdown()}\n\n{markdown(' '.join(lines))}\n".encode(),
         "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
         "tables/headline.tex": (comment + table.to_latex()).encode(),
-        "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
-        "tables/calibration.csv": csv_bytes(findings.calibration),
-        "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
         **{
             f"tables/{name}.csv": csv_bytes(make(findings))
             for section in sections()

@@ -7,7 +7,7 @@ stayed the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -16,20 +16,21 @@ from rich.text import Text
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import relative_at
 from bench.extras.cost.texts import cost_name, limit_lines
-from bench.records.plan import NO_GUARANTEE, WRONG
-from bench.report.findings import Findings
-from bench.report.tables.quality import telling
-from bench.report.tables.speed import instrument_bias_note
-from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
-from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
-from bench.stats.decompose import (
+from bench.extras.sections.acceptance import measured_acceptance
+from bench.extras.sections.phases import (
     MAX_RESIDUAL,
     OVERHEAD,
     Decomposition,
-    DraftLength,
     Split,
-    draft_length,
+    instrument_bias_note,
+    speedup_parts,
+    time_splits,
 )
+from bench.records.plan import NO_GUARANTEE, WRONG
+from bench.report.findings import Findings
+from bench.report.tables.quality import telling
+from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
+from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import from_here
@@ -95,8 +96,8 @@ def print_explanation(findings: Findings, console: Console, cost: Cost | None = 
 
 
 def _facts(findings: Findings) -> list[_Facts]:
-    splits = {split.decoder: split for split in findings.splits}
-    parts = {item.decoder: item for item in findings.decompositions}
+    splits = {split.decoder: split for split in findings.once(time_splits)}
+    parts = {item.decoder: item for item in findings.once(speedup_parts)}
     answers = group_by(findings.run.records)
     return [
         _Facts(
@@ -142,11 +143,11 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
         "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
         "(with draft layers and heads that it runs itself)."
-        if findings.splits
+        if findings.once(time_splits)
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
         "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
     )
-    below = (*instrument_bias_note(findings.splits), telling(findings.summary))
+    below = (*instrument_bias_note(findings.once(time_splits)), telling(findings.summary))
     return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
@@ -219,6 +220,57 @@ def draft_costs(findings: Findings) -> dict[str, float]:
     return costs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftLength:
+    """Speed-ups of a decoder after the first token with 1, 2, ... drafts per step."""
+
+    speedups: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        """Return the number of drafts with the highest speed-up, the smallest of equals."""
+        return 1 + self.speedups.index(max(self.speedups))
+
+
+def draft_length(
+    parts: Decomposition,
+    joint: Sequence[float],
+    drafted: float,
+    max_drafts: int = 0,
+    relative: Callable[[float], float] | None = None,
+) -> DraftLength | None:
+    """Extrapolate the speed-up of a run to other numbers of drafts per step.
+
+    A step with k drafts emits as many other tokens as in the run, plus the sum of joint acceptances
+    up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
+    costs in proportion to k. So does verification beyond a one-row call, unless a measured curve
+    gives its cost. The overhead is constant.
+
+    Args:
+        parts: decomposition of the run.
+        joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
+        drafted: mean number of drafts per step.
+        max_drafts: extrapolate to this k with the last conditional acceptance (0: only measured k).
+        relative: cost of a call by rows; only its shape matters (`bench.extras.cost.curve`).
+    """
+    if not joint or not drafted:
+        return None
+    last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
+    beyond = [joint[-1] * last**more for more in range(1, max_drafts - len(joint) + 1)]
+    certain = parts.acceptance_length - sum(joint)
+    accepted = 0.0
+    speedups = []
+    for k, stands in enumerate([*joint, *beyond], start=1):
+        accepted += stands
+        if relative is None:
+            verify = min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
+        else:
+            verify = parts.verify * relative(k + 1) / relative(drafted + 1)
+        cost = verify + parts.draft / drafted * k + parts.overhead
+        speedups.append((certain + accepted) / cost)
+    return DraftLength(speedups=tuple(speedups))
+
+
 def _best_lengths(
     findings: Findings, facts: _Facts, relative: Callable[[float], float] | None
 ) -> tuple[DraftLength, int] | None:
@@ -226,7 +278,7 @@ def _best_lengths(
 
     Return None if the number of drafts varies: steps with many drafts then differ from the others.
     """
-    table, drafted, decoder = findings.acceptance, facts.drafted, facts.row.decoder
+    table, drafted, decoder = findings.once(measured_acceptance), facts.drafted, facts.row.decoder
     rows = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
     joint = [float(value) for value in rows["joint"].dropna()]
     if facts.parts is None or not drafted or round(drafted) > _MAX_DRAFTS or len(joint) < 2:

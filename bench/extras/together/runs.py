@@ -15,9 +15,9 @@ import pandas as pd
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.report.findings import RunNumbers
 from bench.report.tables.setting import describe_model, hardware
-from bench.stats.further_tables import Rivals, rivals
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
+from bench.stats.rivals import Rivals, rivals
 from bench.stats.side import RunSnapshot, load_side, summarise_run
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here

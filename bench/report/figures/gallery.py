@@ -9,39 +9,20 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures.canvas import Plot, annotate, styled
-from bench.report.figures.charts import (
-    acceptance_figure,
-    acceptance_length_figure,
-    calibration_figure,
-    entropy_figure,
-    latency_figure,
-    memory_figure,
-    passes_figure,
-    time_split_figure,
-    tokens_per_call_figure,
-)
+from bench.report.figures.charts import memory_figure, tokens_per_call_figure
 from bench.report.figures.dots import overview_figure, speedup_figure
-from bench.report.figures.pareto import quality_speed_figure
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
-from bench.report.sections import Figure, sections
+from bench.report.sections import WITH_INTERVALS, Figure, sections
 from bench.report.tables.table import without_wrong
-from bench.stats.intervals import LEVEL
 
-_WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
-_METHODS = (
-    " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
-)
-_FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
-"""Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
 FIGURES = (
     Figure(
         "overview",
-        f"The run at a glance: speed-up, tokens per step and quality{_WITH}. The share of answers "
-        "identical to ar's is shown unless it is 100 % for every decoder with a guarantee. The "
-        "thin line is ar.",
+        f"The run at a glance: speed-up, tokens per step and quality{WITH_INTERVALS}. The "
+        "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
+        "guarantee. The thin line is ar.",
         "no decoder was timed against ar",
         lambda _, summary: overview_figure(summary),
         1,
@@ -49,19 +30,10 @@ FIGURES = (
     ),
     Figure(
         "speedup",
-        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
+        f"Speed-up over ar by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
         "no decoder was timed against ar",
         lambda findings, summary: speedup_figure(summary, findings.floor),
         2,
-    ),
-    Figure(
-        "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better.{_FRONT}{_METHODS} Qualities "
-        "that their intervals cannot tell apart count as equal. Ticks: decoders with a guarantee "
-        "that share one quality; the grey band is its interval.",
-        "no decoder was both timed against ar and scored",
-        lambda _, summary: quality_speed_figure(summary),
-        3,
     ),
     Figure(
         "tokens_per_call",
@@ -71,71 +43,12 @@ FIGURES = (
         4,
     ),
     Figure(
-        "acceptance_length",
-        "How many tokens a step emits; the dashed line is the mean.",
-        "no decoder but ar was timed",
-        lambda findings, summary: acceptance_length_figure(
-            findings.lengths[findings.lengths["decoder"].isin(summary["decoder"])], summary
-        ),
-        5,
-    ),
-    Figure(
-        "acceptance_by_position",
-        "Accepted drafts by position j in the step: drafts 1 to j all accepted (joint), draft j "
-        "accepted if all earlier drafts are (conditional), and the conditional minus that of the "
-        "first position. Below 0, later drafts are worse (suffix decay); above 0, they are more "
-        "often accepted than the first, because only steps on easy text get that far. Positions "
-        "that fewer than 20 steps reached are not drawn.",
-        "no decoder drafted tokens, or in too few steps",
-        lambda findings, summary: acceptance_figure(findings.acceptance, summary),
-        6,
-    ),
-    Figure(
-        "calibration",
-        "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
-        "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
-        "than 20 drafts are not drawn.",
-        "no decoder gave its drafts probabilities",
-        lambda findings, summary: calibration_figure(findings.calibration, summary),
-        7,
-    ),
-    Figure(
-        "latency",
-        "Cumulative share of waits for the first token and for the next chunk, over all answers. A "
-        "chunk is the tokens of a step. Dashed: lossy.",
-        "no unbatched answer with recorded steps was timed",
-        lambda findings, summary: latency_figure(findings.latency, summary),
-        8,
-    ),
-    Figure(
-        "time_split",
-        "Time of a token by phase, from the second pass. Draft layers and heads that a decoder "
-        "runs itself are in the grey part.",
-        "there was no second pass",
-        lambda findings, summary: time_split_figure(findings.splits, summary),
-        9,
-    ),
-    Figure(
         "memory",
         "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
         "allocated memory).",
         "no memory was measured",
         lambda _, summary: memory_figure(summary),
         10,
-    ),
-    Figure(
-        "entropy",
-        "Tokens per forward by family, against the mean entropy of ar's next token.",
-        "fewer than three families have the entropy of ar's tokens from the quality pass",
-        lambda _, summary: entropy_figure(summary),
-        11,
-    ),
-    Figure(
-        "passes",
-        "Quality against predictions (passes) per block; the grey line is ar.",
-        "fewer than three decoders predict blocks and were scored",
-        lambda _, summary: passes_figure(summary),
-        12,
     ),
 )
 
@@ -176,13 +89,8 @@ def _caption(figure: Figure, findings: Findings, data: pd.DataFrame) -> str:
     """Return the caption without parts that are not drawn, plus the decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
-    text = figure.caption if has_interval else figure.caption.replace(_WITH, "")
-    if "front" in data and data["front"].sum() < 2:
-        alone = ", ".join(data.loc[data["front"], "decoder"])
-        front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
-        text = text.replace(_FRONT, f" The Pareto front {front}.")
-    if "method" in data and not any(data["method"]):
-        text = text.replace(_METHODS, "")
+    text = figure.caption if isinstance(figure.caption, str) else figure.caption(data)
+    text = text if has_interval else text.replace(WITH_INTERVALS, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

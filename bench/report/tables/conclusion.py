@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
-from bench.report.tables.speed import WITHIN, floor_note
 from bench.report.tables.table import (
+    estimated,
     guarantee_label,
     interval,
     is_number,
@@ -23,12 +23,16 @@ from bench.report.tables.table import (
     speed,
     without_wrong,
 )
-from bench.stats.further_tables import Rivals
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
+from bench.stats.rivals import Rivals
+from bench.stats.speedups import PRECISION
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, counted, factor, percent
 
+WITHIN = f"±{100 * PRECISION:.0f} %"
+_DATASHEETS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
+"""Bytes per second of GPUs' memory, by NVIDIA's datasheets of H100 (SXM) and H200."""
 _NO_CLAIM = {
     NOT_VERIFIED: "whose tokens differ from ar's and are not verified",
     NO_GUARANTEE: "which guarantees nothing",
@@ -238,3 +242,40 @@ def _range(counts: Sequence[int | None]) -> str:
     numbers = [count for count in counts if count is not None] or [0]
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
+
+
+def needs(summary: pd.DataFrame) -> str:
+    """State how many more prompts the wide intervals need, widest first."""
+    wide = {
+        row.decoder: row.prompts_needed for row in summary_rows(summary, ALL) if row.prompts_needed
+    }
+    if not wide:
+        return ""
+    first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
+    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
+    return f"Wide intervals: {WITHIN} needs {wide[first]} more prompts for {first}{more}."
+
+
+def no_speedups(summary: pd.DataFrame) -> Iterable[str]:
+    """Name the decoders that have no speed-up of their own, with the reason and the families."""
+    families: dict[tuple[str, str], list[str]] = {}
+    for row in summary_rows(summary, None):
+        if row.no_speedup:
+            families.setdefault((row.decoder, row.no_speedup), []).append(row.family)
+    for (decoder, reason), where in families.items():
+        yield f"{decoder} has no speed-up (-) in {', '.join(where)}: {reason}."
+
+
+def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
+    """State how fast ar reads weights, and its share of a GPU's published bandwidth, if known."""
+    rows = (row for row in summary_rows(summary, ALL) if row.decoder == BASELINE)
+    rate, peak = next((row.weights_per_s for row in rows), None), _DATASHEETS.get(gpu or "")
+    if rate is None:
+        return ""
+    text = f"{BASELINE} reads the target's weights at {number(rate, ',.1f', 1e-9)} GB/s"
+    return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
+
+
+def floor_note(row: SummaryRow) -> str:
+    """State the A/A floor of one speed-up, if it is known."""
+    return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"

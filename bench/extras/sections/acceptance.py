@@ -1,0 +1,288 @@
+"""Drafts that are accepted, by their position in the step, and tokens per step."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, Plan
+from bench.records.record import SampleRecord
+from bench.report.figures.style import GREY, INK, Look
+from bench.report.findings import Findings
+from bench.report.sections import Figure, Section
+from bench.report.tables.table import Columns, Table, number
+from bench.stats.counters import group_by, ratio, timed_steps
+from bench.stats.summary import ALL, decoder_order, family_order, select_family
+
+if TYPE_CHECKING:
+    from bench.report.figures.canvas import Plot
+
+_ACCEPTANCE_COLUMNS = (
+    *("decoder", "family", "position"),
+    *("steps", "reached", "accepted", "joint", "conditional"),
+    *("added", "later_steps", "unconditional"),
+)
+_MAX_POSITIONS = 16
+_MAX_BARS = 16
+_MIN_STEPS = 20
+"""Steps that must reach a position for it to be shown; the data has all positions."""
+_ACCEPTANCE = (
+    ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
+    ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
+    ("decay", "change along the step\n(below 0: suffix decay)", "points above position 1"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionCount:
+    """Outcomes of the draft at position j of a step (1 is the first).
+
+    `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
+    `reached` of them all earlier drafts were accepted, and in `accepted` draft j as well. `joint`
+    is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
+    accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
+    than j tokens, out of all `later_steps`, drafting or not.
+    """
+
+    position: int
+    steps: int
+    reached: int
+    accepted: int
+    joint: float | None
+    added: int
+    later_steps: int
+
+    @property
+    def conditional(self) -> float | None:
+        """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
+        return ratio(self.accepted, self.reached)
+
+    @property
+    def unconditional(self) -> float | None:
+        """P(a step emits more than j tokens) = added / later steps, drafting or not.
+
+        1 + the sum over positions equals `Tally.acceptance_length`, because every step emits a
+        token: the target's own, or the last draft if EOS or the budget cut the step after it.
+        """
+        return ratio(self.added, self.later_steps)
+
+
+def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
+    """Count drafts by position, up to the first position that no step passed.
+
+    A draft cut off by EOS or the budget counts as drafted but not accepted, as in
+    `Tally.acceptance_rate`. Without any drafts, the list is empty.
+    """
+    pairs: Counter[tuple[int, int]] = Counter()
+    lengths: Counter[int] = Counter()
+    for steps in timed_steps(records):
+        pairs.update(zip(steps.depths, steps.accepted, strict=True))
+        lengths.update(steps.emitted[1:])
+    rows: list[PositionCount] = []
+    joint: float | None = 1.0
+    deepest = max((depth for depth, _ in pairs), default=0)
+    for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
+        reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
+        accepted = sum(n for (_, a), n in pairs.items() if a >= j)
+        conditional = ratio(accepted, reached)
+        joint = None if joint is None or conditional is None else joint * conditional
+        added = sum(n for tokens, n in lengths.items() if tokens > j)
+        counts = {"reached": reached, "accepted": accepted, "added": added}
+        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
+        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
+        if accepted == added == 0:
+            break
+    beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
+    assert not rows or sum(row.added for row in rows) == beyond, "positions miss tokens"
+    return rows
+
+
+def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
+    """Count later steps by emitted tokens (their mean is `Tally.acceptance_length`)."""
+    lengths: Counter[int] = Counter()
+    for steps in timed_steps(records):
+        lengths.update(steps.emitted[1:])
+    return dict(sorted(lengths.items()))
+
+
+def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
+    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
+    rows = [
+        {
+            "decoder": decoder,
+            "family": family,
+            **asdict(count),
+            "conditional": count.conditional,
+            "unconditional": count.unconditional,
+        }
+        for decoder, family, answers in _cells(records, plan)
+        for count in acceptance_by_position(answers)
+    ]
+    return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
+
+
+def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
+    """Tabulate later steps by emitted tokens, per decoder over all families."""
+    rows = [
+        {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
+        for decoder, family, answers in _cells(records, plan)
+        if family == ALL
+        for num in [step_lengths(answers)]
+        for tokens, steps in num.items()
+    ]
+    return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
+
+
+def _cells(
+    records: Sequence[SampleRecord], plan: Plan
+) -> Iterator[tuple[str, str, list[SampleRecord]]]:
+    cells = group_by(records)
+    for decoder in decoder_order(plan, records):
+        for family in [*family_order(r.family for r in cells[decoder]), ALL]:
+            yield decoder, family, select_family(cells[decoder], family)
+
+
+def acceptance(table: pd.DataFrame) -> Table | None:
+    """Make the table of three kinds of acceptance by position over all families."""
+    overall = table[table["family"] == ALL].astype({"position": int})
+    positions = sorted(overall["position"].unique())[:_MAX_POSITIONS]
+    rows = [
+        (decoder, kind, group.set_index("position"))
+        for decoder, group in overall.groupby("decoder", sort=False)
+        for kind in ("unconditional", "joint", "conditional")
+    ]
+    columns: Columns = {
+        "decoder": lambda row: str(row[0]),
+        "probability": lambda row: row[1],
+        "n": lambda row: str(row[2].loc[1, "later_steps" if row[1][0] == "u" else "steps"]),
+    }
+
+    def probability(row: tuple[str, str, pd.DataFrame], position: int) -> str:
+        return number(row[2][row[1]].get(position), ".3f")
+
+    columns |= {str(position): partial(probability, position=position) for position in positions}
+    note = (
+        "Unconditional: P(a step emits more than j tokens), over all steps after the prefill; 1 + "
+        "its sum is the tokens per step. Conditional: P(draft j accepted | all earlier drafts "
+        "accepted), over steps that drafted at least j tokens. Joint: P(drafts 1..j all accepted), "
+        "the product of the conditionals up to j, so that shorter drafts count up to their length. "
+        "'-': no step reached this position. Rates depend on the number of drafts K, at "
+        "position 1, too: compare only cells of equal K. n: steps at position 1; the counts of "
+        "every position and family are in tables/acceptance_by_position.csv."
+    )
+    return Table.of("Draft acceptance by position", note, columns, rows)
+
+
+def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
+    """Draw how many tokens a step emits: a histogram per decoder, its mean marked."""
+    from bench.report.figures import canvas  # matplotlib: only where something is drawn
+
+    decoders = [d for d in lengths["decoder"].unique() if d != BASELINE]
+    if not decoders:
+        return None
+    look, max_tokens = Look.of(summary), int(lengths["tokens"].max())
+    last, first = min(max_tokens, _MAX_BARS), min(1, int(lengths["tokens"].min()))
+    clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
+    shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
+    means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()
+    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 3 else 30
+    figure, grid = canvas.panels(len(decoders), 1.45)
+    for decoder, axes in zip(decoders, grid, strict=True):
+        share, mean = shares.loc[decoder], float(means[decoder])
+        axes.bar(share.index, share.to_numpy(), width=0.86, **look.bar(decoder))
+        titles = (decoder, look.marks.get(decoder, ""))
+        lines = [line for title in titles for line in textwrap.wrap(title, wide)]
+        axes.set_title("\n".join(lines), fontsize=9)
+        axes.axvline(min(mean, last), color=INK, lw=1, ls=(0, (2, 2)))
+        left, point = mean < 0.6 * last, (min(mean, last), 1.2 * top)
+        side: Literal["left", "right"] = "left" if left else "right"
+        canvas.annotate_point(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, side)
+        canvas.percents(axes.yaxis, 3)
+        axes.set(ylim=(0, 1.3 * top))
+        axes.set_xticks(range(first, last + 1) if last <= 8 else range(0, last + 1, 4))
+    tail = f" (last bar: {last} or more)" if max_tokens > last else ""
+    figure.supxlabel("tokens emitted by a step after prefill" + tail, fontsize=9)
+    figure.supylabel("share of steps", fontsize=9)
+    return figure, lengths.reset_index(drop=True)
+
+
+def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
+    """Draw joint and conditional acceptance by position, and the conditional less position 1's.
+
+    Joint acceptance falls with j by definition; conditional acceptance falls if drafts get worse.
+    """
+    from bench.report.figures import canvas  # matplotlib: only where something is drawn
+
+    mask = acceptance["decoder"].isin(summary["decoder"]) & (acceptance["family"] == ALL)
+    data = acceptance[mask].drop(columns="family").reset_index(drop=True)
+    if (data["reached"] < _MIN_STEPS).all():
+        return None
+    first = data[data["position"] == 1].set_index("decoder")["conditional"]
+    data["decay"] = data["conditional"] - data["decoder"].map(first)
+    shown = data[(data["reached"] >= _MIN_STEPS) & (data["position"] <= _MAX_POSITIONS)]
+    look, last = Look.of(summary), int(shown["position"].max())
+    figure, grid = canvas.row_of_panels(len(_ACCEPTANCE), 2.5)
+    for (column, title, label), axes in zip(_ACCEPTANCE, grid, strict=True):
+        for decoder, rows in shown.groupby("decoder", sort=False):
+            style: dict[str, Any] = {"color": look.palette[str(decoder)], "ms": 3.5, "lw": 1.3}
+            axes.plot(rows["position"], rows[column], "-o", **style)
+        axes.set_title(title, fontsize=9)
+        axes.set_ylabel(label, fontsize=8)
+        axes.grid(visible=True, axis="y")
+        axes.set_xticks(range(1, last + 1) if last <= 8 else [1, *range(4, last + 1, 4)])
+    for axes in grid[:2]:
+        canvas.percents(axes.yaxis, 5)
+        axes.set_ylim(0, 1.04)
+    grid[2].axhline(0, color=GREY, lw=1)
+    canvas.points(grid[2].yaxis)
+    grid[2].set_ylim(min(-0.1, 1.25 * shown["decay"].min()), max(0.1, 1.25 * shown["decay"].max()))
+    canvas.key(figure, list(shown["decoder"].unique()), Look(look.palette, {}))
+    figure.supxlabel("position j of a draft in its step", fontsize=9)
+    return figure, data
+
+
+def measured_acceptance(findings: Findings) -> pd.DataFrame:
+    """Return the table of acceptance of a run."""
+    return acceptance_table(findings.run.records, findings.run.plan)
+
+
+def _draw_lengths(findings: Findings, summary: pd.DataFrame) -> Plot | None:
+    lengths = step_length_table(findings.run.records, findings.run.plan)
+    return acceptance_length_figure(lengths[lengths["decoder"].isin(summary["decoder"])], summary)
+
+
+_FIGURES = (
+    Figure(
+        "acceptance_length",
+        "How many tokens a step emits; the dashed line is the mean.",
+        "no decoder but ar was timed",
+        _draw_lengths,
+        5,
+    ),
+    Figure(
+        "acceptance_by_position",
+        "Accepted drafts by position j in the step: drafts 1 to j all accepted (joint), draft j "
+        "accepted if all earlier drafts are (conditional), and the conditional minus that of the "
+        "first position. Below 0, later drafts are worse (suffix decay); above 0, they are more "
+        "often accepted than the first, because only steps on easy text get that far. Positions "
+        "that fewer than 20 steps reached are not drawn.",
+        "no decoder drafted tokens, or in too few steps",
+        lambda f, summary: acceptance_figure(f.once(measured_acceptance), summary),
+        6,
+    ),
+)
+SECTION = Section(
+    "acceptance",
+    lambda f: [acceptance(f.once(measured_acceptance))],
+    10,
+    title="Draft acceptance by position",
+    empty="No decoder drafted tokens.",
+    figures=_FIGURES,
+    data={"acceptance_by_position": lambda f: f.once(measured_acceptance)},
+)

@@ -30,12 +30,16 @@ Group = Literal[
 * ``bench.caveats``: a function from findings to lines about what limits a run's numbers;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
+_FIX = "install this one again: pip install -e ."
 
 
 def extras(group: Group) -> dict[str, Any]:
     """Load all extras of a group in order of name, and report on stderr, once, those that fail."""
     loaded = {}
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    if not points:
+        _report(f"no installed package registers {group}: reports and help lack extras; {_FIX}")
+    for point in points:
         try:
             loaded[point.name] = _load(point)
         except UsageError as error:
@@ -66,10 +70,7 @@ def extra(group: Group, name: str) -> Any:
     """
     if (feature := find(group, name)) is not None:
         return feature
-    raise UsageError(
-        f"no installed package registers {name!r} in {group}; install this one again: "
-        "pip install -e ."
-    )
+    raise UsageError(f"no installed package registers {name!r} in {group}; {_FIX}")
 
 
 def _load(point: EntryPoint) -> Any:

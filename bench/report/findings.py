@@ -21,8 +21,8 @@ from bench.report.tables import conclusion, main, quality
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import rivals, workers
 from bench.stats import summary as sums
+from bench.stats import workers
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
@@ -80,12 +80,12 @@ class Findings:
         return workers.noise_floor(self.run.records)
 
     @cached_property
-    def rivals(self) -> rivals.Rivals:
+    def rivals(self) -> conclusion.Rivals:
         """Speed-ups of each decoder over every other one."""
         overall = self.summary[self.summary["family"] == ALL]
         without = {*overall.loc[overall["no_speedup"].notna(), "decoder"]}
         names = [name for name in self.decoders if name not in without]
-        return rivals.rivals(self.run.records, names)
+        return conclusion.rivals(self.run.records, names)
 
     @property
     def decoders(self) -> list[str]:

@@ -10,12 +10,15 @@ import pandas as pd
 
 from bench.registry import extras
 from bench.report.findings import Findings
-from bench.report.tables import quality
 from bench.report.tables.table import Table
 from bench.stats.intervals import LEVEL
 
 WITH_INTERVALS = f" with {LEVEL} intervals"
 """The part of a caption that a figure without intervals leaves out."""
+
+
+Plot = tuple[Any, pd.DataFrame]
+"""A figure of matplotlib, and its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Figure:
     name: str
     caption: str | Callable[[pd.DataFrame], str]
     without: str
-    draw: Callable[[Findings, pd.DataFrame], tuple[Any, pd.DataFrame] | None]
+    draw: Callable[[Findings, pd.DataFrame], Plot | None]
     rank: int
     hollow: bool = False
 
@@ -72,29 +75,11 @@ class Section:
     data: Mapping[str, Callable[[Findings], pd.DataFrame]] = field(default_factory=dict)
 
 
-SECTIONS = (
-    Section(
-        "quality",
-        lambda f: [quality.by_families(f.report_summary, f.sizes("quality_prompts"))],
-        9,
-        title="Quality",
-        empty="No quality was scored.",
-        is_open=True,
-    ),
-)
-"""The sections of the core."""
-
-
 def sections() -> list[Section]:
-    """Return all sections, by rank.
-
-    An extra registers a `Section`, or a function from findings to tables.
-    """
-    registered = extras("bench.sections").items()
-    others = (
-        each if isinstance(each, Section) else Section(name, each) for name, each in registered
-    )
-    return sorted((*SECTIONS, *others), key=lambda section: section.rank)
+    """Return the sections that extras register, by rank; a function makes the tables of one."""
+    pairs = extras("bench.sections").items()
+    entries = (each if isinstance(each, Section) else Section(name, each) for name, each in pairs)
+    return sorted(entries, key=lambda section: section.rank)
 
 
 def tables_by_section(findings: Findings) -> dict[Section, list[Table]]:

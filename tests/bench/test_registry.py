@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 from typer.main import get_command
 
+from bench import registry
 from bench.errors import UsageError
 from bench.plan.checks import check_first
 from bench.registry import extra, extras
+from bench.report.sections import sections
 from bench.report.write import print_findings, write_report
 from bench.settings.config import load_config
 from tests import command_line
@@ -165,9 +167,9 @@ def test_a_section_from_outside_has_its_place_its_figures_its_data_and_its_cavea
     )
     for name in ("tables/letters.csv", "figures/data/letters.csv"):
         assert (run / name).read_text() == "decoder,letters\nar,2\nspec,4\n"
-    console = Console(file=io.StringIO(), width=200)
-    print_findings(findings, console)
-    assert console.file.getvalue().count("\nNames\n") == 1  # of LATE alone
+    printed = io.StringIO()
+    print_findings(findings, Console(file=printed, width=200))
+    assert printed.getvalue().count("\nNames\n") == 1  # of LATE alone
 
 
 def test_a_report_needs_no_extra_and_names_a_broken_one_once(
@@ -189,6 +191,16 @@ def test_a_report_needs_no_extra_and_names_a_broken_one_once(
         "overview.svg",
         "speedup.svg",
     }
+
+
+def test_a_tree_that_is_not_installed_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.registry.entry_points", lambda group: ())
+    registry._report.cache_clear()
+    assert sections() == sections() == []
+    told = "bench: no installed package registers bench.sections: reports and help lack extras; "
+    assert capsys.readouterr().err == f"{told}install this one again: pip install -e .\n"
 
 
 def test_verbs_and_conclusions_are_found_by_their_groups(
@@ -254,7 +266,7 @@ def test_every_entry_point_of_this_package_can_be_loaded() -> None:
     own = distribution("decoding-bench").entry_points
     points = [point for point in own if point.group.startswith("bench.")]
     assert {point.group for point in points} == {
-        *("bench.verbs", "bench.jobs", "bench.sections", "bench.conclusions"),
+        *("bench.verbs", "bench.jobs", "bench.sections", "bench.caveats", "bench.conclusions"),
         "bench.trainers",
     }
     for point in points:

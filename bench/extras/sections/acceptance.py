@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -15,13 +15,10 @@ from bench.records.plan import BASELINE, Plan
 from bench.records.record import SampleRecord
 from bench.report.figures.style import GREY, INK, Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Section
+from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, number
 from bench.stats.counters import group_by, ratio, timed_steps
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
@@ -29,7 +26,6 @@ _ACCEPTANCE_COLUMNS = (
     *("added", "later_steps", "unconditional"),
 )
 _MAX_POSITIONS = 16
-_MAX_BARS = 16
 _MIN_STEPS = 20
 """Steps that must reach a position for it to be shown; the data has all positions."""
 _ACCEPTANCE = (
@@ -113,6 +109,7 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
 
 def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
     """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
+    cells = group_by(records)
     rows = [
         {
             "decoder": decoder,
@@ -121,31 +118,23 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
             "conditional": count.conditional,
             "unconditional": count.unconditional,
         }
-        for decoder, family, answers in _cells(records, plan)
-        for count in acceptance_by_position(answers)
+        for decoder in decoder_order(plan, records)
+        for family in [*family_order(r.family for r in cells[decoder]), ALL]
+        for count in acceptance_by_position(select_family(cells[decoder], family))
     ]
     return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
 
 
 def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
     """Tabulate later steps by emitted tokens, per decoder over all families."""
+    cells = group_by(records)
     rows = [
         {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
-        for decoder, family, answers in _cells(records, plan)
-        if family == ALL
-        for num in [step_lengths(answers)]
+        for decoder in decoder_order(plan, records)
+        for num in [step_lengths(cells[decoder])]
         for tokens, steps in num.items()
     ]
     return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
-
-
-def _cells(
-    records: Sequence[SampleRecord], plan: Plan
-) -> Iterator[tuple[str, str, list[SampleRecord]]]:
-    cells = group_by(records)
-    for decoder in decoder_order(plan, records):
-        for family in [*family_order(r.family for r in cells[decoder]), ALL]:
-            yield decoder, family, select_family(cells[decoder], family)
 
 
 def acceptance(table: pd.DataFrame) -> Table | None:
@@ -187,7 +176,7 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Pl
     if not decoders:
         return None
     look, max_tokens = Look.of(summary), int(lengths["tokens"].max())
-    last, first = min(max_tokens, _MAX_BARS), min(1, int(lengths["tokens"].min()))
+    last, first = min(max_tokens, _MAX_POSITIONS), min(1, int(lengths["tokens"].min()))
     clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
     shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
     means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()

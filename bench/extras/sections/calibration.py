@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,16 +12,13 @@ import pandas as pd
 from bench.records.record import SampleRecord
 from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Section
+from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, interval, number, with_interval
 from bench.stats.calibration import BINS, CONFIDENCES, NUM_BINS, count_drafts
 from bench.stats.counters import group_by, ratio
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 _MAX_POSITIONS = 16
 _MIN_DRAFTS = 20

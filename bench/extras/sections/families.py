@@ -1,18 +1,18 @@
-"""Speed-ups, tokens per call and step, and times by family of tasks."""
+"""Speed-ups, tokens per call and step, times and quality by family of tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND
 from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Section
+from bench.report.sections import Figure, Plot, Section
+from bench.report.tables.quality import shortfalls
 from bench.report.tables.table import (
     EXPLORATORY,
     Table,
@@ -21,6 +21,7 @@ from bench.report.tables.table import (
     estimated,
     number,
     over,
+    quality,
     speed,
     step_length,
 )
@@ -29,9 +30,6 @@ from bench.stats.metrics import METRICS, SummaryRow, summary_rows
 from bench.stats.parallel_counters import COPIED_RUN
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, percent
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
 _FAMILY_TABLES = {
@@ -58,7 +56,7 @@ _MIN_FAMILIES = 3
 """Smallest number of families for the figure of entropies."""
 
 
-def by_families(summary: pd.DataFrame, sizes: str) -> list[Table]:
+def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
     """Make a table by family per estimator, the first with a last row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
@@ -108,7 +106,7 @@ def _by_family(findings: Findings) -> list[Table]:
     sizes = findings.sizes("prompts")
     timed = f"{sizes} prompts."
     return [
-        *by_families(findings.summary, sizes),
+        *_speeds(findings.summary, sizes),
         by_family(
             findings.summary,
             "Tokens per call by family",
@@ -123,6 +121,21 @@ def _by_family(findings: Findings) -> list[Table]:
             lambda row: METRICS["time_per_token_s"].text(row.time_per_token_s),
         ),
     ]
+
+
+def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
+    """Make the table of quality by family, if anything was scored."""
+    scored = summary.dropna(subset=["quality"])
+    if scored.empty:
+        return None
+    metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    metrics |= {ALL: "mean of families, without those in brackets"}
+    named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
+    note = (
+        f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
+        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+    )
+    return by_family(summary, "Quality by family", note, quality)
 
 
 def entropy_figure(summary: pd.DataFrame) -> Plot | None:
@@ -167,3 +180,11 @@ _FIGURE = Figure(
     11,
 )
 SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=(_FIGURE,))
+QUALITY = Section(
+    "quality",
+    lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],
+    9,
+    title="Quality",
+    empty="No quality was scored.",
+    is_open=True,
+)

@@ -10,7 +10,7 @@ import itertools
 from array import array
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,13 +18,10 @@ import pandas as pd
 from bench.records.record import SampleRecord
 from bench.report.figures.style import Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Section
+from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, number
 from bench.stats import counters, times
 from bench.text import UNKNOWN
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 PERCENTILES = (*range(100), 99.5, 99.9, 100)
 FIRST, BETWEEN = "first token", "between chunks"
@@ -68,7 +65,7 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
 def waits(latency: pd.DataFrame) -> Table | None:
     """Make the table of percentiles of the time to the first token and between chunks.
 
-    `latency` comes from `bench.stats.further_tables.latency_table`. Percentile p is shown from
+    `latency` comes from `latency_table`. Percentile p is shown from
     100 / (100 - p) waits on, so that at least one wait may exceed it.
     """
     if latency.empty:
@@ -100,7 +97,7 @@ def waits(latency: pd.DataFrame) -> Table | None:
 def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
     """Draw the cumulative shares of waits for the first token, and for the next chunk.
 
-    `latency` comes from `bench.stats.further_tables.latency_table`.
+    `latency` comes from `latency_table`.
     """
     from bench.report.figures import canvas  # matplotlib: only where something is drawn
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
 from bench.report.figures.style import GREY, Look
 from bench.report.findings import Findings
-from bench.report.sections import WITH_INTERVALS, Figure, Section
+from bench.report.sections import WITH_INTERVALS, Figure, Plot, Section
 from bench.report.tables.table import (
     Columns,
     Table,
@@ -35,9 +35,6 @@ from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.parallel_counters import LOOP_EXCESS, LOOP_SHARE
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, change, percent
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 _ROUNDS: Columns = {
     "decoder": lambda r: r.decoder,

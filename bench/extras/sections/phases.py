@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -21,14 +20,11 @@ from bench.records.record import SampleRecord
 from bench.records.samples import PHASES, PhasedAnswer, read_phases
 from bench.report.figures.style import Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Section
+from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.stats import counters, times
 from bench.stats.counters import ratio
 from bench.text import change, counted, factor, percent
-
-if TYPE_CHECKING:
-    from bench.report.figures.canvas import Plot
 
 MAX_RESIDUAL = 0.05
 """Largest residual that is not flagged as a disturbance of one of the two passes."""

@@ -14,10 +14,10 @@ import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.report.findings import RunNumbers
+from bench.report.tables.conclusion import Rivals, rivals
 from bench.report.tables.setting import describe_model, hardware
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
-from bench.stats.rivals import Rivals, rivals
 from bench.stats.side import RunSnapshot, load_side, summarise_run
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here

@@ -9,8 +9,12 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures.canvas import Plot, annotate, styled
-from bench.report.figures.charts import memory_figure, tokens_per_call_figure
-from bench.report.figures.dots import overview_figure, speedup_figure
+from bench.report.figures.dots import (
+    memory_figure,
+    overview_figure,
+    speedup_figure,
+    tokens_per_call_figure,
+)
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections

@@ -6,6 +6,7 @@ difference exceeds the A/A floor. Otherwise the decoders that cannot be told apa
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
+from bench.records.record import SampleRecord
 from bench.report.tables.table import (
     estimated,
     guarantee_label,
@@ -23,9 +25,9 @@ from bench.report.tables.table import (
     speed,
     without_wrong,
 )
-from bench.stats.intervals import LEVEL, Estimate
+from bench.stats import times
+from bench.stats.intervals import LEVEL, Estimate, paired_speedup
 from bench.stats.metrics import SummaryRow, summary_rows
-from bench.stats.rivals import Rivals
 from bench.stats.speedups import PRECISION
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, counted, factor, percent
@@ -39,6 +41,17 @@ _NO_CLAIM = {
     WRONG: "",
 }
 """Guarantees that promise nothing, and what the conclusion says of the fastest such decoder."""
+Rivals = Mapping[tuple[str, str], Estimate]
+"""Speed-ups of one decoder over another, by (decoder, other decoder)."""
+
+
+def rivals(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Rivals:
+    """Estimate the speed-up of each decoder over every other decoder, over all families."""
+    units = times.units_by_decoder(records)
+    return {
+        (name, other): paired_speedup(units[other], units[name])
+        for name, other in itertools.permutations(decoders, 2)
+    }
 
 
 def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:

@@ -8,33 +8,14 @@ import pandas as pd
 
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
-from bench.report.tables import table as tables
 from bench.report.tables.table import (
-    Table,
-    by_family,
     is_number,
 )
 from bench.stats.counters import group_by
-from bench.stats.intervals import LEVEL
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import FLOOR
 from bench.stats.summary import ALL, family_order
 from bench.text import percent
-
-
-def by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
-    """Make the table of quality by family, if anything was scored."""
-    scored = summary.dropna(subset=["quality"])
-    if scored.empty:
-        return None
-    metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
-    metrics |= {ALL: "mean of families, without those in brackets"}
-    named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
-    note = (
-        f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
-        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
-    )
-    return by_family(summary, "Quality by family", note, tables.quality)
 
 
 def shortfalls(summary: pd.DataFrame) -> list[str]:

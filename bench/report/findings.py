@@ -17,7 +17,7 @@ import pandas as pd
 from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus, guarantee_rank
 from bench.records.run_folder import Run
 from bench.registry import extras
-from bench.report.tables import conclusion, main, quality
+from bench.report.tables import conclusion, main
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
@@ -157,10 +157,14 @@ class Findings:
     @property
     def footnotes(self) -> list[str]:
         """Limits of the main table, most important first: noise, resolution, interval widths."""
-        wide = conclusion.needs(without_wrong(self.summary))
-        primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
-        lines = [self.floor_sentence, self.resolution, wide, primary, quality.telling(self.summary)]
-        lines.append(conclusion.weights_sentence(self.summary, self.run.env.gpu_name))
+        lines = [
+            self.floor_sentence,
+            self.resolution,
+            conclusion.needs(without_wrong(self.summary)),
+            conclusion.primary_sentence(self.summary, self.run.config.get("primary")),
+            conclusion.telling(self.summary),
+            conclusion.weights_sentence(self.summary, self.run.env.gpu_name),
+        ]
         return [line for line in lines if line]
 
     @property
@@ -229,9 +233,9 @@ class Findings:
             pairs = f"{counted(num, 'pair')} of {name} with {run.plan.baseline}"
             yield f"Left out: {pairs}; one of the answers failed."
         yield from conclusion.no_speedups(summary)
-        yield from quality.shortfalls(summary)
-        yield from quality.looping(summary)
-        yield from quality.ends(run.records, self.decoders)
+        yield from conclusion.shortfalls(summary)
+        yield from conclusion.looping(summary)
+        yield from conclusion.ends(run.records, self.decoders)
         for make_caveats in extras("bench.caveats").values():
             yield from make_caveats(self)
         if protocol := run.config.get("protocol"):

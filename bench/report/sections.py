@@ -76,7 +76,7 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """Return the sections that extras register, by rank; a function makes the tables of one."""
+    """Return the sections that extras register, as a `Section` or a function, by rank."""
     pairs = extras("bench.sections").items()
     entries = (each if isinstance(each, Section) else Section(name, each) for name, each in pairs)
     return sorted(entries, key=lambda section: section.rank)

@@ -86,7 +86,7 @@ def table_files(findings: Findings) -> dict[str, bytes]:
         "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
         "tables/headline.tex": (comment + table.to_latex()).encode(),
         **{
-            f"tables/{name}.csv": csv_bytes(make(findings))
+            f"tables/{name}.csv": csv_bytes(findings.once(make))
             for section in sections()
             for name, make in section.data.items()
         },

@@ -11,7 +11,7 @@ drafts as often as this run; ``requests/DECODER.jsonl`` has vLLM's metrics of ea
 ``spec_al.json`` and ``speed_bench_report.csv`` have AIPerf's acceptance length by set
 (ai-dynamo/aiperf#1046: 1 + accepted / steps that drafted, summed over a set; overall: their mean);
 ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0 (NVIDIA/Model-Optimizer#2247). Rates
-are unconditional (`bench.extras.sections.acceptance.PositionCount`).
+are unconditional (`bench.extras.sections.drafts.PositionCount`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench.errors import UnavailableError
-from bench.extras.sections.acceptance import acceptance_by_position, step_lengths
+from bench.extras.sections.drafts import acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import floor_note

@@ -1,4 +1,4 @@
-"""Accuracy under parallelism of decoders with several settings (AUP; d3LLM, arXiv 2601.07568)."""
+"""Accuracy under parallelism (AUP) of decoders with several settings: d3LLM, arXiv 2601.07568."""
 
 from __future__ import annotations
 

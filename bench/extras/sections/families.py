@@ -12,7 +12,7 @@ from bench.records.plan import BASELINE, SECOND
 from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
-from bench.report.tables.quality import shortfalls
+from bench.report.tables.conclusion import shortfalls
 from bench.report.tables.table import (
     EXPLORATORY,
     Table,

@@ -254,7 +254,7 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
     return figure, data.reset_index(drop=True)
 
 
-def _draw_pareto(_: Findings, summary: pd.DataFrame) -> Plot | None:
+def _pareto(_: Findings, summary: pd.DataFrame) -> Plot | None:
     from bench.extras.sections.pareto import quality_speed_figure  # matplotlib
 
     return quality_speed_figure(summary)
@@ -276,11 +276,7 @@ def _caption(data: pd.DataFrame) -> str:
 
 _FIGURES = (
     Figure(
-        "quality_speed",
-        _caption,
-        "no decoder was both timed against ar and scored",
-        _draw_pareto,
-        3,
+        "quality_speed", _caption, "no decoder was both timed against ar and scored", _pareto, 3
     ),
     Figure(
         "passes",
@@ -290,21 +286,16 @@ _FIGURES = (
         12,
     ),
 )
-SECTION = Section(
-    "parallel",
-    lambda f: [
-        rounds(f.report_summary),
-        likelihood(f.report_summary),
-        lost_quality(f.report_summary),
-        agreement(f.report_summary),
-        repetition(f.report_summary),
-        text(f.report_summary),
-        area(f.report_summary),
-        by_drafter(f.run.records),
-        memory(f.run.plan.cells, f.run.records),
-        ceilings(f.run, f.report_summary),
-    ],
-    12,
-    numbered=True,
-    figures=_FIGURES,
-)
+
+
+def _tables(findings: Findings) -> list[Table | None]:
+    kinds = (rounds, likelihood, lost_quality, agreement, repetition, text, area)
+    return [
+        *(make(findings.report_summary) for make in kinds),
+        by_drafter(findings.run.records),
+        memory(findings.run.plan.cells, findings.run.records),
+        ceilings(findings.run, findings.report_summary),
+    ]
+
+
+SECTION = Section("parallel", _tables, 12, numbered=True, figures=_FIGURES)

@@ -1,4 +1,4 @@
-"""Dots with intervals: a number by decoder of one or several runs, an overview; and bars."""
+"""Dots with intervals and bars: one number by decoder for one or several runs, and an overview."""
 
 from __future__ import annotations
 

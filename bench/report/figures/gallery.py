@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.records.plan import WRONG
+from bench.report.figures import dots
 from bench.report.figures.canvas import Plot, annotate, styled
-from bench.report.figures.dots import (
-    memory_figure,
-    overview_figure,
-    speedup_figure,
-    tokens_per_call_figure,
-)
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
@@ -28,7 +23,7 @@ FIGURES = (
         "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
         "guarantee. The thin line is ar.",
         "no decoder was timed against ar",
-        lambda _, summary: overview_figure(summary),
+        lambda _, summary: dots.overview_figure(summary),
         1,
         hollow=True,
     ),
@@ -36,14 +31,14 @@ FIGURES = (
         "speedup",
         f"Speed-up over ar by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
         "no decoder was timed against ar",
-        lambda findings, summary: speedup_figure(summary, findings.floor),
+        lambda findings, summary: dots.speedup_figure(summary, findings.floor),
         2,
     ),
     Figure(
         "tokens_per_call",
         "Tokens per target call by family, prefill included.",
         "nothing was timed",
-        lambda _, summary: tokens_per_call_figure(summary),
+        lambda _, summary: dots.tokens_per_call_figure(summary),
         4,
     ),
     Figure(
@@ -51,7 +46,7 @@ FIGURES = (
         "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
         "allocated memory).",
         "no memory was measured",
-        lambda _, summary: memory_figure(summary),
+        lambda _, summary: dots.memory_figure(summary),
         10,
     ),
 )
@@ -72,8 +67,8 @@ def draw_all(findings: Findings) -> Gallery:
     WRONG decoders are left out, as a line under each figure says.
     """
     summary = without_wrong(findings.report_summary)
-    others = (figure for section in sections() for figure in section.figures)
-    figures = sorted((*FIGURES, *others), key=lambda figure: figure.rank)
+    extra_figures = (figure for section in sections() for figure in section.figures)
+    figures = sorted((*FIGURES, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
     with styled():
         for figure in figures:

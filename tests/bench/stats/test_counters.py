@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bench.extras.sections.acceptance import PositionCount, acceptance_by_position, step_lengths
+from bench.extras.sections.drafts import PositionCount, acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
 from bench.stats import answers, counters
 from bench.stats.counters import Tally

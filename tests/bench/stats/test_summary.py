@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.extras.sections.acceptance import acceptance_table, step_length_table
+from bench.extras.sections.drafts import acceptance_table, step_length_table
 from bench.extras.sections.estimators import prompt_table
 from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.extras.sections.acceptance import acceptance_figure
+from bench.extras.sections.drafts import acceptance_figure
 from bench.report.figures import canvas
 
 pytestmark = pytest.mark.usefixtures("saved")

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.extras.sections.calibration import calibration, calibration_figure, calibration_table
+from bench.extras.sections.drafts import calibration, calibration_figure, calibration_table
 from bench.records.record import LEVELS, SampleRecord
 from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.extras.sections.latency import (
+from bench.extras.sections.times import (
     BETWEEN,
     FIRST,
     PERCENTILES,

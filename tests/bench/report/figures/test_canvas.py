@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
-from bench.extras.sections import acceptance
+from bench.extras.sections import drafts
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas, dots, gallery
 from bench.report.figures.style import GREY, colours
@@ -90,9 +90,9 @@ def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]
 
 def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
     run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
-    lengths = acceptance.step_length_table(run.records, run.plan)
+    lengths = drafts.step_length_table(run.records, run.plan)
     lengths.loc[0, "tokens"] = 99
-    drawn = acceptance.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
+    drawn = drafts.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
     assert drawn is not None
     figure, _ = drawn
     figure.draw_without_rendering()

@@ -15,8 +15,6 @@ from bench.stats.intervals import LEVEL
 
 WITH_INTERVALS = f" with {LEVEL} intervals"
 """The part of a caption that a figure without intervals leaves out."""
-
-
 Plot = tuple[Any, pd.DataFrame]
 """A figure of matplotlib, and its data."""
 
@@ -51,7 +49,7 @@ class Section:
     Args:
         name: the section's anchor on the page.
         tables: makes its tables from findings; None is left out.
-        rank: its place among the sections; equal ranks are in order of name.
+        rank: its place among the sections, equal ranks by name (5: behind published figures).
         title: title of a section with all its tables; empty: each table is a section of its own.
         empty: text of a section with a title and without tables.
         subtitles: whether the tables of a section with a title show theirs.

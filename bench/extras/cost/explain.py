@@ -16,9 +16,9 @@ from rich.text import Text
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import relative_at
 from bench.extras.cost.texts import cost_name, limit_lines
-from bench.extras.sections import times
+from bench.extras.sections import durations
 from bench.extras.sections.drafts import measured_acceptance
-from bench.extras.sections.times import Decomposition, Split, speedup_parts, time_splits
+from bench.extras.sections.durations import Decomposition, Split, speedup_parts, time_splits
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import telling
@@ -72,7 +72,7 @@ _OVERVIEW: Columns = {
     "prefill\n%": lambda facts: number(facts.share("prefill"), ".0f", 100),
     "draft\n%": lambda facts: number(facts.share("draft"), ".0f", 100),
     "target\ncalls %": lambda facts: number(facts.share("verify"), ".0f", 100),
-    "overhead\n%": lambda facts: number(facts.share(*times.OVERHEAD), ".0f", 100),
+    "overhead\n%": lambda facts: number(facts.share(*durations.OVERHEAD), ".0f", 100),
 }
 
 
@@ -140,7 +140,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
         "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
     )
-    below = (*times.instrument_bias_note(findings.once(time_splits)), telling(findings.summary))
+    below = (*durations.instrument_bias_note(findings.once(time_splits)), telling(findings.summary))
     return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
@@ -181,7 +181,7 @@ def _step(facts: _Facts) -> str:
         f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
         f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
-    if parts.residual is None or abs(parts.residual) <= times.MAX_RESIDUAL:
+    if parts.residual is None or abs(parts.residual) <= durations.MAX_RESIDUAL:
         return text
     return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 
@@ -290,7 +290,7 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
         shares["free prefill"] = prefill
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
-        shares["no overhead"] = sum(split.shares[phase] for phase in times.OVERHEAD)
+        shares["no overhead"] = sum(split.shares[phase] for phase in durations.OVERHEAD)
     if split is not None and parts is not None and parts.verify > 1:
         verify = f"{facts.words['verify']} as cheap as one token"
         shares[verify] = split.shares["verify"] * (1 - 1 / parts.verify)

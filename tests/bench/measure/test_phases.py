@@ -15,7 +15,7 @@ from rich.console import Console
 from bench import runs as bench_run
 from bench.errors import BenchError
 from bench.extras.cost.explain import explain, print_explanation
-from bench.extras.sections.times import (
+from bench.extras.sections.durations import (
     Split,
     decompositions,
     instrument_bias_note,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.extras.cost.explain import speedups_by_drafts
-from bench.extras.sections.times import Decomposition
+from bench.extras.sections.durations import Decomposition
 
 
 def parts(k: int, *, alpha: float = 0.8, draft: float = 0.1, row: float = 0.02) -> Decomposition:

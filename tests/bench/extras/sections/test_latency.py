@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.extras.sections.times import (
+from bench.extras.sections.durations import (
     BETWEEN,
     FIRST,
     PERCENTILES,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from bench.extras.sections.times import Split, latency_figure, time_split_figure
+from bench.extras.sections.durations import Split, latency_figure, time_split_figure
 from bench.report.figures import canvas
 from bench.report.figures.dots import memory_figure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.extras.sections.times import BETWEEN, FIRST, PERCENTILES, waits
+from bench.extras.sections.durations import BETWEEN, FIRST, PERCENTILES, waits
 
 
 def frame(*decoders: tuple[str, str, int]) -> pd.DataFrame:

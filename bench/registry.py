@@ -7,13 +7,19 @@ groups of `Group`. It is imported when it is first needed. The core imports no e
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from bench.errors import UsageError
 
 Group = Literal[
-    "bench.verbs", "bench.trainers", "bench.jobs", "bench.sections", "bench.conclusions"
+    "bench.verbs",
+    "bench.trainers",
+    "bench.jobs",
+    "bench.sections",
+    "bench.caveats",
+    "bench.conclusions",
 ]
 """What an extra may add:
 
@@ -21,19 +27,29 @@ Group = Literal[
 * ``bench.trainers``: likewise, a verb of `bench train`, or the `NetworkTable` that it trains;
 * ``bench.jobs``: a function that the core calls by the entry point's name;
 * ``bench.sections``: a `bench.report.sections.Section`, or a function from findings to tables;
+* ``bench.caveats``: a function from findings to lines about what limits a run's numbers;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
+_FIX = "install this one again: pip install -e ."
 
 
 def extras(group: Group) -> dict[str, Any]:
-    """Load all extras of a group in order of name, and report on stderr those that cannot be."""
+    """Load all extras of a group in order of name, and report on stderr, once, those that fail."""
     loaded = {}
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    if not points:
+        _report(f"no installed package registers {group}: reports and help lack extras; {_FIX}")
+    for point in points:
         try:
             loaded[point.name] = _load(point)
         except UsageError as error:
-            sys.stderr.write(f"bench: {error.message}\n")
+            _report(error.message)
     return loaded
+
+
+@cache
+def _report(problem: str) -> None:
+    sys.stderr.write(f"bench: {problem}\n")
 
 
 def find(group: Group, name: str) -> Any | None:
@@ -54,10 +70,7 @@ def extra(group: Group, name: str) -> Any:
     """
     if (feature := find(group, name)) is not None:
         return feature
-    raise UsageError(
-        f"no installed package registers {name!r} in {group}; install this one again: "
-        "pip install -e ."
-    )
+    raise UsageError(f"no installed package registers {name!r} in {group}; {_FIX}")
 
 
 def _load(point: EntryPoint) -> Any:

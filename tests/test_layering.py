@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TORCH_FREE = ("settings", "records", "stats", "report", "compare")
+TORCH_FREE = ("settings", "records", "stats", "report", "compare", "extras/sections")
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy", "rich"}
 
 

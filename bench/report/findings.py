@@ -7,24 +7,22 @@ run folder, and covers the completed part of an interrupted run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus, guarantee_rank
 from bench.records.run_folder import Run
-from bench.records.samples import PhasedAnswer, read_phases
-from bench.report import references
-from bench.report.tables import conclusion, main, quality, speed
+from bench.registry import extras
+from bench.report.tables import conclusion, main
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
 from bench.settings.protocol import departures
-from bench.stats import decompose, further_tables, workers
 from bench.stats import summary as sums
-from bench.stats.decompose import Decomposition, Split
+from bench.stats import workers
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
@@ -33,6 +31,7 @@ from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable
 
+_T = TypeVar("_T")
 _REPRODUCE = (
     ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
     ("bench report {run}", "rebuild tables and figures from the records (needs no model)"),
@@ -44,6 +43,16 @@ class Findings:
     """Numbers, tables and sentences of one run, all computed from `run`."""
 
     run: Run
+
+    @cached_property
+    def _computed(self) -> dict[Callable[[Findings], object], object]:
+        return {}
+
+    def once(self, compute: Callable[[Findings], _T]) -> _T:
+        """Return what a function makes of these findings, computed at its first use only."""
+        if compute not in self._computed:
+            self._computed[compute] = compute(self)
+        return cast("_T", self._computed[compute])
 
     @property
     def name(self) -> str:
@@ -71,51 +80,12 @@ class Findings:
         return workers.noise_floor(self.run.records)
 
     @cached_property
-    def acceptance(self) -> pd.DataFrame:
-        """Draft acceptance by position, see `bench.stats.further_tables.acceptance_table`."""
-        return further_tables.acceptance_table(self.run.records, self.run.plan)
-
-    @cached_property
-    def calibration(self) -> pd.DataFrame:
-        """Drafts by confidence, see `bench.stats.further_tables.calibration_table`."""
-        return further_tables.calibration_table(self.run.records, self.decoders)
-
-    @cached_property
-    def latency(self) -> pd.DataFrame:
-        """Waiting times of readers, see `bench.stats.further_tables.latency_table`."""
-        return further_tables.latency_table(self.run.records, self.decoders)
-
-    @cached_property
-    def lengths(self) -> pd.DataFrame:
-        """Tokens per step, see `bench.stats.further_tables.step_length_table`."""
-        return further_tables.step_length_table(self.run.records, self.run.plan)
-
-    @cached_property
-    def by_prompt(self) -> pd.DataFrame:
-        """Speed-ups by prompt, see `bench.stats.further_tables.prompt_table`."""
-        return further_tables.prompt_table(self.run.records, self.decoders)
-
-    @cached_property
-    def splits(self) -> list[Split]:
-        """Time by phase in the second pass, if there was one."""
-        return decompose.splits(self._phases, self.run.records, self.decoders)
-
-    @cached_property
-    def decompositions(self) -> list[Decomposition]:
-        """Speed-ups split into parts, from the second pass."""
-        return decompose.decompositions(self._phases, self.run.records, self.decoders)
-
-    @cached_property
-    def _phases(self) -> tuple[PhasedAnswer, ...]:
-        return read_phases(self.run.path)
-
-    @cached_property
-    def rivals(self) -> further_tables.Rivals:
+    def rivals(self) -> conclusion.Rivals:
         """Speed-ups of each decoder over every other one."""
         overall = self.summary[self.summary["family"] == ALL]
         without = {*overall.loc[overall["no_speedup"].notna(), "decoder"]}
         names = [name for name in self.decoders if name not in without]
-        return further_tables.rivals(self.run.records, names)
+        return conclusion.rivals(self.run.records, names)
 
     @property
     def decoders(self) -> list[str]:
@@ -142,16 +112,6 @@ class Findings:
         """The main table: every decoder over all families."""
         model = describe_model(self.run)
         return self.shown(main.headline(self.report_summary, self.verdict, model))
-
-    @cached_property
-    def reference_table(self) -> Table | None:
-        """The run's rows above published rows, if a reference is configured and numbers exist."""
-        name = self.run.config.get("reference")
-        if name is None or self.summary.empty:
-            return None
-
-        reference = references.load_reference(str(name))
-        return mark_wrong(references.table(reference, self.summary, self.run), self.wrong)
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
@@ -197,10 +157,14 @@ class Findings:
     @property
     def footnotes(self) -> list[str]:
         """Limits of the main table, most important first: noise, resolution, interval widths."""
-        wide = speed.needs(without_wrong(self.summary))
-        primary = conclusion.primary_sentence(self.summary, self.run.config.get("primary"))
-        lines = [self.floor_sentence, self.resolution, wide, primary, quality.telling(self.summary)]
-        lines.append(speed.weights_sentence(self.summary, self.run.env.gpu_name))
+        lines = [
+            self.floor_sentence,
+            self.resolution,
+            conclusion.needs(without_wrong(self.summary)),
+            conclusion.primary_sentence(self.summary, self.run.config.get("primary")),
+            conclusion.telling(self.summary),
+            conclusion.weights_sentence(self.summary, self.run.env.gpu_name),
+        ]
         return [line for line in lines if line]
 
     @property
@@ -268,12 +232,12 @@ class Findings:
         for name, num in dropped[dropped > 0].items():
             pairs = f"{counted(num, 'pair')} of {name} with {run.plan.baseline}"
             yield f"Left out: {pairs}; one of the answers failed."
-        yield from speed.no_speedups(summary)
-        yield from quality.shortfalls(summary)
-        yield from quality.looping(summary)
-        yield from quality.ends(run.records, self.decoders)
-        yield from quality.ceiling_caveat(run)
-        yield from speed.instrument_bias_note(self.splits)
+        yield from conclusion.no_speedups(summary)
+        yield from conclusion.shortfalls(summary)
+        yield from conclusion.looping(summary)
+        yield from conclusion.ends(run.records, self.decoders)
+        for make_caveats in extras("bench.caveats").values():
+            yield from make_caveats(self)
         if protocol := run.config.get("protocol"):
             for departure in departures(run.config, len(run.plan.in_pass("timing"))):
                 yield f"Departs from the protocol {protocol}: {departure}."

@@ -24,7 +24,7 @@ from bench.records.samples import SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.page import render
 from bench.report.page.answers import viewer
-from bench.report.sections import tables_by_section
+from bench.report.sections import sections, tables_by_section
 from bench.report.tables import main
 from bench.report.tables.table import TableCell
 from bench.stats.summary import ALL
@@ -85,9 +85,11 @@ def table_files(findings: Findings) -> dict[str, bytes]:
         "tables/headline.md": f"{table.to_markdown()}\n\n{markdown(' '.join(lines))}\n".encode(),
         "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
         "tables/headline.tex": (comment + table.to_latex()).encode(),
-        "tables/acceptance_by_position.csv": csv_bytes(findings.acceptance),
-        "tables/calibration.csv": csv_bytes(findings.calibration),
-        "tables/by_prompt.csv": csv_bytes(findings.by_prompt),
+        **{
+            f"tables/{name}.csv": csv_bytes(findings.once(make))
+            for section in sections()
+            for name, make in section.data.items()
+        },
     }
 
 
@@ -111,7 +113,8 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
         for line in (findings.basis, *notes, main.entropy_sentence(findings.summary)):
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
-    if (table := findings.reference_table) is not None:
+    printed = (section for section in sections() if section.is_printed)
+    for table in (t for section in printed for t in section.tables(findings) if t is not None):
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
         console.print(table.bare().to_rich(headings, lambda row, index: ""))

@@ -166,7 +166,7 @@ class RunConfig(BaseModel):
     )
     """It sets values not set otherwise (`bench.settings.protocol`)."""
     reference: str | None = _results(None, "Also show published numbers, e.g. specbench-a100-7b.")
-    """The report prints them next to the run's (`bench.report.references`)."""
+    """The report prints them next to the run's (`bench.extras.sections.published`)."""
     run_name: bounds.RunName | None = _results(None, "Part of the run folder's name.")
 
     @field_validator("reference")

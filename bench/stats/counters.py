@@ -10,7 +10,6 @@ Conversations are therefore one cluster if any of their prompts have the same ha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -176,87 +175,6 @@ class Tally:
     def rows_per_token(self) -> float | None:
         """Target rows fed after the prefill / emitted tokens: the compute cost of a token."""
         return ratio(self.later_rows, self.emitted) if self.answers else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionCount:
-    """Outcomes of the draft at position j of a step (1 is the first).
-
-    `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
-    `reached` of them all earlier drafts were accepted, and in `accepted` draft j as well. `joint`
-    is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
-    accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
-    than j tokens, out of all `later_steps`, drafting or not.
-    """
-
-    position: int
-    steps: int
-    reached: int
-    accepted: int
-    joint: float | None
-    added: int
-    later_steps: int
-
-    @property
-    def conditional(self) -> float | None:
-        """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
-        return ratio(self.accepted, self.reached)
-
-    @property
-    def unconditional(self) -> float | None:
-        """P(a step emits more than j tokens) = added / later steps, drafting or not.
-
-        1 + the sum over positions equals `Tally.acceptance_length`, because every step emits a
-        token: the target's own, or the last draft if EOS or the budget cut the step after it.
-        """
-        return ratio(self.added, self.later_steps)
-
-
-def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
-    """Count drafts by position, up to the first position that no step passed.
-
-    A draft cut off by EOS or the budget counts as drafted but not accepted, as in
-    `Tally.acceptance_rate`. Without any drafts, the list is empty.
-    """
-    pairs: Counter[tuple[int, int]] = Counter()
-    lengths: Counter[int] = Counter()
-    for steps in timed_steps(records):
-        pairs.update(zip(steps.depths, steps.accepted, strict=True))
-        lengths.update(steps.emitted[1:])
-    rows: list[PositionCount] = []
-    joint: float | None = 1.0
-    deepest = max((depth for depth, _ in pairs), default=0)
-    for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
-        reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
-        accepted = sum(n for (_, a), n in pairs.items() if a >= j)
-        conditional = ratio(accepted, reached)
-        joint = None if joint is None or conditional is None else joint * conditional
-        added = sum(n for tokens, n in lengths.items() if tokens > j)
-        counts = {"reached": reached, "accepted": accepted, "added": added}
-        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
-        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
-        if accepted == added == 0:
-            break
-    beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
-    assert not rows or sum(row.added for row in rows) == beyond, "positions miss tokens"
-    return rows
-
-
-def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
-    """Count accepted drafts by drafter, if there were several drafters."""
-    counts: Counter[str] = Counter()
-    for record in timed(records):
-        for indices in record.steps.source if record.steps is not None else ():
-            counts.update(record.drafters[index] for index in indices)
-    return dict(counts)
-
-
-def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
-    """Count later steps by emitted tokens (their mean is `Tally.acceptance_length`)."""
-    lengths: Counter[int] = Counter()
-    for steps in timed_steps(records):
-        lengths.update(steps.emitted[1:])
-    return dict(sorted(lengths.items()))
 
 
 def peak_memory_bytes(records: Iterable[SampleRecord]) -> int | None:

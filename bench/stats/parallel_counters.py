@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from bench.records.prompts import Prompt
@@ -25,9 +23,6 @@ LOOP_EXCESS = 0.1
 """Excess over the baseline's share above which answers count as loops."""
 COPIED_RUN = 4
 """Fewest tokens of a run that counts as copied: of a match of 3, `lookup` gains from the fourth."""
-AUP_STEEPNESS = 3.0
-AUP_LARGEST_DROP = 5.0
-AUP_MIN_POINTS = 2
 
 
 def round_shares(steps: Iterable[StepColumns]) -> dict[str, float | None]:
@@ -180,56 +175,3 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
         return nll / num - other_nll / other_num
 
     return jackknife(sums, difference)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
-    """Accuracy under parallelism, and the number of points excluded for losing too much."""
-
-    value: float
-    num_dropped: int
-
-
-def accuracy_under_parallelism(
-    points: Iterable[tuple[float, float]], best: float, baseline: float
-) -> Area | None:
-    """Return AUP of a method's curve of accuracy over tokens per forward, None below two points.
-
-    d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
-    W(y) = min(exp(-3 (1 - y / best)), 1),
-
-        rho_1 y_1 + sum over i > 1 of (rho_i - rho_(i-1)) (y_i W(y_i) + y_(i-1) W(y_(i-1))) / 2
-
-    d3LLM excludes settings that lose more than 5 points of accuracy against the method's own
-    slowest setting, however bad that is. Here the reference is the baseline.
-
-    Args:
-        points: tokens per forward and accuracy in per cent, one pair per setting.
-        best: highest accuracy of any method on the task, in per cent.
-        baseline: accuracy of the baseline, in per cent.
-    """
-    ordered = sorted(points)
-    curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
-    if len(curve) < AUP_MIN_POINTS or best <= 0:
-        return None
-
-    def weighed(y: float) -> float:
-        return y * min(math.exp(-AUP_STEEPNESS * (1 - y / best)), 1.0)
-
-    area = curve[0][0] * curve[0][1]
-    for (rho, y), (next_rho, next_y) in itertools.pairwise(curve):
-        area += (next_rho - rho) * (weighed(y) + weighed(next_y)) / 2
-    return Area(value=area, num_dropped=len(ordered) - len(curve))
-
-
-def curves(cells: Iterable[str]) -> dict[str, list[str]]:
-    """Group cells whose names differ only in a final number: the settings of one method.
-
-    ``idlm@t2`` and ``idlm@t4`` are settings of ``idlm@t…``; ``idlm`` and ``idlm@isd`` are two
-    methods of one setting each.
-    """
-    stems: dict[str, list[str]] = {}
-    for cell in cells:
-        numbered = re.fullmatch(r"(.*\D)\d+", cell)
-        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
-    return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,12 +10,15 @@ from importlib.metadata import distribution, entry_points
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
+from bench import registry
 from bench.errors import UsageError
 from bench.plan.checks import check_first
 from bench.registry import extra, extras
-from bench.report.write import write_report
+from bench.report.sections import sections
+from bench.report.write import print_findings, write_report
 from bench.settings.config import load_config
 from tests import command_line
 from tests.command_line import Output, bench
@@ -79,6 +83,37 @@ class Frequent(DraftAndVerify):
     def drafter(self, request):
         return Counted()
 """
+SECTION = """
+import pandas as pd
+from matplotlib.figure import Figure as Drawing
+
+from bench.report.sections import Figure, Section
+from bench.report.tables.table import Table
+
+
+def lengths(findings):
+    rows = [(name, len(name)) for name in findings.decoders]
+    return pd.DataFrame(rows, columns=["decoder", "letters"])
+
+
+def tables(findings):
+    columns = {"decoder": lambda row: row[1], "letters": lambda row: str(row[2])}
+    return [Table.of("Names", "Letters.", columns, findings.once(lengths).itertuples()), None]
+
+
+def draw(findings, summary):
+    return Drawing(layout="constrained"), findings.once(lengths)
+
+
+def caveats(findings):
+    yield f"{len(findings.once(lengths))} names have letters."
+
+
+FIGURE = Figure("letters", "Letters by name.", "there is no name", draw, rank=2)
+NONE = Figure("nothing", "Nothing.", "nobody drew it", lambda findings, summary: None, rank=1)
+LATE = Section("late", tables, 99, title="Names at last", is_printed=True)
+SECTION = Section("early", tables, 0, figures=(FIGURE, NONE), data={"letters": lengths})
+"""
 POINTS = """[bench.verbs]
 greet = elsewhere:app
 [bench.sections]
@@ -110,6 +145,62 @@ def test_a_package_from_outside_adds_a_section_to_the_report(
         text = (run / name).read_text(encoding="utf-8")
         assert "Letters of a name." in text, name
     assert "| spec | 4 |" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_section_from_outside_has_its_place_its_figures_its_data_and_its_caveats(
+    synthetic_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = synthetic_run({"spec": 2.0})
+    points = "[bench.sections]\na = elsewhere:LATE\nz = elsewhere:SECTION\n"
+    install(tmp_path, f"{points}[bench.caveats]\nz = elsewhere:caveats\n", monkeypatch)
+    (tmp_path / "elsewhere.py").write_text(SECTION)
+    findings = write_report(run)
+    text = (run / "report.md").read_text(encoding="utf-8")
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings[0] == "## Names"
+    assert headings[headings.index("## Validity") - 1] == "## Names at last"
+    assert "- 2 names have letters." in text
+    assert "Figures left out: nothing (nobody drew it); " in text
+    drawn = text.index("![Letters by name.](figures/letters.png)")
+    assert (
+        text.index("(figures/overview.png)") < drawn < text.index("(figures/tokens_per_call.png)")
+    )
+    for name in ("tables/letters.csv", "figures/data/letters.csv"):
+        assert (run / name).read_text() == "decoder,letters\nar,2\nspec,4\n"
+    printed = io.StringIO()
+    print_findings(findings, Console(file=printed, width=200))
+    assert printed.getvalue().count("\nNames\n") == 1  # of LATE alone
+
+
+def test_a_report_needs_no_extra_and_names_a_broken_one_once(
+    synthetic_run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = synthetic_run({"spec": 2.0})
+    install(tmp_path, "[bench.sections]\nlost = elsewhere:missing\n", monkeypatch)
+    alone = [point for point in entry_points(group="bench.sections") if point.name == "lost"]
+    ours = {"bench.sections": alone}
+    monkeypatch.setattr("bench.registry.entry_points", lambda group: ours.get(group, ()))
+    write_report(run)
+    assert capsys.readouterr().err.count("the extra 'lost' of elsewhere cannot be imported") == 1
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert "| spec | same tokens | **1.63x" in text
+    assert {file.name for file in (run / "figures").glob("*.svg")} >= {
+        "overview.svg",
+        "speedup.svg",
+    }
+
+
+def test_a_tree_that_is_not_installed_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.registry.entry_points", lambda group: ())
+    registry._report.cache_clear()
+    assert sections() == sections() == []
+    told = "bench: no installed package registers bench.sections: reports and help lack extras; "
+    assert capsys.readouterr().err == f"{told}install this one again: pip install -e .\n"
 
 
 def test_verbs_and_conclusions_are_found_by_their_groups(
@@ -175,7 +266,7 @@ def test_every_entry_point_of_this_package_can_be_loaded() -> None:
     own = distribution("decoding-bench").entry_points
     points = [point for point in own if point.group.startswith("bench.")]
     assert {point.group for point in points} == {
-        *("bench.verbs", "bench.jobs", "bench.sections", "bench.conclusions"),
+        *("bench.verbs", "bench.jobs", "bench.sections", "bench.caveats", "bench.conclusions"),
         "bench.trainers",
     }
     for point in points:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from bench.extras.sections.drafts import acceptance_by_position
 from bench.records.record import StepColumns
-from bench.stats.counters import Tally, acceptance_by_position
+from bench.stats.counters import Tally
 from decoders.core.checks import (
     Check,
     StepsDifferError,

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from bench.extras.sections.parallel import accepted_by_drafter, by_drafter
 from bench.plan.select import build_decoder, built_in_cells, choose_decoders
 from bench.records.invariants import broken_invariants
 from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.report.page.answers import answer_data
-from bench.report.tables.drafts import by_drafter
 from bench.settings.config import RunConfig
-from bench.stats.counters import accepted_by_drafter
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request
 from decoders.core.drafting.drafter import Drafter, Text

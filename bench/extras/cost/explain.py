@@ -7,7 +7,7 @@ stayed the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -16,20 +16,14 @@ from rich.text import Text
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.limit import relative_at
 from bench.extras.cost.texts import cost_name, limit_lines
+from bench.extras.sections import durations
+from bench.extras.sections.drafts import measured_acceptance
+from bench.extras.sections.durations import Decomposition, Split, speedup_parts, time_splits
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
-from bench.report.tables.quality import telling
-from bench.report.tables.speed import instrument_bias_note
+from bench.report.tables.conclusion import telling
 from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
 from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
-from bench.stats.decompose import (
-    MAX_RESIDUAL,
-    OVERHEAD,
-    Decomposition,
-    DraftLength,
-    Split,
-    draft_length,
-)
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import from_here
@@ -78,7 +72,7 @@ _OVERVIEW: Columns = {
     "prefill\n%": lambda facts: number(facts.share("prefill"), ".0f", 100),
     "draft\n%": lambda facts: number(facts.share("draft"), ".0f", 100),
     "target\ncalls %": lambda facts: number(facts.share("verify"), ".0f", 100),
-    "overhead\n%": lambda facts: number(facts.share(*OVERHEAD), ".0f", 100),
+    "overhead\n%": lambda facts: number(facts.share(*durations.OVERHEAD), ".0f", 100),
 }
 
 
@@ -95,8 +89,8 @@ def print_explanation(findings: Findings, console: Console, cost: Cost | None = 
 
 
 def _facts(findings: Findings) -> list[_Facts]:
-    splits = {split.decoder: split for split in findings.splits}
-    parts = {item.decoder: item for item in findings.decompositions}
+    splits = {split.decoder: split for split in findings.once(time_splits)}
+    parts = {item.decoder: item for item in findings.once(speedup_parts)}
     answers = group_by(findings.run.records)
     return [
         _Facts(
@@ -142,11 +136,11 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
         "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
         "(with draft layers and heads that it runs itself)."
-        if findings.splits
+        if findings.once(time_splits)
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
         "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
     )
-    below = (*instrument_bias_note(findings.splits), telling(findings.summary))
+    below = (*durations.instrument_bias_note(findings.once(time_splits)), telling(findings.summary))
     return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
@@ -187,7 +181,7 @@ def _step(facts: _Facts) -> str:
         f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
         f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
     )
-    if parts.residual is None or abs(parts.residual) <= MAX_RESIDUAL:
+    if parts.residual is None or abs(parts.residual) <= durations.MAX_RESIDUAL:
         return text
     return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 
@@ -197,14 +191,14 @@ def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list
     measured = _best_lengths(findings, facts, relative)
     if measured is None or not facts.drafted:
         return []
-    lengths, seen = measured
-    best, now = lengths.best, round(facts.drafted)
+    speedups, seen = measured
+    best, now = 1 + speedups.index(max(speedups)), round(facts.drafted)
     if best == now:
         return []
-    then = f"{now}: {factor(lengths.speedups[now - 1])}"
+    then = f"{now}: {factor(speedups[now - 1])}"
     then += f"; if accepted beyond {seen}" if best > seen else ""
     then += f"; by {cost_name(cost)}" if relative and cost else ""
-    return [f"{best} drafts {factor(lengths.speedups[best - 1])} ({then})"]
+    return [f"{best} drafts {factor(speedups[best - 1])} ({then})"]
 
 
 def draft_costs(findings: Findings) -> dict[str, float]:
@@ -219,14 +213,53 @@ def draft_costs(findings: Findings) -> dict[str, float]:
     return costs
 
 
+def speedups_by_drafts(
+    parts: Decomposition,
+    joint: Sequence[float],
+    drafted: float,
+    max_drafts: int = 0,
+    relative: Callable[[float], float] | None = None,
+) -> tuple[float, ...]:
+    """Extrapolate the speed-up of a run after the first token to 1, 2, ... drafts per step.
+
+    A step with k drafts emits as many other tokens as in the run, plus the sum of joint acceptances
+    up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
+    costs in proportion to k. So does verification beyond a one-row call, unless a measured curve
+    gives its cost. The overhead is constant.
+
+    Args:
+        parts: decomposition of the run.
+        joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
+        drafted: mean number of drafts per step.
+        max_drafts: extrapolate to this k with the last conditional acceptance (0: only measured k).
+        relative: cost of a call by rows; only its shape matters (`bench.extras.cost.curve`).
+    """
+    if not joint or not drafted:
+        return ()
+    last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
+    beyond = [joint[-1] * last**more for more in range(1, max_drafts - len(joint) + 1)]
+    certain = parts.acceptance_length - sum(joint)
+    accepted = 0.0
+    speedups = []
+    for k, stands in enumerate([*joint, *beyond], start=1):
+        accepted += stands
+        if relative is None:
+            verify = min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
+        else:
+            verify = parts.verify * relative(k + 1) / relative(drafted + 1)
+        cost = verify + parts.draft / drafted * k + parts.overhead
+        speedups.append((certain + accepted) / cost)
+    return tuple(speedups)
+
+
 def _best_lengths(
     findings: Findings, facts: _Facts, relative: Callable[[float], float] | None
-) -> tuple[DraftLength, int] | None:
+) -> tuple[tuple[float, ...], int] | None:
     """Return speed-ups with other numbers of drafts, and the number of positions measured.
 
     Return None if the number of drafts varies: steps with many drafts then differ from the others.
     """
-    table, drafted, decoder = findings.acceptance, facts.drafted, facts.row.decoder
+    table, drafted, decoder = findings.once(measured_acceptance), facts.drafted, facts.row.decoder
     rows = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
     joint = [float(value) for value in rows["joint"].dropna()]
     if facts.parts is None or not drafted or round(drafted) > _MAX_DRAFTS or len(joint) < 2:
@@ -235,8 +268,8 @@ def _best_lengths(
     depths = [count for r in records if r.steps is not None for count in r.steps.depths]
     if drafted < _ALWAYS * max(depths, default=0):
         return None
-    lengths = draft_length(facts.parts, joint, drafted, _MAX_DRAFTS, relative)
-    return None if lengths is None else (lengths, len(joint))
+    speedups = speedups_by_drafts(facts.parts, joint, drafted, _MAX_DRAFTS, relative)
+    return (speedups, len(joint)) if speedups else None
 
 
 def _bounds(facts: _Facts) -> list[tuple[str, float]]:
@@ -257,7 +290,7 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
         shares["free prefill"] = prefill
     if split is not None:
         shares["free drafting"] = split.shares["draft"]
-        shares["no overhead"] = sum(split.shares[phase] for phase in OVERHEAD)
+        shares["no overhead"] = sum(split.shares[phase] for phase in durations.OVERHEAD)
     if split is not None and parts is not None and parts.verify > 1:
         verify = f"{facts.words['verify']} as cheap as one token"
         shares[verify] = split.shares["verify"] * (1 - 1 / parts.verify)

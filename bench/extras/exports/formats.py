@@ -11,7 +11,7 @@ drafts as often as this run; ``requests/DECODER.jsonl`` has vLLM's metrics of ea
 ``spec_al.json`` and ``speed_bench_report.csv`` have AIPerf's acceptance length by set
 (ai-dynamo/aiperf#1046: 1 + accepted / steps that drafted, summed over a set; overall: their mean);
 ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0 (NVIDIA/Model-Optimizer#2247). Rates
-are unconditional (`bench.stats.counters.PositionCount`).
+are unconditional (`bench.extras.sections.drafts.PositionCount`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from bench.errors import UnavailableError
+from bench.extras.sections.drafts import acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
 from bench.report.findings import Findings
-from bench.report.tables.speed import floor_note
+from bench.report.tables.conclusion import floor_note
 from bench.report.tables.table import guarantee_label, number, without_wrong
 from bench.stats import counters, times
 from bench.stats.counters import Tally, group_by, ratio
@@ -152,7 +153,7 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
     target = portable(str(findings.run.config.get("model") or "zoo"))
     synthetic, files, lengths = {}, {}, {}
     for decoder, answers in group_by(counters.timed(findings.run.records)).items():
-        positions = counters.acceptance_by_position(answers)
+        positions = acceptance_by_position(answers)
         if decoder in findings.wrong or not positions:
             continue
         deepest = max(max(answer.steps.depths) for answer in answers if answer.steps)
@@ -265,7 +266,7 @@ def _profile(
         "mean_accept_length_per_request": round(fmean(each or [mean]), 6),
         "accept_length_model": "measured_per_k",
         "accept_length_by_k": {str(max_drafts): mean},
-        "acceptance_length_histogram": counters.step_lengths(answers),
+        "acceptance_length_histogram": step_lengths(answers),
         "per_category": {f: {"mean_accept_length": length} for f, length in means.items()},
         "measurement_conditions": conditions | {k: findings.run.config.get(k) for k in settings},
         "validation": {

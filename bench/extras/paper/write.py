@@ -20,8 +20,7 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
-from bench.report.tables.conclusion import leaders
-from bench.report.tables.quality import telling
+from bench.report.tables.conclusion import leaders, telling
 from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import interval
 from bench.stats.metrics import summary_rows

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UnavailableError
+from bench.extras.sections.estimators import prompt_table
 from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
 from bench.records.files import write_files
@@ -27,7 +28,6 @@ from bench.records.run_folder import Run
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
-from bench.stats.further_tables import prompt_table
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.validity import INCOMPLETE
@@ -69,7 +69,7 @@ class PooledRun:
 
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
-        """Speed-ups by decoder and prompt, see `bench.stats.further_tables.prompt_table`."""
+        """Speed-ups by decoder and prompt, see `bench.extras.sections.estimators.prompt_table`."""
         return prompt_table(self.side.records, list(self.side.cells))
 
     @property

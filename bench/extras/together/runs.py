@@ -14,8 +14,8 @@ import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
 from bench.report.findings import RunNumbers
+from bench.report.tables.conclusion import Rivals, rivals
 from bench.report.tables.setting import describe_model, hardware
-from bench.stats.further_tables import Rivals, rivals
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side, summarise_run

@@ -27,10 +27,9 @@ from PIL import Image
 
 from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, WIDTH, Look, footnotes
+from bench.report.sections import Plot as Plot
 from bench.stats.summary import ALL, family_order
 
-Plot = tuple[Figure, pd.DataFrame]
-"""A figure and its data."""
 _KEY_ROW = 0.19
 """Height of a row of the legend above a figure, in inches."""
 _LETTER, _SYMBOL = 0.082, 0.35

@@ -1,144 +1,53 @@
-"""The list of a report's figures: name, caption, and the reason if a run has none."""
+"""The figures of a report: those of the core, and those of sections that extras register."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pandas as pd
 
 from bench.records.plan import WRONG
+from bench.report.figures import dots
 from bench.report.figures.canvas import Plot, annotate, styled
-from bench.report.figures.charts import (
-    acceptance_figure,
-    acceptance_length_figure,
-    calibration_figure,
-    entropy_figure,
-    latency_figure,
-    memory_figure,
-    passes_figure,
-    time_split_figure,
-    tokens_per_call_figure,
-)
-from bench.report.figures.dots import overview_figure, speedup_figure
-from bench.report.figures.pareto import quality_speed_figure
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
+from bench.report.sections import WITH_INTERVALS, Figure, sections
 from bench.report.tables.table import without_wrong
-from bench.stats.intervals import LEVEL
 
-
-class _Entry(NamedTuple):
-    """A figure: file name, caption, the reason if a run has none, and the drawing function.
-
-    `draw` takes the findings, and the summary without WRONG decoders. `hollow` adds a footnote on
-    hollow markers, for figures whose rows do not name lossy decoders.
-    """
-
-    name: str
-    caption: str
-    without: str
-    draw: Callable[[Findings, pd.DataFrame], Plot | None]
-    hollow: bool = False
-
-
-_WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
-_METHODS = (
-    " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
-)
-_FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
-"""Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
-_ENTRIES = (
-    _Entry(
+FIGURES = (
+    Figure(
         "overview",
-        f"The run at a glance: speed-up, tokens per step and quality{_WITH}. The share of answers "
-        "identical to ar's is shown unless it is 100 % for every decoder with a guarantee. The "
-        "thin line is ar.",
+        f"The run at a glance: speed-up, tokens per step and quality{WITH_INTERVALS}. The "
+        "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
+        "guarantee. The thin line is ar.",
         "no decoder was timed against ar",
-        lambda _, summary: overview_figure(summary),
+        lambda _, summary: dots.overview_figure(summary),
+        1,
         hollow=True,
     ),
-    _Entry(
+    Figure(
         "speedup",
-        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
+        f"Speed-up over ar by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
         "no decoder was timed against ar",
-        lambda findings, summary: speedup_figure(summary, findings.floor),
+        lambda findings, summary: dots.speedup_figure(summary, findings.floor),
+        2,
     ),
-    _Entry(
-        "quality_speed",
-        f"Quality against speed-up{_WITH}: up and right is better.{_FRONT}{_METHODS} Qualities "
-        "that their intervals cannot tell apart count as equal. Ticks: decoders with a guarantee "
-        "that share one quality; the grey band is its interval.",
-        "no decoder was both timed against ar and scored",
-        lambda _, summary: quality_speed_figure(summary),
-    ),
-    _Entry(
+    Figure(
         "tokens_per_call",
         "Tokens per target call by family, prefill included.",
         "nothing was timed",
-        lambda _, summary: tokens_per_call_figure(summary),
+        lambda _, summary: dots.tokens_per_call_figure(summary),
+        4,
     ),
-    _Entry(
-        "acceptance_length",
-        "How many tokens a step emits; the dashed line is the mean.",
-        "no decoder but ar was timed",
-        lambda findings, summary: acceptance_length_figure(
-            findings.lengths[findings.lengths["decoder"].isin(summary["decoder"])], summary
-        ),
-    ),
-    _Entry(
-        "acceptance_by_position",
-        "Accepted drafts by position j in the step: drafts 1 to j all accepted (joint), draft j "
-        "accepted if all earlier drafts are (conditional), and the conditional minus that of the "
-        "first position. Below 0, later drafts are worse (suffix decay); above 0, they are more "
-        "often accepted than the first, because only steps on easy text get that far. Positions "
-        "that fewer than 20 steps reached are not drawn.",
-        "no decoder drafted tokens, or in too few steps",
-        lambda findings, summary: acceptance_figure(findings.acceptance, summary),
-    ),
-    _Entry(
-        "calibration",
-        "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
-        "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
-        "than 20 drafts are not drawn.",
-        "no decoder gave its drafts probabilities",
-        lambda findings, summary: calibration_figure(findings.calibration, summary),
-    ),
-    _Entry(
-        "latency",
-        "Cumulative share of waits for the first token and for the next chunk, over all answers. A "
-        "chunk is the tokens of a step. Dashed: lossy.",
-        "no unbatched answer with recorded steps was timed",
-        lambda findings, summary: latency_figure(findings.latency, summary),
-    ),
-    _Entry(
-        "time_split",
-        "Time of a token by phase, from the second pass. Draft layers and heads that a decoder "
-        "runs itself are in the grey part.",
-        "there was no second pass",
-        lambda findings, summary: time_split_figure(findings.splits, summary),
-    ),
-    _Entry(
+    Figure(
         "memory",
         "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
         "allocated memory).",
         "no memory was measured",
-        lambda _, summary: memory_figure(summary),
-    ),
-    _Entry(
-        "entropy",
-        "Tokens per forward by family, against the mean entropy of ar's next token.",
-        "fewer than three families have the entropy of ar's tokens from the quality pass",
-        lambda _, summary: entropy_figure(summary),
-    ),
-    _Entry(
-        "passes",
-        "Quality against predictions (passes) per block; the grey line is ar.",
-        "fewer than three decoders predict blocks and were scored",
-        lambda _, summary: passes_figure(summary),
+        lambda _, summary: dots.memory_figure(summary),
+        10,
     ),
 )
 
@@ -158,31 +67,29 @@ def draw_all(findings: Findings) -> Gallery:
     WRONG decoders are left out, as a line under each figure says.
     """
     summary = without_wrong(findings.report_summary)
+    extra_figures = (figure for section in sections() for figure in section.figures)
+    figures = sorted((*FIGURES, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
     with styled():
-        for entry in _ENTRIES:
-            if (plot := entry.draw(findings, summary)) is not None:
-                annotate(plot[0], findings.report_summary, hollow=entry.hollow)
-                plots[entry.name] = plot
-    entries = [entry for entry in _ENTRIES if entry.name in plots]
+        for figure in figures:
+            if (plot := figure.draw(findings, summary)) is not None:
+                annotate(plot[0], findings.report_summary, hollow=figure.hollow)
+                plots[figure.name] = plot
     return Gallery(
         plots=plots,
-        captions={entry.name: _caption(entry, findings, plots[entry.name][1]) for entry in entries},
-        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in plots],
+        captions={
+            f.name: _caption(f, findings, plots[f.name][1]) for f in figures if f.name in plots
+        },
+        left_out=[f"{f.name} ({f.without})" for f in figures if f.name not in plots],
     )
 
 
-def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
+def _caption(figure: Figure, findings: Findings, data: pd.DataFrame) -> str:
     """Return the caption without parts that are not drawn, plus the decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
-    text = entry.caption if has_interval else entry.caption.replace(_WITH, "")
-    if "front" in data and data["front"].sum() < 2:
-        alone = ", ".join(data.loc[data["front"], "decoder"])
-        front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
-        text = text.replace(_FRONT, f" The Pareto front {front}.")
-    if "method" in data and not any(data["method"]):
-        text = text.replace(_METHODS, "")
+    text = figure.caption if isinstance(figure.caption, str) else figure.caption(data)
+    text = text if has_interval else text.replace(WITH_INTERVALS, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

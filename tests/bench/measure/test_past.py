@@ -10,9 +10,9 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import Exit, UsageError
+from bench.extras.sections.parallel import memory
 from bench.plan.make import order_blocks
 from bench.records.run_folder import Run, load_run
-from bench.report.tables.drafts import memory
 from bench.settings.setting import WorkerConfig
 from bench.verify import subject
 from bench.verify import verify as verify_module

@@ -15,6 +15,13 @@ from rich.console import Console
 from bench import runs as bench_run
 from bench.errors import BenchError
 from bench.extras.cost.explain import explain, print_explanation
+from bench.extras.sections.durations import (
+    Split,
+    decompositions,
+    instrument_bias_note,
+    split,
+    splits,
+)
 from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
@@ -22,9 +29,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
-from bench.report.tables.speed import instrument_bias_note, split
 from bench.report.write import write_report
-from bench.stats.decompose import Split, decompositions, splits
 from decoders.core.decoder import Answer, SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel

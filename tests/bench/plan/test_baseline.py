@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from bench.errors import UsageError
+from bench.extras.sections.estimators import prompt_table
 from bench.plan.checks import check_first
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import resume, run
 from bench.settings.config import load_config
-from bench.stats.further_tables import prompt_table
 from bench.stats.workers import noise_floor
 from tests.command_line import bench
 from tests.conftest import RecordedProgress

@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from bench.extras.sections.drafts import PositionCount, acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
 from bench.stats import answers, counters
-from bench.stats.counters import PositionCount, Tally
+from bench.stats.counters import Tally
 
 Make = Callable[..., SampleRecord]
 
@@ -91,11 +92,11 @@ def test_identities_between_the_counters_hold_on_random_steps(record: Make, seed
         emitted = [1, *(a + 1 for a in accepted[1:])]
         records.append(record("spec", emitted, drafted=drafted, accepted=accepted))
     tally = Tally.pool(records)
-    histogram = counters.step_lengths(records)
+    histogram = step_lengths(records)
     assert sum(histogram.values()) == tally.later_steps
     assert sum(n * count for n, count in histogram.items()) == tally.emitted - tally.first_emitted
     assert tally.acceptance_length == pytest.approx(tally.accepted / tally.later_steps + 1)
-    positions = counters.acceptance_by_position(records)
+    positions = acceptance_by_position(records)
     assert sum(count.accepted for count in positions) == tally.accepted
     joint = 1.0
     for count in positions:
@@ -104,7 +105,7 @@ def test_identities_between_the_counters_hold_on_random_steps(record: Make, seed
         assert 0 <= count.joint <= joint
         joint = count.joint
     equal = record("spec", (1, 3, 2, 4), drafted=(0, 3, 3, 3), accepted=(0, 2, 1, 3))
-    for count in counters.acceptance_by_position([equal]):
+    for count in acceptance_by_position([equal]):
         assert count.joint == pytest.approx(count.accepted / count.steps)
 
 
@@ -113,7 +114,7 @@ def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(reco
     drafted = (0, *(1,) * 5, *(2,) * 5)
     accepted = (0, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0)
     emitted = (1, *(a + 1 for a in accepted[1:]))
-    first, second = counters.acceptance_by_position(
+    first, second = acceptance_by_position(
         [record("spec", emitted, drafted=drafted, accepted=accepted)]
     )
     assert (first.steps, second.steps) == (10, 5)
@@ -123,7 +124,7 @@ def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(reco
 
 
 def test_acceptance_by_position_counts_joint_and_conditional(spec: SampleRecord) -> None:
-    first, second, third = counters.acceptance_by_position([spec])
+    first, second, third = acceptance_by_position([spec])
     count = partial(PositionCount, later_steps=3)
     assert first == count(position=1, steps=3, reached=3, accepted=2, joint=2 / 3, added=2)
     assert second == count(position=2, steps=3, reached=2, accepted=2, joint=2 / 3, added=2)
@@ -136,24 +137,24 @@ def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> 
     """A cold step, a short draft, one cut behind two drafts that stood, one led by a token."""
     drafted, accepted = (0, 4, 0, 1, 4, 4), (0, 1, 0, 1, 2, 2)
     answer = record("ptp", (1, 2, 1, 2, 2, 4), drafted=drafted, accepted=accepted)
-    rates = [count.unconditional for count in counters.acceptance_by_position([answer])]
+    rates = [count.unconditional for count in acceptance_by_position([answer])]
     assert rates == [4 / 5, 1 / 5, 1 / 5, 0.0]
     assert Tally.of(answer).acceptance_length == pytest.approx(1 + sum(rate or 0 for rate in rates))
-    joint = [count.joint for count in counters.acceptance_by_position([answer])]
+    joint = [count.joint for count in acceptance_by_position([answer])]
     assert joint[:2] == [1.0, pytest.approx(2 / 3)]  # of steps that drafted: far above
 
 
 def test_positions_end_where_no_step_got_past(record: Make) -> None:
     tree = record("spec", (1, 2), drafted=(0, 60), accepted=(0, 1))
-    assert [count.position for count in counters.acceptance_by_position([tree])] == [1, 2]
-    assert counters.acceptance_by_position([record("ar")]) == []
+    assert [count.position for count in acceptance_by_position([tree])] == [1, 2]
+    assert acceptance_by_position([record("ar")]) == []
 
 
 def test_quality_records_and_errors_are_not_counted(record: Make) -> None:
     rows = [record(), record(kind="quality"), record(error="boom")]
     assert counters.timed(rows) == rows[:1]
     assert counters.peak_memory_bytes(rows) == 1000
-    assert sum(counters.step_lengths(rows).values()) == 2
+    assert sum(step_lengths(rows).values()) == 2
 
 
 def test_what_failed_is_counted_nowhere_whatever_its_record_holds(record: Make) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from bench.extras.sections import aup, parallel
+from bench.extras.sections.aup import accuracy_under_parallelism
 from bench.measure.quality import target_scores
 from bench.records.prompts import Prompt, ids_hash
 from bench.records.record import SampleRecord, StepColumns
-from bench.report.tables import drafts
-from bench.report.tables import quality as quality_tables
 from bench.stats import parallel_counters
 from bench.stats.metric import CellData, compute
 from bench.stats.metrics import COLUMNS, METRICS
-from bench.stats.parallel_counters import accuracy_under_parallelism, passes_per_block, round_shares
+from bench.stats.parallel_counters import passes_per_block, round_shares
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
@@ -316,7 +316,7 @@ def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_co
 
 def test_settings_of_a_method_differ_in_the_number_at_their_end_and_labels_stay_apart() -> None:
     cells = ["ar", "idlm", "idlm@isd", "idlm@t2", "idlm@t4", "spec@k3"]
-    assert parallel_counters.curves(cells) == {
+    assert aup.curves(cells) == {
         "ar": ["ar"],
         "idlm": ["idlm"],
         "idlm@isd": ["idlm@isd"],
@@ -346,19 +346,19 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
         {"decoder": "idlm@t2", "quality": 0.76, "tpf": 4.0, "passes_per_block": 2.0},
         {"decoder": "idlm@t4", "quality": 0.8, "tpf": 2.0, "cold_rounds": 0.25},
     )
-    lost = quality_tables.lost_quality(found)
+    lost = parallel.lost_quality(found)
     assert lost is not None
     assert cells(lost) == [
         ["nar", "-20.0 (-25.0 %)"], ["idlm@t2", "-4.0 (-5.0 %)"], ["idlm@t4", "+0.0 (+0.0 %)"]
     ]  # fmt: skip
-    rounds = drafts.rounds(found)
+    rounds = parallel.rounds(found)
     assert rounds is not None
     assert [line[0] for line in cells(rounds)] == ["nar", "idlm@t2", "idlm@t4"]
     assert cells(rounds)[2][3] == "25.0"
-    text = quality_tables.text(found)
+    text = parallel.text(found)
     assert text is not None
     assert cells(text) == [["ar", "0.50 / - / 1.0 / - / - / -"]]
-    area = quality_tables.area(found)
+    area = aup.area(found)
     assert area is not None
     weighed = 76 * math.exp(-3 * (1 - 76 / 80))
     assert cells(area) == [
@@ -371,9 +371,9 @@ def test_tables_say_what_was_lost_and_what_it_bought() -> None:
 def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
     kinds = (
-        drafts.rounds,
-        quality_tables.lost_quality,
-        quality_tables.text,
-        quality_tables.area,
+        parallel.rounds,
+        parallel.lost_quality,
+        parallel.text,
+        aup.area,
     )
     assert [kind(found) for kind in kinds] == [None] * 4

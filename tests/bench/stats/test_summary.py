@@ -10,11 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from bench.extras.sections.drafts import acceptance_table, step_length_table
+from bench.extras.sections.estimators import prompt_table
 from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
-from bench.stats import further_tables, quality, summary
+from bench.stats import quality, summary
 from bench.stats.intervals import ratio_of_sums
 from bench.stats.workers import noise_floor
 from decoders.core.types import Sampling
@@ -196,7 +198,7 @@ def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make)
         ]
 
     rows = answered("ar", a=True) + answered("spec", b=True) + answered("ar@aa", c=True)
-    table = further_tables.prompt_table(rows, ["ar", "spec"])
+    table = prompt_table(rows, ["ar", "spec"])
     shown = list(zip(table["decoder"], table["conversation"], strict=True))
     assert shown == [("spec", "c"), ("ar@aa", "b")]
 
@@ -229,8 +231,8 @@ def test_without_records_there_are_no_rows_but_all_columns() -> None:
     frame = summary.summarise([], PLAN)
     assert frame.empty
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
-    assert further_tables.acceptance_table([], PLAN).empty
-    assert further_tables.step_length_table([], PLAN).empty
+    assert acceptance_table([], PLAN).empty
+    assert step_length_table([], PLAN).empty
 
 
 def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:

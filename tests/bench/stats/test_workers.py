@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from bench.extras.sections.estimators import by_part
 from bench.records.record import SampleRecord, StepColumns
-from bench.report.tables.speed import by_part
 from bench.stats import times
 from bench.stats.counters import group_by
 from bench.stats.workers import drifts, machines, workers

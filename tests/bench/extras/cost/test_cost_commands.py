@@ -190,8 +190,8 @@ def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
     (spec,) = [facts for facts in _facts(findings) if facts.row.decoder == "spec"]
     curves = (replace(dear, curve=CostCurve(points=steep)), dear, free)
     relative = [relative_at(cost, findings.run.records) for cost in curves]
-    lengths = [_best_lengths(findings, spec, each) for each in relative]
-    few, some, many = [each[0].best for each in lengths if each is not None]
+    measured = [_best_lengths(findings, spec, each) for each in relative]
+    few, some, many = [each[0].index(max(each[0])) for each in measured if each is not None]
     assert few < some <= many
 
 

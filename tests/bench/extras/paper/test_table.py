@@ -14,8 +14,7 @@ from bench.errors import BenchError, Exit
 from bench.extras.paper.table import VENUES, PaperLayout, fill_grid, latex, parse_layout
 from bench.extras.paper.write import write_caption
 from bench.extras.together.runs import NamedRun, load_members
-from bench.report.tables.conclusion import conclusion
-from bench.stats.further_tables import Rivals
+from bench.report.tables.conclusion import Rivals, conclusion
 from bench.stats.intervals import Estimate
 from bench.stats.side import RunSnapshot, load_side
 from bench.text import percent

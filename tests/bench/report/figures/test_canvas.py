@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
+from bench.extras.sections import drafts
 from bench.records.run_folder import load_run
-from bench.report.figures import canvas, charts, dots, gallery
+from bench.report.figures import canvas, dots, gallery
 from bench.report.figures.style import GREY, colours
 from bench.report.findings import Findings
-from bench.stats import further_tables, summary
+from bench.stats import summary
 from bench.stats.intervals import Estimate
 
 pytestmark = pytest.mark.usefixtures("saved")
@@ -61,7 +62,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
         with canvas.styled():
-            drawn = charts.tokens_per_call_figure(frame)
+            drawn = dots.tokens_per_call_figure(frame)
         assert drawn is not None
         written.append(canvas.render(drawn[0], ["svg"])["svg"])
     assert written[0] == written[1]
@@ -89,9 +90,9 @@ def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]
 
 def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
     run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
-    lengths = further_tables.step_length_table(run.records, run.plan)
+    lengths = drafts.step_length_table(run.records, run.plan)
     lengths.loc[0, "tokens"] = 99
-    drawn = charts.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
+    drawn = drafts.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
     assert drawn is not None
     figure, _ = drawn
     figure.draw_without_rendering()

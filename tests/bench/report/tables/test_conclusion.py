@@ -5,8 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.report.tables.conclusion import conclusion, primary_sentence, sentence
-from bench.stats.further_tables import Rivals
+from bench.report.tables.conclusion import Rivals, conclusion, primary_sentence, sentence
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import COLUMNS, summary_rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.report.tables.quality import behind_share, cut_share, ends
+from bench.report.tables.conclusion import behind_share, cut_share, ends
 from tests.bench.conftest import make_record
 
 

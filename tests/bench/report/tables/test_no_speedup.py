@@ -11,7 +11,7 @@ import pytest
 from bench.compare.gate import GATED
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.tables.speed import weights_sentence
+from bench.report.tables.conclusion import weights_sentence
 from bench.stats.metrics import summary_rows
 from tests.bench.conftest import tables_of
 

@@ -15,12 +15,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, Transform
 
+from bench.extras.sections.aup import areas, curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
-from bench.report.tables.quality import areas
 from bench.report.tables.table import over
-from bench.stats.parallel_counters import curves
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
 

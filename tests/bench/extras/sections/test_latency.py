@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from bench.extras.sections.durations import (
+    BETWEEN,
+    FIRST,
+    PERCENTILES,
+    between_chunks_s,
+    latency_table,
+)
 from bench.records.record import SampleRecord
-from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES, between_chunks_s, latency_table
 
 Make = Callable[..., SampleRecord]
 

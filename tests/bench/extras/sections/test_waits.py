@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bench.report.tables.speed import waits
-from bench.stats.further_tables import BETWEEN, FIRST, PERCENTILES
+from bench.extras.sections.durations import BETWEEN, FIRST, PERCENTILES, waits
 
 
 def frame(*decoders: tuple[str, str, int]) -> pd.DataFrame:

@@ -11,16 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.extras.sections.drafts import calibration, calibration_figure, calibration_table
 from bench.records.record import LEVELS, SampleRecord
 from bench.records.run_folder import load_run
-from bench.report.figures.charts import calibration_figure
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
-from bench.report.tables.drafts import calibration
 from bench.report.write import table_files
 from bench.stats.calibration import BINS, NUM_BINS, calibrate, count_drafts
 from bench.stats.counters import Tally
-from bench.stats.further_tables import calibration_table
 from bench.stats.metric import CellData, compute
 from bench.stats.metrics import METRICS
 from decoders.core.decoder import Decoder

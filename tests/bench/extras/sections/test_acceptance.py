@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.extras.sections.drafts import acceptance_figure
 from bench.report.figures import canvas
-from bench.report.figures.charts import acceptance_figure
 
 pytestmark = pytest.mark.usefixtures("saved")
 

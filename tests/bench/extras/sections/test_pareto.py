@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from bench.extras.sections.pareto import quality_speed_figure
 from bench.report.figures import canvas
-from bench.report.figures.pareto import quality_speed_figure
 
 NAN = float("nan")
 NONE = {"nar": "none"}

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bench.extras.sections.families import entropy_figure
+from bench.extras.sections.parallel import passes_figure
 from bench.report.figures import canvas
-from bench.report.figures.charts import entropy_figure, passes_figure
 from bench.report.figures.style import PAPER
 from bench.report.tables.table import without_wrong
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from bench.records.record import SampleRecord
-from bench.records.run_folder import load_run
-from bench.report.findings import Findings
-from bench.report.write import write_report
-from bench.stats.quality import (
+from bench.extras.sections.lists import (
     answers_to_lists,
     ceiling,
     ceilings_hold,
     groups_by_pass,
     mean_ceiling,
 )
+from bench.records.record import SampleRecord
+from bench.records.run_folder import load_run
+from bench.report.findings import Findings
+from bench.report.write import write_report
 from specbench_tasks.generators.questions import NUM_ITEMS
 from specbench_tasks.task import LISTS
 from tests.bench.conftest import make_record, tables_of, write_run

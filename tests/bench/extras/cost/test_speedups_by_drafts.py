@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.stats.decompose import Decomposition, draft_length
+from bench.extras.cost.explain import speedups_by_drafts
+from bench.extras.sections.durations import Decomposition
 
 
 def parts(k: int, *, alpha: float = 0.8, draft: float = 0.1, row: float = 0.02) -> Decomposition:
@@ -20,26 +21,27 @@ def parts(k: int, *, alpha: float = 0.8, draft: float = 0.1, row: float = 0.02) 
     )
 
 
+def best(speedups: tuple[float, ...]) -> int:
+    return 1 + speedups.index(max(speedups))
+
+
 def joint(k: int, alpha: float = 0.8) -> list[float]:
     return [alpha**j for j in range(1, k + 1)]
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.6, 0.8, 0.95])
 def test_shorter_drafts_are_predicted_as_they_are(alpha: float) -> None:
-    lengths = draft_length(parts(12, alpha=alpha), joint(12, alpha), 12.0)
-    assert lengths is not None
+    speedups = speedups_by_drafts(parts(12, alpha=alpha), joint(12, alpha), 12.0)
     expected = [parts(k, alpha=alpha).predicted for k in range(1, 13)]
-    assert lengths.speedups == pytest.approx(expected)
-    assert lengths.best == 1 + expected.index(max(expected))
+    assert speedups == pytest.approx(expected)
+    assert best(speedups) == 1 + expected.index(max(expected))
 
 
 def test_dear_drafts_want_to_be_few_and_free_ones_many() -> None:
-    dear = draft_length(parts(8, draft=0.5), joint(8), 8.0)
-    free = draft_length(parts(8, draft=0.0, row=0.0), joint(8), 8.0)
-    assert dear is not None
-    assert free is not None
-    assert dear.best <= 2
-    assert free.best == 8
+    dear = speedups_by_drafts(parts(8, draft=0.5), joint(8), 8.0)
+    free = speedups_by_drafts(parts(8, draft=0.0, row=0.0), joint(8), 8.0)
+    assert best(dear) <= 2
+    assert best(free) == 8
 
 
 def test_tokens_beside_the_drafts_are_kept() -> None:
@@ -49,30 +51,27 @@ def test_tokens_beside_the_drafts_are_kept() -> None:
         decoder="ptp", prompts=1, acceptance_length=one.acceptance_length + 1,
         verify=one.verify, draft=one.draft, overhead=one.overhead, measured=None,
     )  # fmt: skip
-    lengths = draft_length(two, joint(3), 3.0)
-    assert lengths is not None
-    assert lengths.speedups[2] == pytest.approx(two.predicted)
-    assert lengths.speedups[0] == pytest.approx((2 + 0.8) / (1 + 0.02 + 0.1 + 0.05))
+    speedups = speedups_by_drafts(two, joint(3), 3.0)
+    assert speedups[2] == pytest.approx(two.predicted)
+    assert speedups[0] == pytest.approx((2 + 0.8) / (1 + 0.02 + 0.1 + 0.05))
 
 
 def test_a_call_of_several_rows_that_costs_less_than_one_token_is_no_credit_to_drafts() -> None:
     """Noise may measure it so: no number of drafts is then cheaper than none."""
     cheap = parts(4, row=-0.01, draft=0.0)
-    lengths = draft_length(cheap, joint(4), 4.0)
-    assert lengths is not None
-    assert lengths.speedups[3] == pytest.approx(cheap.predicted)
-    assert lengths.best == 4
+    speedups = speedups_by_drafts(cheap, joint(4), 4.0)
+    assert speedups[3] == pytest.approx(cheap.predicted)
+    assert best(speedups) == 4
 
 
 def test_beyond_what_was_measured_drafts_stand_as_often_as_the_last() -> None:
-    lengths = draft_length(parts(4), joint(4), 4.0, 12)
-    assert lengths is not None
-    assert lengths.speedups == pytest.approx([parts(k).predicted for k in range(1, 13)])
+    speedups = speedups_by_drafts(parts(4), joint(4), 4.0, 12)
+    assert speedups == pytest.approx([parts(k).predicted for k in range(1, 13)])
 
 
 def test_without_drafts_there_is_nothing_to_say() -> None:
-    assert draft_length(parts(4), [], 4.0) is None
-    assert draft_length(parts(4), joint(4), 0.0) is None
+    assert speedups_by_drafts(parts(4), [], 4.0) == ()
+    assert speedups_by_drafts(parts(4), joint(4), 0.0) == ()
 
 
 def test_a_measured_curve_says_what_other_numbers_of_rows_cost() -> None:
@@ -82,17 +81,15 @@ def test_a_measured_curve_says_what_other_numbers_of_rows_cost() -> None:
         return 1.0 if rows <= 4 else 2.0
 
     ran = parts(2, draft=0.0, row=0.0)
-    lengths = draft_length(ran, joint(2), 2.0, 8, relative)
-    assert lengths is not None
-    assert lengths.best == 3
+    speedups = speedups_by_drafts(ran, joint(2), 2.0, 8, relative)
+    assert best(speedups) == 3
     emitted = 1 + 0.8 + 0.8**2 + 0.8**3
-    assert lengths.speedups[2] == pytest.approx(emitted / (1 + 0.05))
-    assert lengths.speedups[3] == pytest.approx((emitted + 0.8**4) / (2 + 0.05))
+    assert speedups[2] == pytest.approx(emitted / (1 + 0.05))
+    assert speedups[3] == pytest.approx((emitted + 0.8**4) / (2 + 0.05))
 
 
 def test_the_runs_own_cost_is_the_level_of_a_measured_curve() -> None:
     ran = parts(4, row=0.1)
-    lengths = draft_length(ran, joint(4), 4.0, 4, lambda rows: 3 + rows)
-    assert lengths is not None
-    assert lengths.speedups[3] == pytest.approx(ran.predicted)
-    assert lengths.speedups[0] == pytest.approx(1.8 / (1.4 * 5 / 8 + 0.1 + 0.05))
+    speedups = speedups_by_drafts(ran, joint(4), 4.0, 4, lambda rows: 3 + rows)
+    assert speedups[3] == pytest.approx(ran.predicted)
+    assert speedups[0] == pytest.approx(1.8 / (1.4 * 5 / 8 + 0.1 + 0.05))

@@ -15,7 +15,9 @@ import pandas as pd
 from bench.errors import UsageError, did_you_mean
 from bench.records.environment import Environment
 from bench.records.run_folder import Run
-from bench.report.tables.table import SESSIONS, Table, TableCell, number, speed
+from bench.report.findings import Findings
+from bench.report.sections import Section
+from bench.report.tables.table import SESSIONS, Table, TableCell, mark_wrong, number, speed
 from bench.settings.protocol import departures, published
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import summary_rows
@@ -126,3 +128,14 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
 def _why(subject: str, reasons: Sequence[str]) -> str:
     answer = f"no ({', '.join(reasons)})" if reasons else "yes"
     return f"Comparable in {subject}: {answer}"
+
+
+def _tables(findings: Findings) -> list[Table]:
+    name = findings.run.config.get("reference")
+    if name is None or findings.summary.empty:
+        return []
+    rows = table(load_reference(str(name)), findings.summary, findings.run)
+    return [mark_wrong(rows, findings.wrong)]
+
+
+SECTION = Section("reference", _tables, 4, is_open=True, is_printed=True)

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
+from bench.extras.sections.durations import Split, latency_figure, time_split_figure
 from bench.report.figures import canvas
-from bench.report.figures.charts import latency_figure, memory_figure, time_split_figure
-from bench.stats.decompose import Split
+from bench.report.figures.dots import memory_figure
 
 pytestmark = pytest.mark.usefixtures("saved")
 

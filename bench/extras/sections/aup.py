@@ -1,0 +1,115 @@
+"""Accuracy under parallelism (AUP) of decoders with several settings: d3LLM, arXiv 2601.07568."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, WRONG
+from bench.report.tables.table import Table, from_cells, over
+from bench.stats.metrics import summary_rows
+from bench.text import UNKNOWN
+
+AUP_STEEPNESS = 3.0
+AUP_LARGEST_DROP = 5.0
+AUP_MIN_POINTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """Accuracy under parallelism, and the number of points excluded for losing too much."""
+
+    value: float
+    num_dropped: int
+
+
+def accuracy_under_parallelism(
+    points: Iterable[tuple[float, float]], best: float, baseline: float
+) -> Area | None:
+    """Return AUP of a method's curve of accuracy over tokens per forward, None below two points.
+
+    d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
+    W(y) = min(exp(-3 (1 - y / best)), 1),
+
+        rho_1 y_1 + sum over i > 1 of (rho_i - rho_(i-1)) (y_i W(y_i) + y_(i-1) W(y_(i-1))) / 2
+
+    d3LLM excludes settings that lose more than 5 points of accuracy against the method's own
+    slowest setting, however bad that is. Here the reference is the baseline.
+
+    Args:
+        points: tokens per forward and accuracy in per cent, one pair per setting.
+        best: highest accuracy of any method on the task, in per cent.
+        baseline: accuracy of the baseline, in per cent.
+    """
+    ordered = sorted(points)
+    curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
+    if len(curve) < AUP_MIN_POINTS or best <= 0:
+        return None
+
+    def weighed(y: float) -> float:
+        return y * min(math.exp(-AUP_STEEPNESS * (1 - y / best)), 1.0)
+
+    area = curve[0][0] * curve[0][1]
+    for (rho, y), (next_rho, next_y) in itertools.pairwise(curve):
+        area += (next_rho - rho) * (weighed(y) + weighed(next_y)) / 2
+    return Area(value=area, num_dropped=len(ordered) - len(curve))
+
+
+def curves(cells: Iterable[str]) -> dict[str, list[str]]:
+    """Group cells whose names differ only in a final number: the settings of one method.
+
+    ``idlm@t2`` and ``idlm@t4`` are settings of ``idlm@t…``; ``idlm`` and ``idlm@isd`` are two
+    methods of one setting each.
+    """
+    stems: dict[str, list[str]] = {}
+    for cell in cells:
+        numbered = re.fullmatch(r"(.*\D)\d+", cell)
+        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
+    return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}
+
+
+def _reference(summary: pd.DataFrame) -> str:
+    """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
+    return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
+
+
+def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return accuracy under parallelism by method and family, if a method has several settings."""
+    scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
+    scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
+    methods = curves(str(cell) for cell in scored["decoder"].unique())
+    texts: dict[tuple[str, str], str] = {}
+    if all(len(cells) == 1 for cells in methods.values()):
+        return texts
+    base = _reference(summary)
+    for family in scored["family"].unique():
+        rows = {row.decoder: row for row in summary_rows(scored, str(family))}
+        accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
+        for method, cells in methods.items():
+            points = [(rows[cell].tpf or 0.0, accuracy[cell]) for cell in cells if cell in rows]
+            texts[method, str(family)] = UNKNOWN
+            if base in accuracy:
+                best = max(accuracy.values())
+                aup = accuracy_under_parallelism(points, best, accuracy[base])
+                if aup is not None:
+                    starred = "*" * bool(aup.num_dropped)
+                    texts[method, str(family)] = f"{aup.value:.1f}{starred}"
+    return texts
+
+
+def area(summary: pd.DataFrame) -> Table | None:
+    """Make the table of `areas`, if there are any."""
+    note = (
+        "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
+        "forward, through a method's settings; quality below the run's best is discounted by "
+        "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
+        f"number. Those that lose over 5 points of {_reference(summary)}'s quality are left out "
+        "(*); d3LLM compares with the slowest setting. '-': fewer than two settings are left."
+    )
+    cells = areas(summary)
+    return from_cells(cells, "Accuracy under parallelism", note) if cells else None

@@ -1,0 +1,190 @@
+"""Speed-ups, tokens per call and step, times and quality by family of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+
+from bench.records.plan import BASELINE, SECOND
+from bench.report.figures.style import FAINT, GREY, Look
+from bench.report.findings import Findings
+from bench.report.sections import Figure, Plot, Section
+from bench.report.tables.conclusion import shortfalls
+from bench.report.tables.table import (
+    EXPLORATORY,
+    Table,
+    TableCell,
+    by_family,
+    estimated,
+    number,
+    over,
+    quality,
+    speed,
+    step_length,
+)
+from bench.stats.intervals import LEVEL
+from bench.stats.metrics import METRICS, SummaryRow, summary_rows
+from bench.stats.parallel_counters import COPIED_RUN
+from bench.stats.summary import ALL
+from bench.text import UNKNOWN, percent
+
+_BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
+_FAMILY_TABLES = {
+    "speedup": (
+        "geometric mean",
+        f"Geometric mean over prompts of paired ratios, end to end, {LEVEL} t-interval",
+    ),
+    "speedup_decode": (
+        "decode",
+        f"The same from the first token on, in answers that go on, {LEVEL} t-interval",
+    ),
+    "speedup_total": (
+        "ratio of totals",
+        f"Ar's seconds per token over all answers / the decoder's, end to end, {_BOOTSTRAP}",
+    ),
+    "specbench_compat": (
+        "specbench_compat",
+        "Spec-Bench's unpaired ratio of mean tokens per second of questions, end to end, "
+        f"{_BOOTSTRAP}",
+    ),
+}
+"""Columns of the summary, each with its name and definition."""
+_MIN_FAMILIES = 3
+"""Smallest number of families for the figure of entropies."""
+
+
+def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
+    """Make a table by family per estimator, the first with a last row of A/A floors."""
+    tables = []
+    for column, (name, definition) in _FAMILY_TABLES.items():
+        if column != "speedup" and summary[column].isna().all():  # none from the first token on
+            continue
+        note = (
+            f"{definition} over conversations; bold if it excludes 1 and exceeds the A/A floor. "
+            f"{EXPLORATORY} {sizes} prompts."
+        )
+        cell = partial(speed, column=column)
+        tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
+    floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
+    cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
+    last = (TableCell(f"{over(summary)}{SECOND} (A/A)"), *cells)
+    return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
+
+
+def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
+    """Make the table of tokens per step by family, with what is known of ar's answers."""
+    note = (
+        f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
+        f"interval over conversations. {timed}"
+    )
+    table = by_family(summary, "Tokens per step by family", note, step_length)
+    rows = {r.family: r for r in summary_rows(summary, None) if r.decoder == BASELINE}
+    firsts: dict[str, Callable[[SummaryRow], str]] = {
+        "ar's entropy, nats": lambda row: number(row.base_entropy, ".3g"),
+        "ar's tokens copied, %": lambda row: percent(row.copied, ""),
+    }
+    above = [
+        (name, *(text(rows[f]) if f in rows else UNKNOWN for f in table.headings[1:]))
+        for name, text in firsts.items()
+    ]
+    shown = [tuple(map(TableCell, row)) for row in above if {*row[1:]} != {UNKNOWN}]
+    if not shown:
+        return table
+    firsts_note = (
+        "First rows: mean entropy of ar's next token along its answers, and the share of their "
+        f"tokens that are copied from the prompt (in runs of {COPIED_RUN} or more that occur "
+        "there): low entropy and copies make drafting easy."
+    )
+    return replace(table, note=f"{note} {firsts_note}", rows=(*shown, *table.rows))
+
+
+def _by_family(findings: Findings) -> list[Table]:
+    """Make the tables by family of speed, counters and time, with n in timed prompts."""
+    sizes = findings.sizes("prompts")
+    timed = f"{sizes} prompts."
+    return [
+        *_speeds(findings.summary, sizes),
+        by_family(
+            findings.summary,
+            "Tokens per call by family",
+            f"Emitted tokens / target calls, prefill included, pooled. {timed}",
+            lambda row: METRICS["tokens_per_call"].text(row.tokens_per_call),
+        ),
+        step_lengths(findings.summary, timed),
+        by_family(
+            findings.summary,
+            "Milliseconds per token by family",
+            f"End-to-end seconds / emitted tokens, pooled. {timed}",
+            lambda row: METRICS["time_per_token_s"].text(row.time_per_token_s),
+        ),
+    ]
+
+
+def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
+    """Make the table of quality by family, if anything was scored."""
+    scored = summary.dropna(subset=["quality"])
+    if scored.empty:
+        return None
+    metrics = dict(zip(scored["family"], scored["quality_metric"], strict=True))
+    metrics |= {ALL: "mean of families, without those in brackets"}
+    named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
+    note = (
+        f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
+        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+    )
+    return by_family(summary, "Quality by family", note, quality)
+
+
+def entropy_figure(summary: pd.DataFrame) -> Plot | None:
+    """Draw tokens per forward by family, ordered by the mean entropy of ar's distributions."""
+    from bench.report.figures import canvas  # matplotlib: only where something is drawn
+
+    of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
+    of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
+    entropy = of_ar.set_index("family")["base_entropy"].astype(float)
+    mask = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
+    data = summary.loc[mask, ["decoder", "family", "tpf"]].dropna()
+    if len(entropy) < _MIN_FAMILIES or data.empty:
+        return None
+    data["entropy"] = data["family"].map(entropy)
+    data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
+    look, families = Look.of(summary), list(entropy.index)
+    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
+    figure, (axes,) = canvas.row_of_panels(1, 3.0)
+    for position in range(len(families)):
+        axes.axvspan(position - 0.42, position + 0.42, color=FAINT, alpha=0.25, lw=0)
+    for index, decoder in enumerate(decoders):
+        rows = data[data["decoder"] == decoder]
+        offset = 0.34 * (2 * index / (len(decoders) - 1) - 1) if len(decoders) > 1 else 0.0
+        x = rows["family"].map(families.index) + offset
+        axes.plot(x, rows["tpf"], ls="", ms=5.5, **look.marker(decoder))
+    axes.axhline(1, color=GREY, lw=1)
+    names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("mean entropy of ar's next-token distributions along its answers, nats")
+    axes.set_ylabel("tokens per forward (ar is 1)")
+    canvas.key(figure, decoders, look)
+    return figure, data
+
+
+_FIGURE = Figure(
+    "entropy",
+    "Tokens per forward by family, against the mean entropy of ar's next token.",
+    "fewer than three families have the entropy of ar's tokens from the quality pass",
+    lambda _, summary: entropy_figure(summary),
+    11,
+)
+SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=(_FIGURE,))
+QUALITY = Section(
+    "quality",
+    lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],
+    9,
+    title="Quality",
+    empty="No quality was scored.",
+    is_open=True,
+)

@@ -69,8 +69,8 @@ SECTIONS = (
     Section(
         "part",
         lambda f: [
-            speed.by_part("machine", workers.machines(f.run.records, f.decoders)),
-            speed.by_part("worker", workers.workers(f.run.records, f.decoders)),
+            speed.by_part("machine", workers.machines(f.run.records, f.timed_decoders)),
+            speed.by_part("worker", workers.workers(f.run.records, f.timed_decoders)),
         ],
         numbered=True,
     ),

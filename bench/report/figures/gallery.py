@@ -177,6 +177,7 @@ def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
     text = entry.caption if has_interval else entry.caption.replace(_WITH, "")
+    text = text.replace("over ar by", f"over {findings.run.plan.baseline} by")
     if "front" in data and data["front"].sum() < 2:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"

@@ -52,7 +52,7 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
     table = read_table(path)
     if columns:
         return conversations(table, path.stem, columns)
-    stem = "specbench" if _is_pinned(path) else path.stem
+    stem = "specbench" if is_pinned(path) else path.stem
     return conversations(_with_qa_answers(table, path.parent), stem, {})
 
 
@@ -238,7 +238,7 @@ def _cached_questions() -> Path:
         DataUnavailable: no network, or the download is not the pinned file (nothing is kept).
     """
     file = cache_folder() / "spec_bench" / "question.jsonl"
-    if file.is_file() and _is_pinned(file):
+    if is_pinned(file):
         return file
     data = _download(URL)
     if _sha256(data) != SHA256:
@@ -269,9 +269,10 @@ def _download(url: str) -> bytes:
     return data
 
 
-def _is_pinned(file: Path) -> bool:
-    """Return whether a file is exactly the one that Spec-Bench publishes."""
-    return _sha256(file.read_bytes()) == SHA256
+def is_pinned(path: Path) -> bool:
+    """Return whether a path is of exactly the file that Spec-Bench publishes, or of its folder."""
+    file = path / "question.jsonl" if path.is_dir() else path
+    return file.is_file() and _sha256(file.read_bytes()) == SHA256
 
 
 def _sha256(data: bytes) -> str:

@@ -58,7 +58,7 @@ def check_first(
     check_options(run)
     if brings_models:
         return run
-    sources = check_files(run)
+    sources = check_files(run, note)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
     check_tokenizers(run, sources, tasks)
@@ -91,7 +91,7 @@ def refuse_sharing(run: ResolvedRun, option: str) -> None:
             raise UsageError(f"{line}; leave out the decoder or {option}")
 
 
-def check_files(run: ResolvedRun) -> dict[str, str]:
+def check_files(run: ResolvedRun, note: Note) -> dict[str, str]:
     """Find the models and adapters that the options name, and return where the models are.
 
     GGUF files that are not converted yet are left out. A draft model that no decoder uses is
@@ -105,8 +105,9 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     check_adapters(config.adapters, run.decoders.values())
     for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
         with as_error(UsageError):
-            if "network" in part.needs and (files := tensor_files(places["target"])):
-                network(part.variants[0]).check_tensors(files)
+            files = tensor_files(places["target"]) if "network" in part.needs else {}
+            if files and (line := network(part.variants[0]).check_tensors(files)):
+                note(line)
     return {role: place for role, place in places.items() if place is not None}
 
 

@@ -118,6 +118,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         line = f"none of {', '.join(decoders)} needs a model named {unused!r}"
         raise UsageError(f"--models {unused}=…: {line}")
     used = {name: source for name, source in adapters.items() if name in names}
+    if not decoders:
+        raise UsageError("no decoder is left to run; name one that suits the model by --decoders")
     if baseline not in decoders:
         raise UsageError(f"--baseline {baseline}: allowed are {', '.join(decoders)}")
     rivals = [cell for cell in decoders if cell != baseline]

@@ -82,10 +82,13 @@ class Findings:
     @cached_property
     def rivals(self) -> conclusion.Rivals:
         """Speed-ups of each decoder over every other one."""
+        return conclusion.rivals(self.run.records, self.timed_decoders)
+
+    @property
+    def timed_decoders(self) -> list[str]:
+        """The decoders whose ratios of times are speed-ups of their own."""
         overall = self.summary[self.summary["family"] == ALL]
-        without = {*overall.loc[overall["no_speedup"].notna(), "decoder"]}
-        names = [name for name in self.decoders if name not in without]
-        return conclusion.rivals(self.run.records, names)
+        return [str(name) for name in overall.loc[overall["no_speedup"].isna(), "decoder"]]
 
     @property
     def decoders(self) -> list[str]:

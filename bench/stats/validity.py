@@ -118,7 +118,9 @@ def judge(run: Run) -> RunStatus:
         if drifted(part.drift):
             line = f"{_slower(part.drift)} of its blocks than at their start"
             warnings.append(f"worker {part.title} drifted: {line}")
-        warnings += _unsteady(f"worker {part.title}", part.floor)
+        warnings += _unsteady(f"worker {part.title}", part.floor, run.plan.baseline)
+    if not parts:
+        warnings += _unsteady("the machine", noise_floor(run.records), run.plan.baseline)
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -130,7 +132,6 @@ def judge(run: Run) -> RunStatus:
             *([_SET_BACK] if run.status.ends_early else []),
             *_noise_warnings(loads, cores, None if parts else drift),
             *warnings,
-            *([] if parts else _unsteady("the machine", noise_floor(run.records))),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
             *_claim_warnings(run.plan.cells),
@@ -371,12 +372,12 @@ def _slower(drift: float | None) -> str:
     return f"the baseline took {percent(abs(drift))} {how_much} time per token at the end"
 
 
-def _unsteady(subject: str, floor: Estimate) -> list[str]:
-    """Warn if the baseline's second arm was clearly faster or slower than its first."""
+def _unsteady(subject: str, floor: Estimate, name: str) -> list[str]:
+    """Warn if the second arm of the baseline `name` was clearly faster or slower than its first."""
     if floor.value is None or not floor.differs_from_one or abs(floor.value - 1) <= _MAX_DRIFT:
         return []
     ends = f"[{factor(floor.low, '')}, {factor(floor.high, '')}]"
-    return [f"{subject} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
+    return [f"{subject} is not steady: {name} against itself gave {factor(floor.value)} {ends}"]
 
 
 def _claim_warnings(cells: Iterable[Cell]) -> list[str]:

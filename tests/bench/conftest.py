@@ -249,6 +249,14 @@ def synthetic_run(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+def over_spec(run: Path) -> Path:
+    """Let spec be the baseline of a synthetic run: the second arm becomes its own."""
+    for name in ("manifest.json", "samples.jsonl"):
+        text = (run / name).read_text(encoding="utf-8")
+        (run / name).write_text(text.replace('"ar@aa"', '"spec@aa"'), encoding="utf-8")
+    return run
+
+
 @pytest.fixture(scope="session")
 def reported_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synthetic run with its report, written once: read it, do not change it.

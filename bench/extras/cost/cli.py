@@ -11,7 +11,7 @@ import typer
 from bench.cli import options
 from bench.cli.group import Arguments, Configured
 from bench.cli.read import PANEL as READ
-from bench.errors import UsageError
+from bench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from bench.extras.cost.limit import OperatingPoint
@@ -66,6 +66,7 @@ def cost(
     from bench.extras.cost.records import Grid, folder_name, write_draft_costs
     from bench.extras.cost.subject import open_subject
     from bench.extras.cost.texts import curve_table, machine_lines, run_points, write_cost
+    from bench.records.plan import BASELINE
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
     from bench.settings.bounds import Repeats, Seconds, check
@@ -82,6 +83,9 @@ def cost(
         longest_s=longest,
     )
     shown_run = None if run is None else load_run(find_run(run, output))
+    if shown_run is not None and shown_run.plan.baseline != BASELINE:
+        line = f"costs are in tokens of {BASELINE}, but {shown_run.path} has another baseline"
+        raise UnavailableError(f"{line}: measure a run without --baseline")
     with options.choose(progress) as display:
         config = options.configuration(arguments)
         subject = open_subject(config, grid, display.note, shape=shape, replay=replay)

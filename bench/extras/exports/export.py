@@ -19,6 +19,7 @@ import pandas as pd
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.extras.exports.formats import acceptance, github_action, pytest_benchmark
 from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
+from bench.extras.sessions.expected import EXPECTED
 from bench.records.environment import ENV
 from bench.records.files import read_json, refuse_links, write_files
 from bench.records.frames import csv_bytes, parquet_bytes, write_samples
@@ -169,7 +170,8 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}
     summary = findings.summary.assign(copied=math.nan)  # without the prompts nobody can count them
     tables["tables/headline.csv"] = csv_bytes(summary[summary["family"] == ALL])
-    copied = [CONFIG, ENV, STATUS, PHASES_FILE, *(f"figures/{name}.png" for name in figures)]
+    copied = [CONFIG, ENV, STATUS, PHASES_FILE, EXPECTED]
+    copied += [f"figures/{name}.png" for name in figures]
     for name in copied:
         refuse_links(run.path, run.path / name)
     return {

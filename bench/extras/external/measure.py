@@ -129,6 +129,9 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
         raise UnavailableError(f"{line}: use a greedy run: bench run --temperature 0")
+    if all(cell.cell != BASELINE for cell in run.plan.cells):
+        line = f"{run.path} has no {BASELINE}, whose answers other engines are compared with"
+        raise UnavailableError(f"{line}: use a run of a causal model")
     ends = frozenset(
         record.tokens[-1]
         for record in run.records

@@ -44,7 +44,7 @@ NUMBERS = (
 """Columns kept from summary.csv, for the family `all`."""
 _FACTS = (
     *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
-    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
+    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee", "baseline"),
 )
 COLUMNS = (*_FACTS, *NUMBERS)
 _UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
@@ -98,6 +98,8 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
     settings = {key: value for key, value in config.items() if key not in _UNLIKE}
+    if settings.get("baseline") == BASELINE:
+        del settings["baseline"]  # older runs have none
     work = json.dumps([settings, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
@@ -119,7 +121,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         overall = summary[summary["family"] == ALL]
     except (OSError, ValueError, KeyError):
         return [facts]
-    numbers = overall.reindex(columns=["decoder", "guarantee", *NUMBERS])
+    numbers = overall.reindex(columns=["decoder", "guarantee", "baseline", *NUMBERS])
     return [facts | row for row in json.loads(numbers.to_json(orient="records"))] or [facts]
 
 
@@ -158,7 +160,8 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
     """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
-    rows = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
+    rows = history[history["run"] == name]
+    rows = rows[rows["decoder"] != rows["baseline"].fillna(BASELINE)]
     faster = rows.dropna(subset=["speedup"])
     speedups = [
         f"{decoder} {factor(value)}"
@@ -180,12 +183,13 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]
     valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
     for _, of_series in valid.groupby("series", sort=False):
         curves = []
+        of_series = of_series[of_series["decoder"] != of_series["baseline"].fillna(BASELINE)]
         for decoder, rows in of_series.groupby("decoder", sort=False):
             for column, title in _CURVES:
                 points = rows.dropna(subset=[column])
                 if column == "speedup":  # a curve must not mix times of different machines
                     points = points[points["key"] == rows["key"].iloc[-1]]
-                if decoder != BASELINE and len(points) >= 3:
+                if len(points) >= 3:
                     curves.append(_curve(f"{decoder}: {title}", points, column))
         if curves:
             last = _without_na(of_series.iloc[-1].to_dict())

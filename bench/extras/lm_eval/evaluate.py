@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from bench.errors import BenchError, UnavailableError, UsageError, optional
 from bench.progress import Progress
 from bench.records.files import append_text, write_text
-from bench.records.plan import BASELINE
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.config import RunConfig
 
@@ -135,7 +134,7 @@ def evaluate(
         lines = [json.dumps(sample, ensure_ascii=False, default=str) for sample in samples]
         write_text(folder / f"samples_{task}.jsonl", "".join(line + "\n" for line in lines))
     notes = [] if not model.num_cut else [f"prompts left-truncated to fit: {model.num_cut}"]
-    if cell != BASELINE and setup.arms[cell].cell.guarantee == "none":
+    if cell != setup.baseline and setup.arms[cell].cell.guarantee == "none":
         notes.append(f"{cell} is not lossless: these are its scores, not the model's")
     return Evaluation(results=results, folder=folder, notes=notes)
 

@@ -172,8 +172,8 @@ RIVALS = Section("rivals", lambda f: [pairwise_speedups(f.rivals, f.floor)], 2)
 PARTS = Section(
     "part",
     lambda f: [
-        by_part("machine", machines(f.run.records, f.decoders)),
-        by_part("worker", workers(f.run.records, f.decoders)),
+        by_part("machine", machines(f.run.records, f.timed_decoders)),
+        by_part("worker", workers(f.run.records, f.timed_decoders)),
     ],
     3,
     numbered=True,

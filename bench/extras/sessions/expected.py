@@ -1,7 +1,8 @@
 """The prediction of stored sessions for a run: a section of its report, and a line at its end.
 
 The pools of ``results/reference`` in this checkout predict the next session of their job, by
-machine. A run of such a job shows the prediction for its machine, or says that there is none.
+machine. A run of such a job shows the prediction for its machine, or says that there is none. The
+run's first report keeps what the pools say in ``expected.json``, and later reports read it there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from bench.errors import BenchError
 from bench.extras.sessions.pooled import EVERY, POOL, list_runs, machine, unlike
 from bench.machine.env import ROOT
 from bench.records.environment import read_environment
-from bench.records.plan import BASELINE, read_plan, read_status
+from bench.records.files import SCHEMA, parse, read_json, write_json
+from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import Run, load_run, read_config
 from bench.report.findings import Findings
 from bench.report.tables.table import Columns, Table, interval
@@ -27,6 +29,7 @@ from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor
 
 REFERENCES = ROOT / "results" / "reference"
+EXPECTED = "expected.json"
 _NOTE = (
     "Speed-ups, and where stored sessions of this job expect those of the next session, with 95 % "
     "probability; a prediction holds for its machine alone."
@@ -35,7 +38,16 @@ _Ranges = Mapping[str, tuple[float, float]]
 """Predicted interval by decoder."""
 
 
-def predictions(run: Run) -> dict[str, _Ranges]:
+def predictions(run: Run) -> Mapping[str, _Ranges]:
+    """Return what the pool of a run's job predicted by machine when the run ended."""
+    file = run.path / EXPECTED
+    if run.status.reported is False and (ranges := _pooled(run)):
+        write_json(file, {"schema": SCHEMA, "next": ranges})
+    kept = (read_json(file) or {}).get("next", {})
+    return parse(dict[str, dict[str, tuple[float, float]]], kept, file)
+
+
+def _pooled(run: Run) -> dict[str, _Ranges]:
     """Return what the pool of a run's job predicts by machine, nothing without a readable pool."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
@@ -96,4 +108,4 @@ def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:
 
 def _speedups(findings: Findings) -> dict[str, float]:
     rows = summary_rows(findings.summary, ALL)
-    return {row.decoder: row.speedup for row in rows if row.decoder != BASELINE and row.speedup}
+    return {row.decoder: row.speedup for row in rows if row.decoder != row.over and row.speedup}

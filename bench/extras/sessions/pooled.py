@@ -38,7 +38,7 @@ _UNTIMED = {"quality limit"}
 _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
 """Circumstances that the tables already show, or that follow from others."""
 _NOTE = (
-    "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
+    "Speed-up over {}: geometric mean of paired, end-to-end time per token, with an interval over "
     "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
     "predicted for another session of these prompts on this machine, and on no other. SD: standard "
     "deviation of sessions, as a factor. Predicted: sessions inside the interval predicted from "
@@ -110,10 +110,15 @@ class Pool:
         kept.sort(key=lambda name: guarantee_rank(guarantees[name]))
         return {name: (guarantees[name], self._pooled(name)) for name in kept}
 
+    @property
+    def baseline(self) -> str:
+        """The cell to which speed-ups refer."""
+        return self.sessions[0].side.plan.baseline
+
     @cached_property
     def floor(self) -> Estimate:
         """The A/A floor over all sessions."""
-        second = self.sessions[0].side.plan.baseline + SECOND
+        second = self.baseline + SECOND
         return self._pooled(second).mean if self._everywhere(second) else Estimate()
 
     @cached_property
@@ -334,7 +339,7 @@ def table(pool: Pool) -> Table:
     }
     if len(pool.by_machine) == 1:
         del columns["machine"]
-    return Table.from_rows("Pooled", _NOTE, columns, frame(pool).itertuples())
+    return Table.from_rows("Pooled", _NOTE.format(pool.baseline), columns, frame(pool).itertuples())
 
 
 def sessions(pool: Pool) -> Table:
@@ -346,7 +351,7 @@ def sessions(pool: Pool) -> Table:
         "occasion": lambda each: occasions[id(each)],
         "began": lambda each: each.start,
         "machine": lambda each: each.machine,
-        "ar ms per token": lambda each: number(
+        f"{pool.baseline} ms per token": lambda each: number(
             each.mean(any_decoder, "ar_time_per_token_s"), scale=1e3
         ),
         "drift": lambda each: percent(each.side.status.drift),
@@ -358,6 +363,6 @@ def sessions(pool: Pool) -> Table:
     columns |= {name: partial(speedup, decoder=name) for name in pool.decoders}
     note = (
         "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
-        "minutes between them. Drift: how much slower ar became within the session."
+        f"minutes between them. Drift: how much slower {pool.baseline} became within the session."
     )
     return Table.from_rows("Sessions", note, columns, pool.sessions)

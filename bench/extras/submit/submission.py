@@ -24,6 +24,7 @@ from bench.report.tables.table import estimated
 from bench.report.write import REPORT
 from bench.stats.validity import VALID, from_here
 from bench.text import counted, portable
+from specbench_tasks.loaders import is_pinned
 from specbench_tasks.task import FAMILIES, LISTS
 
 MAX_BYTES = 300_000
@@ -131,8 +132,10 @@ def _private(files: Mapping[str, bytes]) -> Iterator[str]:
 
 
 def _are_public(tasks: str) -> bool:
-    """Tell whether prompts are of this package, Spec-Bench or a dataset of the hub."""
+    """Tell whether prompts are of this package, Spec-Bench's own or a dataset of the hub."""
     kind, _, place = tasks.partition("=")
+    if kind == "specbench":
+        return not place or is_pinned(Path(place))
     if kind == "hf":
         return re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", place) is not None and not Path(place).exists()
-    return kind == "specbench" or {*tasks.split(",")} <= {"zoo", *FAMILIES, *LISTS}
+    return {*tasks.split(",")} <= {"zoo", *FAMILIES, *LISTS}

@@ -5,9 +5,10 @@ A figure shows one number per decoder along one axis, in a panel per other setti
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def write_sweep(
         if not any(isinstance(value, bool) for value in column)
         and pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").nunique() > 1
     ]
-    for curve in (*HEADLINES, *other_curves(numeric)):
+    for curve in (each.over(_baseline(rows)) for each in (*HEADLINES, *other_curves(numeric))):
         name, drawing = curve.name, curve_figure(rows, curve, axes)
         if drawing is None:
             why = "nothing was measured along it" if curve.axis in axes else "not an axis"
@@ -119,8 +120,8 @@ def write_sweep(
 
 
 def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
-    """Make the table of speed-ups over ar: a row per point, a column per decoder."""
-    decoders = [d for d in dict.fromkeys(rows["decoder"].dropna()) if d != BASELINE]
+    """Make the table of speed-ups over the baseline: a row per point, a column per decoder."""
+    decoders = list(dict.fromkeys(rows.loc[_is_compared(rows), "decoder"]))
     numbers = [column for column in rows.columns if column in COLUMNS]
     verdicts = rows.drop_duplicates("point").set_index("point")["verdict"]
     measured = rows[rows["decoder"].notna()]
@@ -138,8 +139,8 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
     columns: Columns = {"point": str, "verdict": lambda point: str(verdicts[point])}
     columns |= {decoder: partial(cell, decoder=decoder) for decoder in decoders}
     note = (
-        f"Against {BASELINE} of the same run and point: geometric mean over prompts of paired "
-        "time per token; bold where the interval excludes 1. Points were measured one after "
+        f"Against {_baseline(rows)} of the same run and point: geometric mean over prompts of "
+        "paired time per token; bold where the interval excludes 1. Points were measured one after "
         "another: their times are not compared."
     )
     table = Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
@@ -166,6 +167,12 @@ class Curve:
     scale: float = 1.0
     level: float | None = None
     cell: str | None = None
+
+    def over(self, baseline: str) -> Curve:
+        """Return the curve with the baseline's name in its texts."""
+        texts = (self.label, self.caption)
+        label, caption = (re.sub(r"\bar\b(?!@)", lambda _: baseline, text) for text in texts)
+        return replace(self, label=label, caption=caption)
 
 
 HEADLINES = (
@@ -283,9 +290,20 @@ def _select(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
     if curve.cell is not None:
         rows = rows[rows["decoder"] == curve.cell]
     elif not curve.with_baseline:
-        rows = rows[rows["decoder"] != BASELINE]
+        rows = rows[_is_compared(rows)]
     rows = rows.assign(**{curve.axis: pd.to_numeric(rows[curve.axis], errors="coerce")})
     return rows.dropna(subset=[curve.axis, curve.column])
+
+
+def _baseline(rows: pd.DataFrame) -> str:
+    names = rows["baseline"].dropna() if "baseline" in rows else ()
+    return " or ".join(dict.fromkeys(names)) or BASELINE
+
+
+def _is_compared(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which rows are of a decoder other than the baseline of its run."""
+    names = rows["baseline"].fillna(BASELINE) if "baseline" in rows else BASELINE
+    return rows["decoder"].notna() & (rows["decoder"] != names)
 
 
 def _groups(data: pd.DataFrame, axis: str, other_axes: list[str]) -> list[tuple[str, pd.DataFrame]]:

@@ -76,6 +76,9 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
             first = sides[0]
             for key, why in _SHARED.items():
                 one, two = first.config.get(key), side.config.get(key)
+                if key == "baseline":  # older runs have none, and options of one name may differ
+                    named = zip((first, side), disambiguate_names([first, side]), strict=True)
+                    one, two = (new.get(s.plan.baseline, s.plan.baseline) for s, new in named)
                 is_known = key in ("protocol", "split") or None not in (one, two)
                 alike = (one == 1) == (two == 1) if key == "batch_size" else one == two
                 if is_known and not alike:

@@ -90,6 +90,7 @@ def _caption(figure: Figure, findings: Findings, data: pd.DataFrame) -> str:
     has_interval = any(interval_note(data, column, " ") for column in columns)
     text = figure.caption if isinstance(figure.caption, str) else figure.caption(data)
     text = text if has_interval else text.replace(WITH_INTERVALS, "")
+    text = text.replace("over ar by", f"over {findings.run.plan.baseline} by")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

@@ -15,11 +15,14 @@ from decoders.core.engine.reads import Readout, Readouts
 from decoders.core.types import Sampling
 
 
-def lawful(logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling) -> Tensor:
+def lawful(
+    logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling, *, drafts: bool = False
+) -> Tensor:
     """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
 
-    A row in which it forbids every token stays as it is: such a row follows a forbidden draft. In
-    the first row, which follows the committed text, it raises `ValueError`, as another shape does.
+    A row in which it forbids every token stays as it is: such a row follows a draft. In the first
+    row, which follows the committed text unless the call `drafts`, it raises `ValueError`, as
+    another shape does.
     """
     if sampling.law is None or not len(logits):
         return logits
@@ -30,7 +33,7 @@ def lawful(logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling)
             shape = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
             raise ValueError(f"the law returned {shape}; return logits of shape {list(row.shape)}")
         if not bool((changed > -torch.inf).any()):
-            if not rows:
+            if not (rows or drafts):
                 raise ValueError(f"the law forbids every token after {len(answer)} tokens")
             changed = row
         rows.append(changed.to(row))
@@ -40,7 +43,7 @@ def lawful(logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling)
 def lawful_parts(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
     """Apply the law to the logits ``[R, V]`` of each readout: to rows of tokens, not of slots."""
     return [
-        rows if each.slots else lawful(rows, answers_before(each), sampling)
+        rows if each.slots else lawful(rows, answers_before(each), sampling, drafts=each.drafts)
         for rows, each in zip(parts, readouts, strict=True)
     ]
 

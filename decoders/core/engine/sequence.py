@@ -145,6 +145,10 @@ class RunningSequence:
         else:
             self.advance(results if self._together else results[0])
 
+    def drafts(self, call: Call) -> bool:
+        """Tell whether a call is of another model than the target."""
+        return call.session.root is not self._target
+
     def fail(self, error: Exception) -> None:
         """End the answer with an error, whose traceback starts at the decoder's current line."""
         self.pending, self.outcome = (), faults.standing(self._steps, error)

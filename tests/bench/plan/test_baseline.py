@@ -147,3 +147,11 @@ def test_other_verbs_refuse_a_masked_model(
     assert shown.code != 0
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err
+
+
+def test_a_law_that_leaves_a_masked_model_no_decoder_is_one_line(masked: Path) -> None:
+    notes: list[str] = []
+    config = load_config(None, {"model": str(masked), "law": "a.py:Law"})
+    with pytest.raises(UsageError, match="no decoder is left to run; name one that suits the"):
+        check_first(config, notes.append)
+    assert [note.partition(":")[0] for note in notes] == ["dllm is skipped"]

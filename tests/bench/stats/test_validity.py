@@ -377,6 +377,14 @@ def test_a_baseline_that_differs_from_itself_is_a_warning(record: Make) -> None:
     (line,) = judge(run_of(arms(1.2))).warnings
     assert line.startswith("the machine is not steady: ar against itself gave 0.83x [0.8")
     assert not judge(run_of(arms(1.01))).warnings
+    run = run_of(
+        [dataclasses.replace(r, decoder=r.decoder.replace("ar", "spec")) for r in arms(1.2)]
+    )
+    blocks = (Block(block=0, repeat=0, prompts=("c0#1",), order=("spec", "spec@aa")),)
+    warnings = judge(
+        dataclasses.replace(run, plan=dataclasses.replace(run.plan, blocks=blocks))
+    ).warnings
+    assert any("not steady: spec against itself gave 0.83x" in line for line in warnings)
 
 
 def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:

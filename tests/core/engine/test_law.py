@@ -181,3 +181,25 @@ def test_a_law_that_fails_fails_its_own_answer() -> None:
         build(parse_spec("ar")), plain(build(parse_spec("ar"))), sampling(0.0, failing)
     ).run([[1, 2, 3]])
     assert isinstance(outcome, KeyError)
+
+
+def test_a_draft_models_row_may_follow_a_draft_after_which_the_law_forbids_everything() -> None:
+    class Ends(TableModel):
+        """Proposes word 3, which the target never picks."""
+
+        def logits(self, context: Sequence[int]) -> Tensor:
+            return torch.full((VOCAB,), -9.0).index_fill(0, torch.tensor([3]), 9.0)
+
+    def ends_after_3(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+        return torch.full_like(logits, -torch.inf) if 3 in answer else logits
+
+    class Never(TableModel):
+        def logits(self, context: Sequence[int]) -> Tensor:
+            return super().logits(context).index_fill(0, torch.tensor([3]), -50.0)
+
+    models = Models(target=Never(VOCAB, seed=1), draft=Ends(VOCAB))
+    settings = sampling(0.0, ends_after_3)
+    expected = generate(build(parse_spec("ar")), PROMPTS[0], settings, models).tokens
+    answer = generate(Speculative(k=3), PROMPTS[0], settings, models)
+    assert answer.tokens == expected
+    assert sum(step.drafted for step in answer.steps) > 0

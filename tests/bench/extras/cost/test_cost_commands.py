@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from bench.extras.cost.texts import curve_table, run_points, write_cost
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
 from bench.report.findings import Findings
+from tests.bench.conftest import over_spec
 from tests.command_line import bench
 from tests.made_up_cost import write_cost_folder
 from tests.tiny_models import fresh
@@ -221,3 +223,11 @@ def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(
     (cost / "cost.csv").unlink()  # the run is measured, and stands without it
     print_conclusions(run)
     assert "not a cost folder" in capsys.readouterr().err
+
+
+def test_a_run_with_another_baseline_prices_no_draft_call(tmp_path: Path, synthetic_run: Any):
+    run = over_spec(synthetic_run({"spec": 3.0}))
+    ended = bench("cost", "--model", "zoo", "--run", run, "--output", tmp_path)
+    assert ended.code == 5
+    assert "costs are in tokens of ar, but" in ended.err
+    assert ended.err.count("\n") == 1

@@ -331,3 +331,13 @@ def test_smollm2_answers_for_real(tmp_path: Path) -> None:
     assert lookup.accepted is not None
     assert lookup.calls < len(lookup.tokens)
     assert lookup.accepted >= len(lookup.tokens) - lookup.calls
+
+
+def test_a_run_without_ar_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_llama(monkeypatch)
+    for name in ("manifest.json", "samples.jsonl"):
+        text = (run / name).read_text()
+        write_text(run / name, text.replace('"ar@aa"', '"spec@aa"').replace('"ar"', '"dllm"'))
+    done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
+    assert done.code == 5
+    assert "has no ar, whose answers other engines are compared with" in done.err

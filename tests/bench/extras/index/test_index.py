@@ -162,3 +162,25 @@ def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> Non
     assert "spec: tokens per call, now 3.5 (all runs: 3 to 4)." in text
     assert "<code>bench compare</code> says" in text
     assert "`" not in text[text.index("<body>") : text.index("<script>")]
+
+
+def test_the_baseline_of_a_run_has_no_speed_up_and_ar_may_have_one(tmp_path: Path) -> None:
+    runs = [put(tmp_path, day) for day in (1, 2, 3)]
+    for run in runs:
+        summary = pd.read_csv(run / "summary.csv").assign(baseline="spec")
+        summary.loc[summary["decoder"] == "ar", "speedup"] = 0.44
+        summary.to_csv(run / "summary.csv", index=False)
+    text = write_index(tmp_path)[0].read_text()
+    assert "ar 0.44x" in text
+    assert "spec 1" not in text
+    assert "ar: speed-up" in text
+    assert "spec: speed-up" not in text
+
+
+def test_a_run_that_names_the_usual_baseline_is_of_the_same_series(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    for day, baseline in ((2, "ar"), (3, "spec")):
+        config = put(tmp_path, day) / "config.toml"
+        config.write_text(f'baseline = "{baseline}"\n{config.read_text()}')
+    series = gather(tmp_path).drop_duplicates("run")["series"].tolist()
+    assert series[0] == series[1] != series[2]

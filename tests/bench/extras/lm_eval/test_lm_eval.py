@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +282,35 @@ def test_without_the_package_it_says_what_to_install(
     asked = EvalRequest(tasks=["gsm8k"], sampling={})
     with pytest.raises(BenchError, match=r"needs the package lm_eval.*decoding-bench\[eval\]"):
         evaluate(configured("ar"), asked, tmp_path, progress(), opened)
+
+
+LOSSY = '''
+from dataclasses import dataclass
+
+from decoders.ar import Autoregressive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lossy(Autoregressive):
+    """Claims nothing."""
+
+    lossless = False
+'''
+
+
+def test_scores_of_the_only_decoder_of_a_model_are_the_models(
+    tasks: Callable[..., Path], tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "lossy.py").write_text(LOSSY, encoding="utf-8")
+    config = configured(f"{tmp_path / 'lossy.py'}:Lossy")
+    asked = EvalRequest(tasks=["local_answers"], folder=tasks(), sampling={})
+
+    def without_ar(run: ResolvedRun) -> Setup:
+        setup = opened(run)
+        return replace(setup, arms={n: arm for n, arm in setup.arms.items() if n != "ar"})
+
+    beside_ar = evaluate(config, asked, tmp_path / "one", progress(), opened)
+    assert ["is not lossless" in note for note in beside_ar.notes] == [True]
+    assert evaluate(config, asked, tmp_path / "two", progress(), without_ar).notes == []

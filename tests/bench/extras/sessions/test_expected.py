@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from bench.errors import BenchError
+from bench.extras.exports.export import reference
 from bench.extras.sessions import expected
 from bench.extras.sessions.pooled import load_pool, write_pool
 from bench.records.run_folder import load_run
@@ -34,8 +37,16 @@ def pool(synthetic_run: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def ended(write: Write, **options: Any) -> Path:
+    """A run of the pooled job whose first report is not written yet."""
+    run = session(write, 6, **{"name": "later"} | options)
+    status = json.loads((run / "run.json").read_text()) | {"reported": False}
+    (run / "run.json").write_text(json.dumps(status))
+    return run
+
+
 def test_a_run_on_the_pools_machine_shows_the_prediction(pool: Path, synthetic_run: Write) -> None:
-    run = session(synthetic_run, 6, name="later")
+    run = ended(synthetic_run)
     (table,) = expected.section(Findings(load_run(run)))
     assert table.title == "Expected from stored sessions"
     assert "holds for its machine alone. " in table.note
@@ -56,7 +67,7 @@ def predict(pool: Path, **ranges: tuple[float, float]) -> None:
 
 
 def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run: Write) -> None:
-    run = session(synthetic_run, 6, name="later")
+    run = ended(synthetic_run)
     predict(pool, spec=(0.5, 0.6), nar=(0.1, 99))
     (line,) = expected.conclusion(run)
     said = rf"Not as stored sessions of this processor predict \({EPYC}\): "
@@ -79,7 +90,7 @@ def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run
 def test_a_run_on_another_machine_says_that_no_session_is_stored(
     env: dict[str, Any], pool: Path, synthetic_run: Write
 ) -> None:
-    run = session(synthetic_run, 6, name="later", env=env)
+    run = ended(synthetic_run, env=env)
     (line,) = expected.conclusion(run)
     assert line.startswith("No stored session of this processor (EPYC")
     assert line.endswith("): expect what `bench cost` shows")
@@ -89,7 +100,7 @@ def test_a_run_on_another_machine_says_that_no_session_is_stored(
 
 
 def test_the_report_has_the_section(pool: Path, synthetic_run: Write) -> None:
-    run = session(synthetic_run, 6, name="later", env=on("Xeon"))
+    run = ended(synthetic_run, env=on("Xeon"))
     assert "expected" in {section.name for section in sections()}
     assert tables_of(Findings(load_run(run)))["expected"]
     with only_svg():
@@ -99,12 +110,13 @@ def test_the_report_has_the_section(pool: Path, synthetic_run: Write) -> None:
 
 
 def test_another_job_has_no_prediction(pool: Path, synthetic_run: Write) -> None:
-    run = session(synthetic_run, 6, name="later")
+    run = ended(synthetic_run)
     assert expected.conclusion(run)
+    (run / expected.EXPECTED).unlink()
     configured(run, model="zoo", max_new_tokens=256, temperature=0.7)
     assert expected.conclusion(run) == []
     assert expected.section(Findings(load_run(run))) == ()
-    fewer = session(synthetic_run, 5, name="fewer", conversations=6)
+    fewer = ended(synthetic_run, name="fewer", conversations=6)
     assert expected.conclusion(fewer) == []
 
 
@@ -112,12 +124,34 @@ def test_another_job_has_no_prediction(pool: Path, synthetic_run: Write) -> None
 def test_a_pool_that_cannot_be_read_predicts_nothing(
     damage: str, pool: Path, synthetic_run: Write
 ) -> None:
-    run = session(synthetic_run, 6, name="later")
+    run = ended(synthetic_run)
     (pool / "pool.csv").write_text(damage)
     assert expected.conclusion(run) == []
 
 
 def test_a_pool_with_a_damaged_session_predicts_nothing(pool: Path, synthetic_run: Write) -> None:
-    run = session(synthetic_run, 6, name="later")
+    run = ended(synthetic_run)
     (pool / "s0" / "manifest.json").write_text(json.dumps({"schema": 1}))
     assert expected.conclusion(run) == []
+
+
+def test_later_reports_show_what_the_first_one_kept_in_any_checkout(
+    pool: Path, synthetic_run: Write, tmp_path: Path
+) -> None:
+    run = ended(synthetic_run)
+    (first,) = expected.section(Findings(load_run(run)))
+    status = json.loads((run / "run.json").read_text()) | {"reported": True}
+    (run / "run.json").write_text(json.dumps(status))
+    predict(pool, spec=(0.5, 0.6), nar=(0.1, 99))
+    assert expected.section(Findings(load_run(run))) == (first,)
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shutil.rmtree(pool)
+    assert expected.section(Findings(load_run(copy))) == (first,)
+    (copy / "report.md").write_text("# A run\n")
+    stored = reference(Findings(load_run(copy)))
+    assert stored[expected.EXPECTED] == (run / expected.EXPECTED).read_bytes()
+    (copy / expected.EXPECTED).unlink()
+    assert expected.section(Findings(load_run(copy))) == ()
+    (copy / expected.EXPECTED).write_text('{"next": {"EPYC": {"spec": [1]}}}')
+    with pytest.raises(BenchError, match=r"expected\.json is damaged"):
+        expected.section(Findings(load_run(copy)))

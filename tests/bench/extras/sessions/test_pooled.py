@@ -16,6 +16,7 @@ from scipy import stats
 
 from bench.errors import BenchError, Exit
 from bench.extras.sessions.pooled import frame, load_pool, sessions, table
+from tests.bench.conftest import over_spec
 from tests.bench.extras.together.test_runs import configured, with_options
 from tests.command_line import bench
 
@@ -287,3 +288,13 @@ def test_a_pause_is_from_the_end_of_a_session_to_the_start_of_the_next(
             status["finished_utc"] = f"2026-11-20T{end}:00+00:00"
         runs.append(session(synthetic_run, number, status=status))
     assert load_pool([*map(str, runs)], runs[0]).occasions == occasions
+
+
+def test_a_pool_names_the_baseline_of_its_sessions(synthetic_run: Write) -> None:
+    runs = [str(over_spec(session(synthetic_run, number))) for number in range(3)]
+    pool = load_pool(runs, Path("nowhere"))
+    assert [*pool.decoders] == ["ar", "nar"]
+    assert table(pool).note.startswith("Speed-up over spec: ")
+    by_session = sessions(pool)
+    assert "spec ms per token" in by_session.headings
+    assert "how much slower spec became" in by_session.note

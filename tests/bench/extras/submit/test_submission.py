@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -269,8 +270,9 @@ def test_a_wrong_decoder_makes_the_run_unfit(run: Path) -> None:
     ("tasks", "are_public"),
     [
         *((each, True) for each in ("zoo", "qa,translation", "copy", "specbench", "hf=org/data")),
-        *((each, True) for each in ("specbench=question.jsonl", "hf=gsm8k")),
+        ("hf=gsm8k", True),
         *((each, False) for each in ("mine.jsonl", "jsonl=a.jsonl", "hf=../data", "hf=a/b/c", "x")),
+        *((each, False) for each in ("specbench=mine.jsonl", "gsm8k=test.jsonl")),
     ],
 )
 def test_answers_to_prompts_of_a_file_are_stored_only_on_request(
@@ -361,3 +363,15 @@ def test_a_session_joins_a_pool_of_its_job_and_no_other(run: Path, tmp_path: Pat
     assert other.code == 5
     assert "temperature is 0.0 in one and 0.7 in the other" in other.err
     assert not (pool / "amd-epyc-zoo").exists()
+
+
+def test_questions_in_spec_benchs_form_are_public_only_if_they_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "question.jsonl"
+    file.write_text('{"question_id": 1, "category": "qa", "turns": ["What do I owe?"]}\n')
+    assert not submission._are_public(f"specbench={file}")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    monkeypatch.setattr("specbench_tasks.loaders.SHA256", digest)
+    assert submission._are_public(f"specbench={file}")
+    assert submission._are_public(f"specbench={tmp_path}")

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.sweeps.report import HEADLINES, curve_figure, frame, other_curves
+from bench.extras.sweeps.report import HEADLINES, curve_figure, frame, other_curves, speedups
 from bench.extras.sweeps.settings import Point, Sweep, load_sweep
 from bench.extras.sweeps.sweeps import POINTS, run_sweep
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
 from bench.records.run_folder import load_run
 from bench.settings.config import RunConfig
+from tests.bench.conftest import over_spec
 from tests.command_line import bench
 from tests.conftest import RecordedProgress, open_tables
 
@@ -332,3 +333,22 @@ def test_decoders_stand_beside_each_other_and_the_note_names_only_who_is_shown()
     )
     assert alone is not None
     assert not any("hollow" in text.get_text() for text in alone[0].texts)
+
+
+def test_a_sweep_follows_the_baseline_of_its_runs(synthetic_run, tmp_path: Path) -> None:
+    points, runs = [], {}
+    for size in (1, 2):
+        config = RunConfig(run_name=f"p{size}")
+        points.append(Point(number=size, label="", config=config, values={"batch_size": size}))
+        runs[points[-1].name] = over_spec(synthetic_run({"spec": 2.0}, name=f"run-{size}"))
+    rows = frame(points, runs, {})
+    table = speedups(points, rows)
+    assert table.headings == ("point", "verdict", "ar")
+    assert table.note.startswith("Against spec of the same run")
+    drawn = curve_figure(rows, HEADLINES[0], ("batch_size",))
+    assert drawn is not None
+    assert set(drawn[1]["decoder"]) == {"ar"}
+    curve = HEADLINES[0].over("spec")
+    assert curve.label == "speed-up over spec"
+    assert curve.caption.endswith("below the line, a decoder is slower than spec.")
+    assert "(ar@LABEL:cache=false)" in HEADLINES[2].over("spec").caption

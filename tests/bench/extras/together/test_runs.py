@@ -23,6 +23,7 @@ from bench.report.tables.setting import describe_model
 from bench.stats.metrics import summary_rows
 from bench.stats.side import load_side
 from bench.stats.summary import ALL
+from tests.bench.conftest import over_spec
 
 ROOT = Path(__file__).parents[4]
 REFERENCES = ROOT / "results" / "reference"
@@ -214,3 +215,15 @@ def test_an_identity_holds_no_absolute_path(synthetic_run: Write) -> None:
     assert describe_model(load_side(str(run), run)) == "tiny"
     assert "/home" not in str(facts)
     assert facts["tasks"] == "jsonl=x.jsonl"
+
+
+def test_runs_of_one_table_have_one_baseline_with_the_same_options(synthetic_run: Write) -> None:
+    plain = configured(synthetic_run(name="plain"), model="org/a")
+    four, six, twin = (
+        with_options(over_spec(synthetic_run(name=name)), "spec", k=k)
+        for name, k in (("four", 4), ("six", 6), ("twin", 4))
+    )
+    line = "baseline is spec (k 4) in one and spec (k 6) in the other: their speed-ups refer to"
+    assert line in refused(four, six).message
+    assert "baseline is ar in one and spec in the other" in refused(plain, twin).message
+    assert len(load_members([str(four), str(twin)], four)) == 2

@@ -11,10 +11,10 @@ import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas
-from bench.report.figures.gallery import Gallery, draw_all
+from bench.report.figures.gallery import _ENTRIES, Gallery, _caption, draw_all
 from bench.report.figures.style import GREY, PAPER, colours
 from bench.report.findings import Findings
-from tests.bench.conftest import write_run
+from tests.bench.conftest import over_spec, write_run
 
 Write = Callable[..., Path]
 
@@ -92,3 +92,9 @@ def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
         assert other <= {GREY, PAPER, "#1b1f24", "#c9ced6"}, name
         svg = canvas.render(figure, ["svg"])["svg"].decode()
         assert palette["mine"] in svg, name
+
+
+def test_the_caption_of_speed_ups_names_the_baseline(synthetic_run: Write) -> None:
+    findings = Findings(load_run(over_spec(synthetic_run({"spec": 3.0}))))
+    (entry,) = (entry for entry in _ENTRIES if entry.name == "speedup")
+    assert _caption(entry, findings, pd.DataFrame()).startswith("Speed-up over spec by decoder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,11 @@ def test_a_run_knows_the_bytes_that_a_call_reads(synthetic_run: Write) -> None:
     findings = Findings(load_run(synthetic_run({"spec": 3.0}, env=env)))
     (line,) = (line for line in findings.footnotes if "GB/s" in line)
     assert line.startswith("ar reads the target's weights at ")
+
+
+def test_no_table_of_workers_has_its_ratio(findings: Findings) -> None:
+    halves = [replace(r, worker=str(r.repeat % 2)) for r in findings.run.records]
+    tables = tables_of(Findings(replace(findings.run, records=tuple(halves))))
+    (table,) = tables["part"]
+    assert {"spec", "ptp"} <= {*table.headings}
+    assert "nar" not in table.headings

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # eager runs, unless a test asks
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core for each process; torch is imported later
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.disable()  # while tests are collected, of which it took two fifths
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
 
 VOCAB = 128
 STOP = ord("\n")
@@ -161,6 +169,26 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nothing = gallery.Gallery(plots={}, captions={}, left_out=())
     monkeypatch.setattr(gallery, "draw_all", lambda findings: nothing)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Puts the compiled products into a cache: half a minute of a compiler, and of measurements."""
+    from decoders.core import products
+    from decoders.core.hf import graph_files
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DECODING_BENCH_CACHE", str(tmp_path_factory.mktemp("products")))
+        made = graph_files._library()
+    products.make(made)
+    made.with_suffix(".sha256").write_text(graph_files.sha256(made) or "")
+    made.with_suffix(".rows").write_text("64 64 0 0")
+
+    def put(cache: Path) -> Path:
+        shutil.copytree(made.parent, cache / "graphs")
+        return cache / "graphs" / made.name
+
+    return put
 
 
 @pytest.fixture

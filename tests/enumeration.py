@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from decoders.core.sampling import warp
@@ -38,16 +39,11 @@ def integrated(run: Callable[[Any], Any], grid: Grid) -> Distribution:
     uniform asked for twice has one value, as it has in `Uniforms`.
     """
     distribution: defaultdict[Any, float] = defaultdict(float)
-    open_: list[tuple[dict, float]] = [({}, 1.0)]
+    open_ = [_Path({}, 1.0)]
     while open_:
-        known, mass = open_.pop()
-        try:
-            distribution[run(_Scripted(known))] += mass
-        except _Unknown as unknown:
-            (address,) = unknown.args
-            size = _size(grid, *address[:3])
-            steps = [(step + 0.5) / size for step in range(size)]
-            open_ += [({**known, address: u}, mass / size) for u in steps]
+        path = open_.pop()
+        answer = run(_Scripted(path, open_, grid))
+        distribution[answer] += path.mass  # of all the uniforms that the run has asked for
     return dict(distribution)
 
 
@@ -57,19 +53,29 @@ def _size(grid: Grid, stream: str, position: int, candidate: int) -> int:
     return grid[stream] if isinstance(grid, Mapping) else grid(stream, position, candidate)
 
 
-class _Unknown(Exception):
-    """A uniform is asked for that has no value yet."""
+@dataclass
+class _Path:
+    """Values of uniforms by address, and the mass of the cell that they span."""
+
+    values: dict[Any, float]
+    mass: float
 
 
 class _Scripted:
-    def __init__(self, known: dict, step: int = 0) -> None:
-        self._known, self._step = known, step
+    """Answers a new uniform with its grid's first value, and opens a path for each other one."""
+
+    def __init__(self, path: _Path, open_: list[_Path], grid: Grid, step: int = 0) -> None:
+        self._path, self._open, self._grid, self._step = path, open_, grid, step
 
     def at_step(self, step: int) -> "_Scripted":
-        return _Scripted(self._known, step)
+        return _Scripted(self._path, self._open, self._grid, step)
 
     def at(self, stream: str, position: int, candidate: int = 0) -> float:
-        address = (stream, position, candidate, self._step)
-        if address not in self._known:
-            raise _Unknown(address)
-        return self._known[address]
+        address, path = (stream, position, candidate, self._step), self._path
+        if address not in path.values:
+            size = _size(self._grid, stream, position, candidate)
+            path.mass /= size
+            first, *others = [(step + 0.5) / size for step in range(size)]
+            self._open += [_Path({**path.values, address: u}, path.mass) for u in others]
+            path.values[address] = first
+        return path.values[address]

@@ -78,11 +78,15 @@ margin = 0.05
 
 @dataclass(frozen=True)
 class Parser:
-    """Files of one kind: how they are written, which are damaged, and what reads them."""
+    """Files of one kind: how they are written, which are damaged, and what reads them.
+
+    Those that stand `alone` are read one by one.
+    """
 
     write: Callable[[Path], object]
     read: Callable[[Path], object]
     names: Sequence[str]
+    alone: bool = False
     some: int = 60
     many: int = 3000
 
@@ -174,8 +178,9 @@ PARSERS = {
     ),
     "tables": Parser(
         write_tables,
-        lambda folder: [loaders.load_file(folder / name) for name in TABLES],
+        lambda folder: [loaders.load_file(file) for file in folder.iterdir()],
         [*TABLES],
+        alone=True,
     ),
     "specbench": Parser(
         lambda folder: (folder / "question.jsonl").write_text(
@@ -255,9 +260,10 @@ def try_damaged(name: str, folder: Path, seeds: range) -> tuple[int, int]:
     parser.write(whole)
     num_read = num_refused = 0
     for seed in seeds:
-        copy = folder / "copy"
-        shutil.copytree(whole, copy)
-        file = copy / parser.names[seed % len(parser.names)]
+        copy, chosen = folder / "copy", parser.names[seed % len(parser.names)]
+        sound = {each for each in parser.names if parser.alone and each != chosen}
+        shutil.copytree(whole, copy, ignore=lambda *_, sound=sound: sound)
+        file = copy / chosen
         file.write_bytes(damaged(file.read_bytes(), f"{name} {seed}"))
         try:
             parser.read(copy)

@@ -7,7 +7,9 @@ shapes of CUDA graphs.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,8 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from bench.plan.sources import load_adapter
 from decoders.core.engine.models import Models
-from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend
+from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend, Graphs
 from decoders.core.hf.model import HFModel
+from decoders.core.model import Model
 from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
@@ -33,90 +36,95 @@ SPECS = {
     "eagle": "eagle",
     "shallow": "shallow",
 }
+ADAPTERS = tuple(filter(None, dict.fromkeys(SPECS.values())))
 
 
-def opened(name: str | None, backend: Backend | None) -> HFModel:
-    """The zoo's target with an adapter; None: not compiled."""
+def opened(backend: Backend | None, adapters: Sequence[str] = ADAPTERS) -> HFModel:
+    """The zoo's target with adapters; None: not compiled."""
     from transformers import AutoModelForCausalLM
 
     module = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
     model = HFModel(module) if backend is None else HFModel(module, compile=True, backend=backend)
-    if name is not None:
+    for name in adapters:
         model.attach(name, load_adapter(name, ROOT / "zoo" / name))
     return model
 
 
+@pytest.fixture(scope="module")
+def plain() -> HFModel:
+    return opened(None)
+
+
+@pytest.fixture(scope="module", params=["export", "eager"])
+def compiled(request: pytest.FixtureRequest) -> Iterator[HFModel]:
+    """A target that every decoder runs on, so that none disturbs the graphs of others."""
+    yield opened(request.param)
+    torch.compiler.reset()
+
+
 def check(
     spec: str,
-    name: str | None,
-    zoo: Models,
+    plain: HFModel,
+    compiled: HFModel,
+    draft: Model | None,
     tokenizer: PreTrainedTokenizerBase,
-    backend: Backend,
-    *,
-    batch_size: int = 1,
+    batch_sizes: Sequence[int] = (1, 2),
 ) -> None:
-    prompts = held_out(tokenizer, 1)[:3]
-    decoder = build(parse_spec(spec))
-    plain = Models(target=opened(name, None), draft=zoo.draft)
-    sampling = sampling_for(plain, tokenizer)
-    expected = tokens_of(decoder, plain, prompts, sampling)
-    made = Models(target=opened(name, backend), draft=zoo.draft)
-    try:
-        assert tokens_of(decoder, made, prompts, sampling, batch_size) == expected
+    decoder, prompts = build(parse_spec(spec)), held_out(tokenizer, 1)[:3]
+    expecting, made = Models(target=plain, draft=draft), Models(target=compiled, draft=draft)
+    sampling = sampling_for(expecting, tokenizer)
+    expected = tokens_of(decoder, expecting, prompts, sampling)
+    for batch_size in batch_sizes:
+        with patch.object(Graphs, "bound", autospec=True, side_effect=Graphs.bound) as graph:
+            assert tokens_of(decoder, made, prompts, sampling, batch_size) == expected
+        assert graph.called
         num_graphs = made.num_graphs
-        assert num_graphs > 0
         assert tokens_of(decoder, made, prompts, sampling, batch_size) == expected
         assert made.num_graphs == num_graphs, "the same calls were compiled again"
-        with made.uncompiled():
-            assert tokens_of(decoder, made, prompts, sampling, 3) == expected
-        assert plain.num_graphs == 0
-    finally:
-        torch.compiler.reset()
+    with made.uncompiled():
+        assert tokens_of(decoder, made, prompts, sampling, 3) == expected
+    assert plain.num_graphs == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["ar", "ptp", "ptp@pqd:mode=pqd"])
-def test_answers_are_those_of_the_plain_module(
-    spec: str,
-    zoo: Models,
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    check(spec, SPECS[spec], zoo, tokenizer, "export")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["export", "eager"])
-@pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("spec", SPECS)
 def test_answers_of_every_decoder_are_those_of_the_plain_module(
-    spec: str,
-    batch_size: int,
-    backend: Backend,
-    zoo: Models,
-    tokenizer: PreTrainedTokenizerBase,
+    spec: str, plain: HFModel, compiled: HFModel, zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    check(spec, SPECS[spec], zoo, tokenizer, backend, batch_size=batch_size)
+    check(spec, plain, compiled, zoo.draft, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def cache(library: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where graphs are stored: those of the target alone serve several decoders."""
+    return library(tmp_path_factory.mktemp("cache")).parents[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spec", "batch_size"),
-    [("ar", 1), ("ar", 2), ("ptp", 1), ("ptp", 2), ("eagle", 1), ("medusa", 1), ("shallow", 1)],
+    ("spec", "batch_sizes"),
+    [("ar", (1, 2)), ("ptp", (1, 2)), ("eagle", (1,)), ("medusa", (1,)), ("shallow", (1,))],
 )
 def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     spec: str,
-    batch_size: int,
+    batch_sizes: Sequence[int],
+    plain: HFModel,
     zoo: Models,
     tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
+    cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    check(spec, SPECS[spec], zoo, tokenizer, "inductor", batch_size=batch_size)
-    made = sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2"))
-    assert made
-    check(spec, SPECS[spec], zoo, tokenizer, "inductor", batch_size=batch_size)  # of the files
-    assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("graphs/*.pt2")) == made
+    monkeypatch.setenv("DECODING_BENCH_CACHE", str(cache))
+    written = []
+    try:
+        for _ in ("compiled", "read from files"):
+            model = opened("inductor", [name for name in [SPECS[spec]] if name])
+            check(spec, plain, model, zoo.draft, tokenizer, batch_sizes)
+            written.append(sorted(path.stat().st_mtime_ns for path in cache.glob("graphs/*.pt2")))
+    finally:
+        torch.compiler.reset()
+    assert written[0]
+    assert written[0] == written[1]
 
 
 @pytest.mark.slow
@@ -135,7 +143,7 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
 def test_prompts_are_graphs_up_to_a_length(
     backend: Backend, lone: bool, num_rows: int, graphs: int
 ) -> None:
-    made, plain = opened(None, backend), opened(None, None)
+    made, plain = opened(backend, ()), opened(None, ())
     found = []
     for model in (made, plain):
         model.reserve(2, COMPILED_PROMPT + 8)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,9 @@ def config(run: Path) -> dict[str, Any]:
 @pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
 @pytest.mark.slow
 def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_can_be_emptied(
-    tmp_path: Path,
+    tmp_path: Path, library: Callable[[Path], Path]
 ) -> None:
+    library(tmp_path / "cache")
     ended, run = measured(tmp_path)
     assert ended.code == 0, ended.err
     assert "calls compiled" in ended.err
@@ -170,9 +172,12 @@ def test_without_a_compiler_graphs_that_are_there_are_used(
 
 @pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
 @pytest.mark.slow
-def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(tmp_path: Path) -> None:
+def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(
+    tmp_path: Path, library: Callable[[Path], Path]
+) -> None:
     """In processes of their own, because a library that is cut short ends the one that loads it."""
     cache, text = tmp_path / "graphs cache", tmp_path / "few.jsonl"
+    library(cache)
     model = save_checkpoint(tmp_path / "model")
     text.write_text(json.dumps({"prompt": "hello"}) + "\n")
 

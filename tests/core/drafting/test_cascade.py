@@ -90,7 +90,11 @@ DECODERS = [
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_cascade_meets_the_contract(decoder: Speculative, check: Check) -> None:
+def test_a_cascade_meets_the_contract(
+    decoder: Speculative, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # its distribution is enumerated above, and its rules' in tests/decoders/test_laws.py
+    monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1500)
     check(decoder)
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,16 @@ needs_bfloat16 = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    library = tmp_path_factory.mktemp("graphs") / "rows.so"
-    products.make(library)
-    few = products.load(library)
+def _loaded(
+    library: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    made = library(tmp_path_factory.mktemp("cache"))
+    made.with_suffix(".rows").unlink()
+    few = products.load(made)
     assert set(few) == set(CLOSE)
     assert set(few.values()) <= {0, *products.ROWS}
-    library.with_suffix(".rows").write_text("5 7 0.02 0.0")  # measured once
-    assert products.load(library) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
+    made.with_suffix(".rows").write_text("5 7 0.02 0.0")  # measured once
+    assert products.load(made) == {torch.bfloat16: 5, torch.float16: 5, torch.float32: 7}
     assert products.rows_and_price(torch.bfloat16) == (5, 0.02)
     assert products.rows_and_price(torch.float32) == (7, 0.0)
     yield
@@ -471,10 +473,12 @@ def test_a_mask_may_tell_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make graphs in a fresh folder; hold each traced program."""
+def graphs(
+    tmp_path: Path, library: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Make graphs in a folder without any; hold each traced program."""
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(products, "_measure", lambda _: (64, 0.0))
+    library(tmp_path)
     found: list[str] = []
     trace = compiled._export
 

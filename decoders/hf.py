@@ -17,7 +17,7 @@ from decoders.core.decoder import Answer, Need, SelfDriven
 from decoders.core.registry import register
 
 if TYPE_CHECKING:
-    from decoders.core.hf.custom import Loop
+    from decoders.core.hf.generation import Loop
     from decoders.core.model import Model
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
@@ -148,12 +148,12 @@ class Transformers(SelfDriven):
             run_generate(answers, {}, assistant=assistant, verifies=True)
 
     def _loop(self) -> Loop:
-        from decoders.core.hf.custom import load_custom
+        from decoders.core.hf.generation import load_custom
 
         return load_custom(self.custom, self.function)
 
     def _check_exit(self, module: Any) -> None:
-        from decoders.core.hf.copies import stops_early
+        from decoders.core.hf.loading import stops_early
 
         self._exit(module)
         if not stops_early(module):

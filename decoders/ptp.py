@@ -21,11 +21,10 @@ from typing import Any, Literal
 
 from decoders.core import masks
 from decoders.core.decoder import Request
-from decoders.core.drafting.allocation import allocate, branch_chances
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions
-from decoders.core.drafting.proposer import Proposer
+from decoders.core.drafting.proposer import Proposer, allocate, branch_chances
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call
 from decoders.core.registry import register

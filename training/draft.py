@@ -26,8 +26,7 @@ from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
 from training.forward import fresh_llama, hidden_states
-from training.judged import Best
-from training.loop import Piece, fingerprint, muon_and_adamw
+from training.loop import Best, Piece, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,

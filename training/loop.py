@@ -1,4 +1,4 @@
-"""The training loop of all jobs: updates, evaluations, checkpoints, worker synchronisation.
+"""The training loop of all jobs: updates, reports, checkpoints, worker synchronisation.
 
 A step's data depend only on (seed, step), and the gradients of all workers are summed once. So a
 run is a pure function of its recipe (up to the machine's arithmetic), and a resumed run reaches the
@@ -12,8 +12,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.recipe import LoopTable
 from training.reporter import Reporter, TrainingProgress
 from training.workers import give_memory_back, wait_for_all, worker
 
@@ -30,16 +29,15 @@ Piece = tuple[Tensor, int, int]
 
 
 class Job(Protocol):
-    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`."""
+    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`.
+
+    `run` is a `LoopTable`.
+    """
 
     fingerprint: str
     reporter: Reporter
-
-    @property
-    def run(self) -> LoopTable: ...  # noqa: D102
-
-    @property
-    def trained(self) -> Any: ...  # noqa: D102
+    run: Any
+    trained: Any
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimisers of the parameters, set to their peak learning rates."""
@@ -214,3 +212,73 @@ def _agreed_time() -> float:
     if worker()[1] > 1:
         dist.broadcast(now, src=0)
     return now.item()
+
+
+class Best:
+    """The weights of the best evaluation so far, kept in a file next to the checkpoint.
+
+    The score is not the loss but the expected number of leading correct slots or drafts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Continue from the file at `path` if it exists."""
+        self.path = path
+
+    def offer(self, step: int, score: float, trained: nn.Module) -> None:
+        """Keep these weights if their score beats that of the stored weights."""
+        if self._kept_score() < score:
+            write_state(self.path, {"score": score, "step": step, "model": trained.state_dict()})
+
+    def better_than(self, score: float) -> dict[str, Tensor] | None:
+        """Return the stored weights if their score beats `score`, else None."""
+        return read_state(self.path)["model"] if self._kept_score() > score else None
+
+    def _kept_score(self) -> float:
+        return float(read_state(self.path)["score"]) if self.path.exists() else -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Held-out figures, with a `score` to select the best weights and a `summary` to print."""
+
+    def measured(self) -> dict[str, Any]:
+        """Return the figures by name, as they are stored, without None except ``greedy_*``."""
+        fields = asdict(self).items()
+        return {k: value for k, value in fields if value is not None or k.startswith("greedy_")}
+
+
+class JudgedJob:
+    """A job that reports on held-out rows, and offers its weights to `best` if set.
+
+    `base` holds facts about the base model.
+    """
+
+    fingerprint = ""
+    base: Mapping[str, Any] = {}
+    best: Best | None = None
+    report: Any = None
+    trained: Any
+    reporter: Reporter
+
+    def held_out(self) -> Any:
+        """Return the `Report` on held-out rows."""
+        raise NotImplementedError
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Report the module's quality on held-out rows (first worker only)."""
+        if worker()[0]:
+            return
+        report = self.report = self.held_out()
+        parameters = sum(parameter.numel() for parameter in self.trained.parameters())
+        record = {"held_out": report.measured(), "parameters": parameters}
+        self.reporter.evaluation(progress, report.summary(), record)
+        if self.best is not None:
+            self.best.offer(progress.step, report.score, self.trained)
+
+    def scores(self) -> dict[str, Any]:
+        """Load the best weights if they beat the current ones, and return the chosen figures."""
+        report = self.report or self.held_out()
+        if self.best is not None and (better := self.best.better_than(report.score)) is not None:
+            self.trained.load_state_dict(better)
+            report = self.held_out()
+        return dict(report.measured())

@@ -32,7 +32,7 @@ from training.draft import (
     train_draft,
 )
 from training.reporter import Reporter, TrainingProgress
-from training.text.completion_file import Completion, write_completions
+from training.text.completions import Completion, write_completions
 from training.text.data import Row
 
 

@@ -21,8 +21,7 @@ from training.adapter.recipe import AdapterRunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import Windows, WindowSampling, draw_windows
-from training.judged import JudgedJob
-from training.loop import Piece, muon_and_adamw
+from training.loop import JudgedJob, Piece, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups, learnt, worker_groups
 from training.text.sources import Source

@@ -20,8 +20,7 @@ from torch import Tensor
 from decoders.core.adapter.heads import DraftHeads
 from training.forward import head_logits
 from training.heads.recipe import HeadsRunTable
-from training.judged import JudgedJob, Report
-from training.loop import Piece
+from training.loop import JudgedJob, Piece, Report
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups, learnt, padded
 from training.text.sources import Source

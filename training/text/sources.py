@@ -27,8 +27,7 @@ from typing import Any, Protocol
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
-from training.text.completion_file import CompletionPlan
-from training.text.completions import Teacher, sampled_rows, stored_rows
+from training.text.completions import CompletionPlan, Teacher, sampled_rows, stored_rows
 from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
 from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, fields, split_rows
-from decoders.core.engine.law import lawful_parts
+from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp

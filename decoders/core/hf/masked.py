@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.core.hf.checkpoint import cached
-from decoders.core.masked import MaskedForm
+from decoders.core.types import MaskedForm
 
 _TYPES: Mapping[str, tuple[str, bool, int]] = {
     "Dream": ("qwen2", True, 0),  # arXiv 2508.15487

@@ -25,9 +25,9 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapters import begin_from, build_job, train_adapter
-from training.judged import Best
+from training.loop import Best
 from training.reporter import Reporter, TrainingProgress
-from training.text.completion_file import Completion, write_completions
+from training.text.completions import Completion, write_completions
 from training.text.data import PoolSource, prompt_hash
 from training.text.sources import build_source
 

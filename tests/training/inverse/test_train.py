@@ -24,17 +24,27 @@ from torch import Tensor
 from decoders.core.sampling import pick
 from tests.command_line import bench
 from training.inverse.data import Trips, TripSettings
-from training.inverse.model import ModelSettings, SlotTransformer
-from training.inverse.report import (
+from training.inverse.train import (
+    InverseJob,
+    InverseRecipe,
     acceptance,
     ar_nats,
     c_ptp_nats,
     compare,
     held_out_text,
     source_nats,
+    train_both,
 )
-from training.inverse.train import InverseJob, InverseRecipe, train_both
-from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
+from training.inverse.windows import (
+    ModelSettings,
+    Read,
+    SlotTransformer,
+    TextWindows,
+    draw_text,
+    explain,
+    picked,
+    roll,
+)
 from training.loop import Loop
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress

@@ -75,7 +75,13 @@ def load_specbench(path: Path | None) -> Reading:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
         ValueError: no such file, or a line that is not a Spec-Bench question.
     """
-    file = _cached_questions() if path is None else _existing(path)
+    if path is None:
+        file = _cached_questions()
+    elif not (file := path / "question.jsonl" if path.is_dir() else path).is_file():
+        raise ValueError(
+            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
+            "specbench to download it"
+        )
     table = read_table(file)
     for number, row in table.rows:
         try:
@@ -188,22 +194,6 @@ def _with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:
     """
     if not any(map(_is_open, (row for _, row in table.rows))):
         return table
-    answers = _qa_answers(folder)
-    rows = [
-        (number, {**row, "reference": [answers.get(str(row["question_id"]))]})
-        if _is_open(row)
-        else (number, row)
-        for number, row in table.rows
-    ]
-    return NumberedRows(table.where, rows)
-
-
-def _is_open(row: Row) -> bool:
-    asks = row.keys() >= {"question_id", "turns"} and row.get("category") == "qa"
-    return asks and not row.get("reference")
-
-
-def _qa_answers(folder: Path) -> dict[str, list[str]]:
     answers: dict[str, list[str]] = {}
     for file in sorted(folder.glob("qa_references*.json")):
         try:
@@ -217,18 +207,18 @@ def _qa_answers(folder: Path) -> dict[str, list[str]]:
                 '{"321": {"answer": ["…", "…"]}}, or be in another folder'
             ) from error
         answers |= by_number
-    return answers
+    rows = [
+        (number, {**row, "reference": [answers.get(str(row["question_id"]))]})
+        if _is_open(row)
+        else (number, row)
+        for number, row in table.rows
+    ]
+    return NumberedRows(table.where, rows)
 
 
-def _existing(path: Path) -> Path:
-    """Return the file of questions at a path or in a folder, or raise ``ValueError``."""
-    file = path / "question.jsonl" if path.is_dir() else path
-    if not file.is_file():
-        raise ValueError(
-            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
-            "specbench to download it"
-        )
-    return file
+def _is_open(row: Row) -> bool:
+    asks = row.keys() >= {"question_id", "turns"} and row.get("category") == "qa"
+    return asks and not row.get("reference")
 
 
 def _cached_questions() -> Path:
@@ -246,13 +236,18 @@ def _cached_questions() -> Path:
             f"{URL} has sha256 {_sha256(data)[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
             "kept. Pass specbench=PATH of a copy you trust"
         )
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        _write_atomically(file, data)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(data)
+        scratch.replace(file)
     except OSError as error:
         raise DataUnavailable(
             f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "
             "can be written, or pass specbench=PATH"
         ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
     return file
 
 
@@ -276,13 +271,3 @@ def _is_pinned(file: Path) -> bool:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _write_atomically(file: Path, data: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(data)
-        scratch.replace(file)
-    finally:
-        scratch.unlink(missing_ok=True)

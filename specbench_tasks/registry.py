@@ -153,7 +153,19 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"
         return name, _load_zoo(families)
     if names and all(name.partition("=")[0] in SETS for name in names):
-        return _read_sets(dict(name.split("=", 1) for name in names), len(names), columns)
+        from specbench_tasks.tables import read_table
+        from specbench_tasks.tabular import published_set
+
+        paths = dict(name.split("=", 1) for name in names)
+        if len(paths) < len(names) or columns:
+            why = "takes no [columns]" if columns else "is named twice"
+            raise ValueError(
+                f"one of {', '.join(paths)} {why}; give each set one file, as published"
+            )
+        readings = [published_set(read_table(Path(p).expanduser()), n) for n, p in paths.items()]
+        conversations = [one for reading in readings for one in reading.conversations]
+        notes = tuple(note for reading in readings for note in reading.notes)
+        return ",".join(paths), Reading(conversations=conversations, notes=notes)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -170,23 +182,6 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "hf":
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     return "specbench", load_specbench(path if value else None)
-
-
-def _read_sets(
-    paths: Mapping[str, str], num: int, columns: Mapping[str, str]
-) -> tuple[str, Reading]:
-    from specbench_tasks.tables import read_table
-    from specbench_tasks.tabular import published_set
-
-    if len(paths) < num or columns:
-        why = "takes no [columns]" if columns else "is named twice"
-        raise ValueError(f"one of {', '.join(paths)} {why}; give each set one file, as published")
-    readings = [
-        published_set(read_table(Path(path).expanduser()), name) for name, path in paths.items()
-    ]
-    conversations = [one for reading in readings for one in reading.conversations]
-    notes = tuple(note for reading in readings for note in reading.notes)
-    return ",".join(paths), Reading(conversations=conversations, notes=notes)
 
 
 def _as_path(spec: str) -> Path | None:

@@ -63,7 +63,17 @@ class Loop:
         self.progress = TrainingProgress()
         self._saved_step = -1
         if path.exists():
-            self._load()
+            state = read_state(path)
+            if state["fingerprint"] != job.fingerprint:
+                raise ValueError(
+                    f"{path}: the checkpoint was made by another recipe; delete it or use that "
+                    "recipe"
+                )
+            job.trained.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.progress = TrainingProgress(**state["progress"])
+            self._saved_step = self.progress.step
 
     def train(self, deadline: float | None) -> bool:
         """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
@@ -116,19 +126,6 @@ class Loop:
         give_memory_back()
         wait_for_all()
 
-    def _load(self) -> None:
-        state = read_state(self.path)
-        if state["fingerprint"] != self.job.fingerprint:
-            raise ValueError(
-                f"{self.path}: the checkpoint was made by another recipe; delete it or use that "
-                "recipe"
-            )
-        self.job.trained.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.progress = TrainingProgress(**state["progress"])
-        self._saved_step = self.progress.step
-
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
     """Write a state to a file, replacing the old file atomically."""
@@ -156,7 +153,13 @@ def update(
         total += torch.tensor([loss.item(), num_targets, num_tokens])
     parameters = [p for p in trained.parameters() if p.requires_grad]
     if worker()[1] > 1:
-        _sum_over_workers(total, parameters)
+        dist.all_reduce(total)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        sums = torch.split(flat, [p.numel() for p in parameters])
+        for parameter, grad in zip(parameters, sums, strict=True):
+            parameter.grad = grad.view_as(parameter)
     if not total[1]:  # this step's text has no targets
         return math.nan, int(total[2].item())
     parameters = [p for p in parameters if p.grad is not None]
@@ -168,16 +171,6 @@ def update(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return total[0].item() / total[1].item(), int(total[2].item())
-
-
-def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    dist.all_reduce(total)
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat([grad.flatten() for grad in grads])
-    dist.all_reduce(flat)
-    pieces = torch.split(flat, [p.numel() for p in parameters])
-    for parameter, piece in zip(parameters, pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
 
 
 def muon_and_adamw(

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
@@ -56,20 +56,6 @@ _DATA: dict[str, dict[str, Any]] = {
     "completions": {"path": str, **_POOL},
 }
 _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": "path"}
-
-
-class Source(Protocol):
-    """A source of rows that depend only on (seed, step)."""
-
-    def rows(self, step: int) -> list[Row]:
-        """Return the rows of one training step, for all workers together."""
-
-    def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` held-out rows, or all of fewer."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the source's kind, sizes, and a hash of its content."""
 
 
 class ZooSource:
@@ -107,6 +93,10 @@ class ZooSource:
             "seed": self._seed,
             "sha256": hashlib.sha256(ids.encode()).hexdigest()[:16],
         }
+
+
+Source = ZooSource | PoolSource
+"""A source of rows that depend only on (seed, step), with facts: kind, sizes, hash of content."""
 
 
 def build_source(

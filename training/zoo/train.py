@@ -215,43 +215,32 @@ EVAL_SEED = 4_711
 
 
 @torch.no_grad()
-def _greedy_answers(
-    model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int
-) -> list[list[int]]:
-    """Return greedy continuations of `prompts` (token ids), without the end token."""
-    width = max(map(len, prompts))
-    device = next(model.parameters()).device
-    ids = torch.tensor([[encoder.pad] * (width - len(p)) + list(p) for p in prompts], device=device)
-    out = model.generate(
-        input_ids=ids,
-        attention_mask=(ids != encoder.pad).long(),
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=encoder.end,
-        pad_token_id=encoder.pad,
-    )
-    ends = (encoder.end, encoder.pad)
-    return [
-        list(itertools.takewhile(lambda token: token not in ends, row))
-        for row in out[:, width:].tolist()
-    ]
-
-
 def chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
     """Return greedy answers to every turn of conversations, each with the answers before."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
+    device, ends = next(model.parameters()).device, (encoder.end, encoder.pad)
     for depth in range(max(map(len, turns))):
         active = [i for i, texts in enumerate(turns) if len(texts) > depth]
         for i in active:
             histories[i] += [encoder.user, *encoder.text(turns[i][depth]), encoder.assistant]
-        prompts = [histories[i] for i in active]
-        answered = _greedy_answers(model, encoder, prompts, max_new_tokens)
-        for i, ids in zip(active, answered, strict=True):
-            histories[i] += [*ids, encoder.end]
-            answers[i].append(encoder.tokenizer.decode(ids).strip())
+        width = max(len(histories[i]) for i in active)
+        prompts = [[encoder.pad] * (width - len(histories[i])) + histories[i] for i in active]
+        ids = torch.tensor(prompts, device=device)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=(ids != encoder.pad).long(),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=encoder.end,
+            pad_token_id=encoder.pad,
+        )
+        for i, row in zip(active, out[:, width:].tolist(), strict=True):
+            answer = list(itertools.takewhile(lambda token: token not in ends, row))
+            histories[i] += [*answer, encoder.end]
+            answers[i].append(encoder.tokenizer.decode(answer).strip())
     return answers
 
 

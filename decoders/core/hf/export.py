@@ -155,7 +155,12 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        beyond = [type(each).__name__ for each in processors if not _comes_from(each, config)]
+        beyond = []
+        for each in processors:
+            option = _WARPERS.get(type(each))
+            matches = option is not None and getattr(each, option) == getattr(config, option)
+            if not (config.do_sample and matches):
+                beyond.append(type(each).__name__)
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
@@ -182,7 +187,11 @@ class TransformersGenerate:
         if self._models is None or self._module is not model:
             leave_out_cudnn(main_device(model))
             target = _wrapped(model)
-            draft = None if self._draft is None else self._open_draft(target)
+            draft = None
+            if isinstance(self._draft, str | Path):
+                draft = HFModel.load(self._draft, dtype=target.dtype, device=target.device)
+            elif self._draft is not None:
+                draft = _wrapped(self._draft)
             for name, folder in self._adapters.items():
                 models = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
                 attached = draft if models.get(name) == "draft" else target
@@ -191,19 +200,8 @@ class TransformersGenerate:
             self._models, self._module = Models(target=target, draft=draft), model
         return self._models
 
-    def _open_draft(self, target: HFModel) -> HFModel:
-        if isinstance(self._draft, str | Path):
-            return HFModel.load(self._draft, dtype=target.dtype, device=target.device)
-        return _wrapped(self._draft)
-
 
 transformers_generate = TransformersGenerate
-
-
-def _comes_from(processor: Any, config: Any) -> bool:
-    option = _WARPERS.get(type(processor))
-    matches = option is not None and getattr(processor, option) == getattr(config, option)
-    return bool(config.do_sample) and matches
 
 
 class _Stopped(Exception):

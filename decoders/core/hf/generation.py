@@ -50,13 +50,16 @@ def run_generate(
     request = answers[0].request
     module = request.target.model.library_module
     module.generation_config = _settings(**(assistant or {}))
-    ids, mask = _padded([answer.request.prompt_ids for answer in answers], module.device)
+    prompts = [answer.request.prompt_ids for answer in answers]
+    width = max(map(len, prompts))
+    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     arguments: dict[str, Any] = {
-        "input_ids": ids,
-        "attention_mask": mask,
+        "input_ids": torch.tensor(ids, device=module.device),
+        "attention_mask": torch.tensor(mask, device=module.device),
         "generation_config": _config(request.sampling, options),
     }
-    course = _Course(answers, ids.shape[1], verifies=verifies)
+    course = _Course(answers, width, verifies=verifies)
     with ExitStack() as stack:
         stack.enter_context(no_warnings())
         if request.draft is not None:
@@ -87,13 +90,6 @@ def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
         eos_token_id=sorted(sampling.stop_ids) or None,
         use_cache=True,
     )
-
-
-def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    width = max(map(len, prompts))
-    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from decoders.core.adapter.gating import join
 from decoders.core.adapter.low_rank import Change, Factors, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
+from decoders.core.hf.cache import PlaneCache, ViewCache
 from decoders.core.products import gated_product, product, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -77,16 +78,6 @@ class Weights:
     num_heads: int
     num_shared: int
     scale: float
-
-
-class Cache(Protocol):
-    """Keys and values of all layers."""
-
-    def cut(self, rows: Tensor) -> Cache:
-        """Return a cache that takes the states of a call's first `rows` ``[P]`` only."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
-        """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +149,7 @@ def forward(
     rows: Tensor,
     positions: Tensor,
     masks: Masks,
-    cache: Cache,
+    cache: PlaneCache | ViewCache,
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
@@ -217,7 +208,7 @@ def _layer(
     weights: Weights,
     number: int,
     rows: Tensor,
-    cache: Cache,
+    cache: PlaneCache | ViewCache,
     masks: Masks,
     turn: Sequence[Tensor],
     gate: SlotGate | None,

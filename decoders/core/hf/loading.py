@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -85,19 +85,14 @@ def load_module(
         for name, _ in module.named_parameters():
             if _mapped_device(device_map, name) is None:
                 raise ValueError(f"the device map leaves out {name}; name every part")
-    return module, _unread(loaded["unexpected_keys"])
-
-
-def _unread(names: Collection[str]) -> tuple[str, ...]:
-    """Note weights for which the architecture has no place."""
-    if not names:
-        return ()
-    first, *rest = sorted(names)
-    text = f"{first} and {len(rest)} more" if rest else first
-    return (
-        f"the architecture has no place for {len(names)} of its files' weights, which are left out "
-        f"({text}): do config.json and the weights belong together?",
-    )
+    notes = []
+    if names := sorted(loaded["unexpected_keys"]):
+        text = f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
+        notes.append(
+            f"the architecture has no place for {len(names)} of its files' weights, which are left "
+            f"out ({text}): do config.json and the weights belong together?"
+        )
+    return module, tuple(notes)
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
@@ -185,7 +180,9 @@ def library_copy(module: Any) -> Any:
     """Copy a causal LM without our wrappers, sharing contiguous weights."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        weight = tensor if tensor.is_contiguous() else _laid_out(tensor)
+        weight = tensor.contiguous()
+        if weight is not tensor and isinstance(tensor, nn.Parameter):
+            weight = nn.Parameter(weight, requires_grad=False)
         memo[id(tensor)] = weight
     copied = copy.deepcopy(module, memo)
     for part in copied.modules():
@@ -218,9 +215,3 @@ def stops_early(module: Any) -> bool:
         config.num_hidden_layers = num_layers
     _stop_early[module] = not ran
     return not ran
-
-
-def _laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(tensor.contiguous(), requires_grad=False)
-    return tensor.contiguous()

@@ -378,7 +378,11 @@ class HFModel(Model):
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
         size = self.architecture.vocab_size
-        fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
+        fed = [*calls]
+        if self.vocab_size > size:  # feed ids that this model lacks as its last id
+            texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
+            both = zip(calls, texts, strict=True)
+            fed = [dataclasses.replace(call, tokens=text) for call, text in both]
         logits, hidden = self._runner.run(layout, fed)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
@@ -402,11 +406,6 @@ class HFModel(Model):
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         assert self._layout is not None
         return self._runner.replay(self._layout, calls)
-
-
-def _hide_unknown(call: Call, size: int) -> Call:
-    """Return a call whose tokens a model of `size` ids has."""
-    return dataclasses.replace(call, tokens=tuple(min(token, size - 1) for token in call.tokens))
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

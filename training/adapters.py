@@ -40,7 +40,7 @@ from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint
 from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
 from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
@@ -78,18 +78,13 @@ def train_heads(
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
-def build_job(
-    recipe: AdapterRecipe | HeadsRecipe,
-    output: Path,
-    device: torch.device,
-    reporter: Reporter,
-    locate: Locate = str,
-) -> Any:
+def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
     """Return the job of a recipe, an `AdapterJob` or a `HiddenJob`.
 
     Raises:
         ValueError: the model cannot be loaded or trained on, or the data are impossible.
     """
+    output, device, reporter, locate = context
 
     def open_model(path: str) -> Any:
         dtype = getattr(torch, recipe.model.dtype)

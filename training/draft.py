@@ -38,8 +38,8 @@ from training.recipe import (
     Seed,
     Share,
 )
-from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
+from training.reporter import TrainingProgress
+from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import build_source
 from training.workers import worker
@@ -101,15 +101,9 @@ def train_draft(
 class DraftJob:
     """Trains a draft model on the answers of a source's rows, one group of rows at a time."""
 
-    def __init__(
-        self,
-        recipe: DraftRecipe,
-        output: Path,
-        device: torch.device,
-        reporter: Reporter,
-        locate: Locate,
-    ) -> None:
+    def __init__(self, recipe: DraftRecipe, context: JobContext) -> None:
         """Open the target and the data, raising the errors of `train_recipe`."""
+        output, device, reporter, locate = context
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)

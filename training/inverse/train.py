@@ -42,8 +42,8 @@ from training.inverse.windows import (
 )
 from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
-from training.reporter import Reporter, TrainingProgress
-from training.run import Build, Locate, TrainingOptions, train_jobs
+from training.reporter import TrainingProgress
+from training.run import Build, JobContext, TrainingOptions, train_jobs
 from training.workers import worker
 
 SLOTS = (1, 2, 4, 8, 16)
@@ -225,17 +225,9 @@ class InverseRecipe(Recipe):
 class InverseJob:
     """Trains one of the two models on the source's rows."""
 
-    def __init__(
-        self,
-        name: _ModelName,
-        recipe: InverseRecipe,
-        _output: Path,
-        _device: torch.device,
-        reporter: Reporter,
-        _locate: Locate,
-    ) -> None:
+    def __init__(self, name: _ModelName, recipe: InverseRecipe, context: JobContext) -> None:
         """Take a recipe, of which the AR model ignores the embedding of uniforms."""
-        self.name, self.run, self.reporter = name, recipe.run, reporter
+        self.name, self.run, self.reporter = name, recipe.run, context.reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)
         self.trained.uniforms.requires_grad_(name == "c-ptp")

@@ -24,8 +24,8 @@ from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
 from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
-from training.reporter import Reporter, TrainingProgress
-from training.run import Locate, TrainingOptions, train_jobs
+from training.reporter import TrainingProgress
+from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
@@ -91,24 +91,17 @@ class ZooRecipe(Recipe):
 class ZooJob:
     """Trains one model on fresh conversations from the grammars."""
 
-    def __init__(
-        self,
-        name: str,
-        recipe: ZooRecipe,
-        output: Path,
-        device: torch.device,
-        reporter: Reporter,
-        _locate: Locate,
-    ) -> None:
+    def __init__(self, name: str, recipe: ZooRecipe, context: JobContext) -> None:
         self.sizes: SizeTable = getattr(recipe, name)
-        self.name, self.data, self.settings, self.device = name, recipe.data, recipe.run, device
+        self.name, self.data, self.settings = name, recipe.data, recipe.run
+        self.device, self.reporter = context.device, context.reporter
         self.run = LoopTable(
             **self.sizes.model_dump(include={"num_steps", "warmup_steps", "decay", "adamw_lr"}),
             **recipe.run.model_dump(include={"eval_steps", "checkpoint_minutes"}),
         )
-        self.tokenizer = AutoTokenizer.from_pretrained(output / ".training" / "tokenizer")
-        self.encoder, self.reporter = Encoder(self.tokenizer), reporter
-        self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
+        self.tokenizer = AutoTokenizer.from_pretrained(context.output / ".training" / "tokenizer")
+        self.encoder = Encoder(self.tokenizer)
+        self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(self.device)
         free: Any = {name: {"num_steps"}, "run": {"checkpoint_minutes"}}
         decisive = recipe.model_dump(include={"tokenizer", "data", "run", name}, exclude=free)
         self.fingerprint = fingerprint(decisive)

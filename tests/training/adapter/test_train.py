@@ -31,6 +31,7 @@ from training.cli import train_kind
 from training.loop import Loop, update
 from training.recipe import RECIPES, customised, read_recipe, with_settings
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 from training.text.data import Row, groups
 
 SHIPPED = sorted(
@@ -54,7 +55,9 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def job_of(recipe: dict[str, Any], folder: Path) -> AdapterJob:
-    return build_job(AdapterRecipe.of(recipe), folder, torch.device("cpu"), silent(folder))
+    return build_job(
+        AdapterRecipe.of(recipe), JobContext(folder, torch.device("cpu"), silent(folder))
+    )
 
 
 def silent(folder: Path) -> Reporter:
@@ -491,7 +494,7 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
         tables["data"] |= {"num_completions": 8, "max_new_tokens": 3, "max_tokens": 512}
         tables["data"]["prompts"] = {"kind": "zoo", "counts": {"translation": 1}}
     recipe = AdapterRecipe.of(tables)
-    job = build_job(recipe, tmp_path, torch.device("cpu"), silent(tmp_path))
+    job = build_job(recipe, JobContext(tmp_path, torch.device("cpu"), silent(tmp_path)))
     assert job.base["architecture"] == "LlamaForCausalLM"
     assert job.student.adapter.config.num_slots == recipe.adapter.num_slots
     assert job.source.rows(0)

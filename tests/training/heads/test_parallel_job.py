@@ -27,6 +27,7 @@ from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import DrafterTable, HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 
 SLOTS = 3
 
@@ -53,7 +54,7 @@ def tables(home: Path) -> dict[str, Any]:
 
 def job_of(tables: dict[str, Any], folder: Path) -> ParallelJob:
     reporter = Reporter("none", "heads", None)
-    job = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
+    job = build_job(HeadsRecipe.of(tables), JobContext(folder, torch.device("cpu"), reporter))
     assert isinstance(job, ParallelJob)
     return job
 

@@ -48,6 +48,7 @@ from training.inverse.windows import (
 from training.loop import Loop
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 
 TOLERANCE = 2e-5
 SOURCE = TripSettings(width=9, num_goals=2, spread=0.6, roughness=0.3)
@@ -320,8 +321,8 @@ def test_roll_feeds_back_what_it_picked() -> None:
 
 
 def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
-    place = folder, torch.device("cpu"), reporter(folder), str
-    return InverseJob(name, InverseRecipe.of(tables), *place)
+    context = JobContext(folder, torch.device("cpu"), reporter(folder))
+    return InverseJob(name, InverseRecipe.of(tables), context)
 
 
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:

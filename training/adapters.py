@@ -30,12 +30,11 @@ from decoders.core.hf.self_check import self_check
 from decoders.core.plugins import network
 from decoders.core.registry import build
 from decoders.core.types import DecoderSpec, Sampling
-from training.adapter.blocks import BlockRules, BlocksTable
 from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
 from training.adapter.recipe import AdapterRecipe, AdapterTable
 from training.adapter.student import Student, max_row_length
-from training.adapter.windows import WindowSampling
+from training.adapter.windows import BlockRules, BlocksTable, WindowSampling
 from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from decoders.core.adapter.module import SlotAdapter
-from training.adapter.blocks import BlockRules
 from training.adapter.objectives import clean_loss, predictions, run, slot_loss
 from training.adapter.recipe import AdapterRunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
-from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.loop import JudgedJob, Piece, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups, learnt, worker_groups

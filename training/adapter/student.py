@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.gating import Delta, Forward, GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory

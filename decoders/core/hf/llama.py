@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import join
-from decoders.core.adapter.low_rank import Change, Factors, join_factors
+from decoders.core.adapter.gating import Change, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache, ViewCache

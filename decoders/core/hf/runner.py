@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_pass import DraftPass, Texts
-from decoders.core.adapter.gating import GatedModule, text_model
-from decoders.core.adapter.low_rank import layer_deltas
+from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.graph_size import first_rows, graph_size

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders.core.adapter.gating import GatedModule, join, layer_shapes, linear_layers
-from decoders.core.adapter.low_rank import Delta, layer_deltas
+from decoders.core.adapter.gating import (
+    Delta,
+    GatedModule,
+    join,
+    layer_deltas,
+    layer_shapes,
+    linear_layers,
+)
 from decoders.core.hf import llama
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import VOCAB, fresh, slot_adapter

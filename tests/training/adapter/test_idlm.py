@@ -26,12 +26,11 @@ from decoders.nar import NonAutoregressive
 from tests.command_line import bench
 from tests.tiny_recipe import RUN, SIZES
 from tests.training.adapter.test_train import Given, job_of, silent
-from training.adapter.blocks import BlockRules
 from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
 from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.student import Student
-from training.adapter.windows import WindowSampling
+from training.adapter.windows import BlockRules, WindowSampling
 from training.adapters import train_adapter
 from training.cli import train_kind
 from training.loop import Loop

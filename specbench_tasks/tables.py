@@ -79,19 +79,16 @@ def _text_table(path: Path, data: bytes) -> NumberedRows:
     start = text.lstrip()[:1]
     if start not in ("[", "{", "") and path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is none of {_KINDS}")
-    listed = start == "["
-    rows = list(_items(path, text) if listed else _lines(path, text))
-    where = f"{path}, item" if listed else f"{path}, line"
-    for number, row in rows:
+    where, rows = f"{path}, line", _lines(path, text)
+    if start == "[":
+        try:
+            where, rows = f"{path}, item", enumerate(json.loads(text), start=1)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
+    table = NumberedRows(where, list(rows))
+    for number, row in table.rows:
         _check(row, f"{where} {number}")
-    return NumberedRows(where, rows)
-
-
-def _items(path: Path, text: str) -> Iterator[tuple[int, Row]]:
-    try:
-        yield from enumerate(json.loads(text), start=1)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
+    return table
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:

@@ -32,9 +32,9 @@ from decoders.core.registry import build
 from decoders.core.types import DecoderSpec, Sampling
 from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
-from training.adapter.recipe import AdapterRecipe, AdapterTable
+from training.adapter.recipe import AdapterRecipe
 from training.adapter.student import Student, max_row_length
-from training.adapter.windows import BlockRules, BlocksTable, WindowSampling
+from training.adapter.windows import BlockRules, BlocksTable
 from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint
@@ -124,20 +124,34 @@ def _begin_slots(
     recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
 ) -> _Job:
     module, run, blocks = model.module, recipe.run, None
-    adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
-    if recipe.adapter.variant == "refine":
-        room, table = max_row_length(model.architecture), recipe.blocks or BlocksTable()
-        blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
+    table, sampling, tokens = recipe.adapter, recipe.sampling, module.get_input_embeddings().weight
+    config = AdapterConfig(
+        layers=layer_shapes(module, table.enter),
+        width=tokens.shape[1],
+        temperatures=sampling.temperatures,
+        top_ps=sampling.top_ps,
+        top_k=sampling.top_k,
+        greedy=sampling.greedy > 0,
+        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
+    )
+    adapter = SlotAdapter(config, table.seed)
+    adapter.embedding.match(tokens * table.initial_scale)
+    if table.initial is not None:
+        begin_from(adapter, SlotAdapter.load(table.initial))
+    adapter.to(module.device)
+    if table.variant == "refine":
+        room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
+        blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
     @functools.cache
     def student() -> Student:  # made late: it replaces the module's attention
         if run.lean:
             return LeanStudent(module, adapter)
-        return Student(module, adapter, gated=recipe.adapter.gated, teacher=teacher)
+        return Student(module, adapter, gated=table.gated, teacher=teacher)
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0
-        return kind(student(), source, recipe.sampling, run, reporter, pad, blocks)
+        return kind(student(), source, sampling, run, reporter, pad, blocks)
 
     return adapter, make
 
@@ -168,24 +182,6 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
             raise ValueError(f"{table.name}.initial {initial} has other sizes than [{table.name}]")
         heads.load_state_dict(weights.state_dict())
     return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
-
-
-def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:
-    tokens = module.get_input_embeddings().weight
-    config = AdapterConfig(
-        layers=layer_shapes(module, table.enter),
-        width=tokens.shape[1],
-        temperatures=sampling.temperatures,
-        top_ps=sampling.top_ps,
-        top_k=sampling.top_k,
-        greedy=sampling.greedy > 0,
-        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
-    )
-    adapter = SlotAdapter(config, table.seed)
-    adapter.embedding.match(tokens * table.initial_scale)
-    if table.initial is not None:
-        begin_from(adapter, SlotAdapter.load(table.initial))
-    return adapter
 
 
 @torch.no_grad()

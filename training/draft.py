@@ -211,16 +211,14 @@ class DraftJob:
         best = self._best.better_than(self._mean_run)
         fresh.load_state_dict(self.trained.state_dict() if best is None else best)
         fresh.to(torch.float16).save_pretrained(output)
-        store_matrices(output / "model.safetensors", self.storage_dtype)
+        file = output / "model.safetensors"
+        weights = load_file(file)
+        for name, weight in weights.items():
+            if weight.dim() == 2:
+                weights[name] = weight.to(self.storage_dtype)
+        save_file(weights, file, metadata={"format": "pt"})
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
-
-
-def store_matrices(file: Path, dtype: torch.dtype) -> None:
-    """Rewrite a checkpoint's matrices in another dtype, leaving its vectors unchanged."""
-    weights = load_file(file)
-    result = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
-    save_file(result, file, metadata={"format": "pt"})
 
 
 def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -55,9 +56,12 @@ def load(library: Path) -> dict[torch.dtype, int]:
     """Load the code and return its row limits by dtype, which are measured once and stored."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-        torch.library.register_fake("decoders::product", _unfilled)
-        torch.library.register_fake("decoders::gated_product", _unfilled)
-        torch.library.register_fake("decoders::switched_product", _unfilled)
+
+        def unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
+            return x.new_empty(*x.shape[:-1], len(weight))
+
+        for name in ("product", "gated_product", "switched_product"):
+            torch.library.register_fake(f"decoders::{name}", unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     try:
@@ -69,10 +73,6 @@ def load(library: Path) -> dict[torch.dtype, int]:
         partial.replace(measured)
     _max_rows.update({torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole})
     return dict(_max_rows)
-
-
-def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
-    return x.new_empty(*x.shape[:-1], len(weight))
 
 
 def _measure_few(dtype: torch.dtype) -> int:
@@ -125,7 +125,7 @@ def gated_product(
         high: B ``[out, R]``.
         gate: float32 ``[B, N, 1]``, 1 or 0.
     """
-    _check_rows(rows, gate)
+    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]  # for a trace
     if _is_traced() and low is not None and rows.dtype == torch.bfloat16:
         operands = (rows, weight, low, high, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.gated_product(*operands)
@@ -139,7 +139,7 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
     The arguments are those of `gated_product`.
     """
-    _check_rows(rows, gate)
+    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]  # for a trace
     if _is_traced():
         operands = (rows, weight, other, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.switched_product(*operands)
@@ -154,9 +154,10 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
     return out.view(*rows.shape[:-1], -1)
 
 
-def _check_rows(rows: Tensor, gate: Tensor) -> None:
-    """Make a trace know that both have as many rows."""
-    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]
+def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
+    """Rotate states ``[…, heads, N, E]`` by positions, whose cosines and sines `turn` has."""
+    low, high = states.chunk(2, -1)
+    return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
 def attention(

@@ -277,7 +277,10 @@ def draw_windows(
             number[b, where] = index
             if row.temperature is None:
                 greedy[b, where] = rng.random() < sampling.greedy
-                warp[b, where] = _draw_warp(sampling, rng)
+                temperature = rng.uniform(*sampling.temperatures)
+                if sampling.usual_temperature is not None and rng.random() < 0.5:
+                    temperature = sampling.usual_temperature
+                warp[b, where] = temperature, sampling.top_ps[rng.integers(len(sampling.top_ps))]
             else:
                 greedy[b, where] = not row.temperature
                 warp[b, where] = row.temperature or 1.0, 1.0
@@ -311,13 +314,6 @@ def _ends(row: Row) -> list[int]:
         if row.learn[index]:
             ends[index] = max(index + 1, ends[index + 1])
     return ends
-
-
-def _draw_warp(sampling: WindowSampling, rng: np.random.Generator) -> tuple[float, float]:
-    temperature = rng.uniform(*sampling.temperatures)
-    if sampling.usual_temperature is not None and rng.random() < 0.5:
-        temperature = sampling.usual_temperature
-    return temperature, sampling.top_ps[rng.integers(len(sampling.top_ps))]
 
 
 def explain(

@@ -84,16 +84,12 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
             f"{type(module).__name__} has layers of {other}, which compute more than torch's "
             "nn.Linear: they cannot be gated; use medusa, eagle or no adapter"
         )
-    return {
-        name: (*_weight(layer).shape,)
-        for name, layer in linear_layers(module).items()
-        if layer_number(name) >= enter
-    }
-
-
-def layer_number(name: str) -> int:
-    """Return the number of the decoder layer that contains a linear layer (0 if none does)."""
-    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, layer in linear_layers(module).items():
+        number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
+        if number >= enter:
+            shapes[name] = (*_weight(layer).shape,)
+    return shapes
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
@@ -148,7 +144,7 @@ class GatedModule:
 
     @contextmanager
     def gated(self, deltas: Sequence[Any], gate: Tensor) -> Iterator[None]:
-        """Add deltas of `layers` (`low_rank.Delta` or None) where the gate ``[B, N, 1]`` is 1."""
+        """Add deltas of `layers` (`Delta` or None) where the gate ``[B, N, 1]`` is 1."""
 
         def forward(index: int, x: Tensor) -> Tensor:
             out, delta = self.layers[index].plain(x), deltas[index]

@@ -23,7 +23,7 @@ from decoders.core.adapter.gating import Change, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache, ViewCache
-from decoders.core.products import gated_product, product, switched_product
+from decoders.core.products import gated_product, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -244,12 +244,6 @@ def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     wide = rows.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return weight * wide.to(rows.dtype)
-
-
-def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
-    """Rotate states ``[B, heads, N, E]`` by their positions."""
-    low, high = states.chunk(2, -1)
-    return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
 def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> Tensor:

@@ -230,7 +230,15 @@ def _cached_questions() -> Path:
     file = cache_folder() / "spec_bench" / "question.jsonl"
     if file.is_file() and _is_pinned(file):
         return file
-    data = _download(URL)
+    try:
+        with urllib.request.urlopen(URL, timeout=_TIMEOUT_S) as response:
+            data: bytes = response.read()
+    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
+        reason = getattr(error, "reason", None) or error
+        raise DataUnavailable(
+            f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
+            f"specbench=PATH of a copy (source: {URL})"
+        ) from error
     if _sha256(data) != SHA256:
         raise DataUnavailable(
             f"{URL} has sha256 {_sha256(data)[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
@@ -239,29 +247,17 @@ def _cached_questions() -> Path:
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(data)
-        scratch.replace(file)
+        try:
+            scratch.write_bytes(data)
+            scratch.replace(file)
+        finally:
+            scratch.unlink(missing_ok=True)
     except OSError as error:
         raise DataUnavailable(
             f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "
             "can be written, or pass specbench=PATH"
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
     return file
-
-
-def _download(url: str) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
-            data: bytes = response.read()
-    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
-        reason = getattr(error, "reason", None) or error
-        raise DataUnavailable(
-            f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
-            f"specbench=PATH of a copy (source: {url})"
-        ) from error
-    return data
 
 
 def _is_pinned(file: Path) -> bool:

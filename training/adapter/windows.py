@@ -24,7 +24,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from decoders.core.types import MASKED, NO_UNIFORM
 from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
 
-T = TypeVar("T", bound=Any)
 Stride = Annotated[int, Field(ge=2)]
 
 
@@ -84,8 +83,19 @@ class BlockRules(BlocksTable):
         return masked
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """A dataclass with tensors."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same fields, with all tensors on a device."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved = {name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
+        return dataclasses.replace(self, **moved)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class Blocks(_Tensors):
     """Shown tokens and targets of the slots of blocks, all ``[B, Q]``.
 
     `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
@@ -98,18 +108,6 @@ class Blocks:
     learn: Tensor
     inside: Tensor
     is_own: Tensor
-
-    def to(self, device: torch.device) -> Blocks:
-        """Return the same blocks on a device."""
-        return moved(self, device)
-
-
-def moved(parts: T, device: torch.device) -> T:
-    """Return a dataclass with its tensors moved to a device."""
-    fields = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
-    return dataclasses.replace(
-        parts, **{name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
-    )
 
 
 Placed = tuple[int, slice, int, int]
@@ -163,7 +161,7 @@ class WindowSampling(RecipeTable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(_Tensors):
     """The windows of a batch of rows, with fields ``[B, Q]`` unless said otherwise.
 
     Attributes:
@@ -203,10 +201,6 @@ class Windows:
     def slot(self, variant: Variant) -> Tensor:
         """Return the number of each slot in its window, from 0."""
         return (self.depth - first_target(variant)).clamp(min=0)
-
-    def to(self, device: torch.device) -> Windows:
-        """Return the same windows on a device."""
-        return moved(self, device)
 
     def mask(self) -> Tensor:
         """Return a mask ``[B, Q, S + Q]`` of the tokens and slots that each slot sees.

@@ -133,11 +133,20 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        def watch(request: Request) -> Steps:
-            return _watch(self._decoder.steps(request), request, criteria)
+        def watched(request: Request) -> Steps:
+            steps, device = self._decoder.steps(request), request.target.model.device
+            tokens: list[int] = []
+            result: CallResult | None = None
+            while True:
+                item = next(steps) if result is None else steps.send(result)
+                result = yield item
+                if isinstance(item, Emit):
+                    tokens += item.tokens
+                    ids = torch.tensor([[*request.prompt_ids, *tokens]], device=device)
+                    if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
+                        raise _Stopped(tokens)
 
-        steps = watch if criteria else None
-        models = self._open(model)
+        models, steps = self._open(model), watched if criteria else None
         scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
         again: Counter[tuple[int, ...]] = Counter()
         seeds = []
@@ -210,19 +219,6 @@ class _Stopped(Exception):
     def __init__(self, tokens: list[int]) -> None:
         super().__init__("stopped by a criterion")
         self.tokens = tokens
-
-
-def _watch(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
-    tokens: list[int] = []
-    result: CallResult | None = None
-    while True:
-        item = next(steps) if result is None else steps.send(result)
-        result = yield item
-        if isinstance(item, Emit):
-            tokens += item.tokens
-            ids = torch.tensor([[*request.prompt_ids, *tokens]], device=request.target.model.device)
-            if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
-                raise _Stopped(tokens)
 
 
 def _wrapped(module: Any) -> HFModel:

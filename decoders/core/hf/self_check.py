@@ -156,35 +156,27 @@ def _answers(
     """Feed prompts as decoders do, with `kind` (of the calls) in the answers' descriptions."""
     window = 0 if kind else _windows(model)[1]
     model.reserve(max(1, *batch_sizes), max(len(tokens), window + _BLOCK))
-    yield _fed(model, f"a {kind}prompt alone", tokens, len(tokens))
+    yield from _fed(model, f"a {kind}prompt alone", [tokens], [len(tokens)])
     if len(tokens) > _BLOCK:
-        yield _fed(model, f"{_BLOCK} {kind}rows after a prefix", tokens, _BLOCK)
+        yield from _fed(model, f"{_BLOCK} {kind}rows after a prefix", [tokens], [_BLOCK])
         if kind:
-            yield _fed(model, f"one {kind}row after a prefix", tokens, 1)
+            yield from _fed(model, f"one {kind}row after a prefix", [tokens], [1])
         for number in [number for number in batch_sizes if number > 1]:
+            prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * number]
             batches = [(len(tokens), 2, *[3] * number)[:number], (1,) * number]
             for counts in batches if kind else batches[:1]:
-                yield from _merged(model, f"{kind}prompts", tokens, counts)
+                how = f"{kind}prompts of unequal lengths in one call"
+                yield from _fed(model, how, prompts[:number], counts)
     if window:
         beyond = _ids(model, window + _BLOCK, 3)
-        yield _fed(model, f"a prompt beyond its window of {window}", beyond, _BLOCK)
+        yield from _fed(model, f"a prompt beyond its window of {window}", [beyond], [_BLOCK])
 
 
-def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
-    session = model.open()
-    if before := tokens[:-num_rows]:
-        model.forward([session.call(before)])
-    logits = model.forward([session.call(tokens[-num_rows:], read=range(num_rows))])
-    model.close(session)
-    return _Answer(how, tokens, logits)
-
-
-def _merged(
-    model: HFModel, kind: str, tokens: list[int], counts: Sequence[int]
+def _fed(
+    model: HFModel, how: str, prompts: Sequence[list[int]], counts: Sequence[int]
 ) -> Iterator[_Answer]:
+    """Feed the last rows of each prompt in one call of all, so many as `counts` says."""
     sessions = [model.open() for _ in counts]
-    prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * len(counts)]
-    prompts = prompts[: len(counts)]
     for session, prompt, count in zip(sessions, prompts, counts, strict=True):
         if before := prompt[:-count]:
             model.forward([session.call(before)])
@@ -196,7 +188,7 @@ def _merged(
     for session in sessions[::-1]:
         model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):
-        yield _Answer(f"{kind} of unequal lengths in one call", prompt, logits)
+        yield _Answer(how, prompt, logits)
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:

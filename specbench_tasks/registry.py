@@ -147,7 +147,15 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         return f"file:{path.name}", load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
-        _check_name(name)
+        source, equals, value = name.partition("=")
+        if source not in _NAMES:
+            valid, near = ", ".join((*_SPELLED, *_NAMED)), nearest(source, _NAMES)
+            raise ValueError(f"unknown task {source!r}; {near}available: {valid}")
+        if source in ("jsonl", "hf", *SETS) and not value:
+            expected = f"{source}={'ID' * (source == 'hf') or 'PATH'}"
+            raise ValueError(f"task {name!r} needs a value: {expected}")
+        if equals and source not in ("specbench", "jsonl", "hf", *SETS):
+            raise ValueError(f"task {source!r} takes no value; got {name!r}")
     if names and all(name in _NAMED for name in names):
         families = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"
@@ -197,19 +205,6 @@ def _as_path(spec: str) -> Path | None:
 def _load_zoo(families: Sequence[str]) -> Reading:
     questions = [c for family in families for c in zoo_conversations(family)]
     return Reading(conversations=questions, notes=())
-
-
-def _check_name(name: str) -> None:
-    source, equals, value = name.partition("=")
-    if source not in _NAMES:
-        valid = ", ".join((*_SPELLED, *_NAMED))
-        raise ValueError(f"unknown task {source!r}; {nearest(source, _NAMES)}available: {valid}")
-    if source in ("jsonl", "hf", *SETS) and not value:
-        raise ValueError(
-            f"task {name!r} needs a value: {source}={'ID' * (source == 'hf') or 'PATH'}"
-        )
-    if equals and source not in ("specbench", "jsonl", "hf", *SETS):
-        raise ValueError(f"task {source!r} takes no value; got {name!r}")
 
 
 def tuning_split(conversation: Conversation) -> str:

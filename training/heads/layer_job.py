@@ -122,30 +122,18 @@ def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -
         if depth == 0:
             text_keys, text_values = key, value
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        else:
+        else:  # attend to the text up to each row, and to the row's earlier depths
             steps.append((key, value))
-            attended = _attended(query, text_keys, text_values, steps, causal)
+            scores = (query @ text_keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
+            step_scores = [(query * each).sum(-1, keepdim=True) for each, _ in steps]
+            scale = query.shape[-1] ** -0.5
+            chances = (torch.cat([scores, *step_scores], -1) * scale).softmax(-1)
+            attended = chances[..., : len(positions)] @ text_values
+            for number, (_, each) in enumerate(steps):
+                attended = attended + chances[..., len(positions) + number, None] * each
         states = layer.leave(rows, attended)
         out.append(states)
     return out
-
-
-def _attended(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    steps: Sequence[tuple[Tensor, Tensor]],
-    causal: Tensor,
-) -> Tensor:
-    """Attend from ``[B, H, T, E]`` to the text up to each row and to the row's earlier depths."""
-    scale, length = query.shape[-1] ** -0.5, keys.shape[-2]
-    scores = (query @ keys.transpose(-1, -2)).masked_fill(~causal, float("-inf"))
-    step_scores = [(query * key).sum(-1, keepdim=True) for key, _ in steps]
-    chances = (torch.cat([scores, *step_scores], -1) * scale).softmax(-1)
-    attended: Tensor = chances[..., :length] @ values
-    for number, (_, value) in enumerate(steps):
-        attended = attended + chances[..., length + number, None] * value
-    return attended
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:

@@ -43,9 +43,7 @@ def import_peft(folder: Path, output: Path) -> str:
     If the adapter cannot be imported faithfully, raise `ValueError`.
     """
     check_new(output)
-    _check_files(folder)
-    settings = read_tree(folder / PEFT_CONFIG)
-    _check_settings(settings)
+    settings = _read_settings(folder)
     factors = read_tensors(folder / PEFT_WEIGHTS)
     file = folder / SLOTS_CONFIG
     try:
@@ -63,7 +61,8 @@ def import_peft(folder: Path, output: Path) -> str:
     )
 
 
-def _check_files(folder: Path) -> None:
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Refuse missing files, and settings that would load but compute something else."""
     saved = "; give a folder that PEFT saved (pickles, adapter_model.bin, are not read)"
     beside = (
         ", so nothing says what its slots are fed; copy it from what `bench export --to peft` "
@@ -73,10 +72,7 @@ def _check_files(folder: Path) -> None:
     for name, line in {**lines, SLOTS_CONFIG: beside, SLOTS_WEIGHTS: beside}.items():
         if not (folder / name).is_file():
             raise ValueError(f"{str(folder)!r} holds no {name}{line}")
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings with which the adapter would load but compute something else."""
+    settings = read_tree(folder / PEFT_CONFIG)
     if settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type")
         raise ValueError(f"{PEFT_CONFIG}: peft_type is {kind!r}; LORA can be imported")
@@ -89,6 +85,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     alpha = settings.get("lora_alpha")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
         raise ValueError(f"{PEFT_CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
+    return settings
 
 
 def _build(

@@ -189,24 +189,22 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row],
     files = sorted(pattern.parent.glob(pattern.name))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
-    rows = [row for file in files for row in _read_rows(file, vocab_size)]
+    rows: list[Row] = []
+    for file in files:
+        try:
+            completions = list(read_completions(file).values())
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} holds no completions ({error})") from error
+        new = [completion.row(tempered=True) for completion in completions]
+        highest = max((max(row.ids) for row in new), default=0)
+        if highest >= vocab_size:
+            raise ValueError(
+                f"{file} holds token {highest}, the model's vocabulary has {vocab_size}; "
+                "the completions must be the model's own"
+            )
+        rows += new
     fitting = [row for row in rows if len(row.ids) <= max_tokens]
     return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
-
-
-def _read_rows(file: Path, vocab_size: int) -> list[Row]:
-    try:
-        completions = list(read_completions(file).values())
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} holds no completions ({error})") from error
-    rows = [completion.row(tempered=True) for completion in completions]
-    highest = max((max(row.ids) for row in rows), default=0)
-    if highest >= vocab_size:
-        raise ValueError(
-            f"{file} holds token {highest}, the model's vocabulary has {vocab_size}; "
-            "the completions must be the model's own"
-        )
-    return rows
 
 
 def sample(

@@ -132,15 +132,13 @@ class ModuleRunner:
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows)
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
-        return logits, self._hidden(rows, *states)
-
-    def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
-        if 0 in self._lower:
+        if 0 in lower:
             self._lower[0] = self.tokens(rows.ids)
         pairs = [(n, s.flatten(0, 1)) for n, s in self._lower.items() if s is not None]
-        pairs += [(self.num_layers, each) for each in last]
+        pairs += [(self.num_layers, each) for each in states]
         self._lower = {}
-        return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+        hidden = {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+        return logits, hidden
 
     def _run_plain(self, rows: Pass) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,13 +33,8 @@ _GPU_WORK = 1000
 """The same limit for a GPU, as a multiple of the CPU's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Our logits ``[N, V]`` of the last N of `tokens`, and `how` the tokens were fed."""
-
-    how: str
-    tokens: list[int]
-    logits: Tensor
+_Answer = tuple[str, list[int], Tensor]
+"""How tokens were fed, the tokens, and our logits ``[N, V]`` of the last N of them."""
 
 
 def self_check(model: HFModel) -> list[str]:
@@ -105,14 +99,14 @@ def _compare(model: HFModel, expected: Tensor, usual: Tensor, answers: Iterator[
     dtype = model.facts["dtype"]
     bound = max(bound, usual.quantile(quantile).item())
     by_tokens = {tuple(_ids(model, len(expected), 0)): expected}
-    for answer in answers:
-        key, num_rows = tuple(answer.tokens), len(answer.logits)
+    for how, tokens, logits in answers:
+        key, num_rows = tuple(tokens), len(logits)
         if key not in by_tokens:
             by_tokens[key] = model.own_logits(key, num_rows)
-        error = _errors(answer.logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
+        error = _errors(logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
         if not error <= bound:  # NaN is an error, too
             raise ValueError(
-                f"{type(model.module).__name__} gives other logits for {answer.how} than "
+                f"{type(model.module).__name__} gives other logits for {how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
                 f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
                 "choose another model"
@@ -188,7 +182,7 @@ def _fed(
     for session in sessions[::-1]:
         model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):
-        yield _Answer(how, prompt, logits)
+        yield how, prompt, logits
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:

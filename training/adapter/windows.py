@@ -245,7 +245,10 @@ def draw_windows(
     shift = first_target(variant)
     placed: list[Placed] = []
     for b, row in enumerate(rows):
-        ends = _ends(row)
+        ends = [*range(len(row.ids) + 1)]  # of the run of learnt tokens that an index is in
+        for index in reversed(range(len(row.ids))):
+            if row.learn[index]:
+                ends[index] = max(index + 1, ends[index + 1])
         first = 1 + int(standalone)  # leave some context
         starts = [t for t in range(first, len(row.ids) - shift) if ends[t] > t + shift]
         filled = index = 0
@@ -301,15 +304,6 @@ def first_target(variant: Variant) -> int:
     return int(variant != "o-ptp")
 
 
-def _ends(row: Row) -> list[int]:
-    """Return, per index, the end of its run of learnt tokens (itself if not learnt)."""
-    ends = list(range(len(row.ids) + 1))
-    for index in reversed(range(len(row.ids))):
-        if row.learn[index]:
-            ends[index] = max(index + 1, ends[index + 1])
-    return ends
-
-
 def explain(
     windows: Windows, likeliest: Tensor, left: Tensor, mass: Tensor, variant: Variant
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -325,7 +319,11 @@ def explain(
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
     agrees = torch.where(windows.greedy, tokens == likeliest, mass > MIN_MASS) & real
-    before = _chain(agrees, windows.number)
+    broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
+    first = torch.ones_like(agrees)
+    first[:, 1:] = windows.number[:, 1:] != windows.number[:, :-1]
+    # breaks before the window's first slot do not count; cummax carries them along the window
+    before = broken == torch.where(first, broken, 0).cummax(1).values
     if variant == "o-ptp":
         usable = before & (agrees | windows.greedy) & real
         target = torch.where(windows.greedy, likeliest, tokens)
@@ -363,13 +361,3 @@ def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
         distribution = distribution.clone()
         distribution[cut] = nucleus(distribution[cut], warp[cut, 1:])
     return distribution
-
-
-def _chain(agrees: Tensor, number: Tensor) -> Tensor:
-    """Return a mask ``[B, Q]`` of slots whose window agrees at all earlier slots."""
-    broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
-    first = torch.ones_like(agrees)
-    first[:, 1:] = number[:, 1:] != number[:, :-1]
-    # breaks before the window's first slot do not count; cummax carries them along the window
-    at_first = torch.where(first, broken, 0).cummax(1).values
-    return broken == at_first

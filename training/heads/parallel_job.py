@@ -25,8 +25,7 @@ from decoders.core.upload import upload
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, taught_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, head_logits
-from training.heads.job import ByKind, HeldOut, word_ranks
-from training.heads.layer_job import LayerJob
+from training.heads.job import ByKind, HeldOut, LayerJob, word_ranks
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded

@@ -138,7 +138,14 @@ def build_source(
         return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
-    plan = _plan({**options, "seed": seed})
+    settings = {**options, "seed": seed}
+    if (temperatures := options.get("temperatures")) is not None:
+        listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
+        if not all(isinstance(temperature, _NUMBER) for temperature in listed):
+            raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
+        settings["temperatures"] = tuple(map(float, listed))
+    names = {field.name for field in fields(CompletionPlan)}
+    plan = CompletionPlan(**{name: each for name, each in settings.items() if name in names})
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     extra = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
@@ -175,17 +182,6 @@ def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
             "use kind text, dataset or on-policy"
         )
     return ZooSource(Encoder(tokenizer), options["counts"], options.get("seed", 0))
-
-
-def _plan(options: Mapping[str, Any]) -> CompletionPlan:
-    plan = {f.name: options[f.name] for f in fields(CompletionPlan) if f.name in options}
-    if "temperatures" in plan:
-        temperatures = plan["temperatures"]
-        listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
-        if not all(isinstance(temperature, _NUMBER) for temperature in listed):
-            raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
-        plan["temperatures"] = tuple(map(float, listed))
-    return CompletionPlan(**plan)
 
 
 def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:

@@ -101,11 +101,6 @@ def decoder_layers(module: Any) -> nn.ModuleList:
     raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")
 
 
-def _layer(name: str, layer: nn.Module) -> Layer:
-    bias = layer.bias if isinstance(layer.bias, Tensor) else None
-    return Layer(name, tiled(layer.forward), _weight(layer), bias)
-
-
 def _weight(layer: nn.Module) -> Tensor:
     weight = layer.weight
     assert isinstance(weight, Tensor)
@@ -120,11 +115,13 @@ class GatedModule:
 
     def __init__(self, module: Any) -> None:
         """Wrap a causal LM in place."""
-        layers = linear_layers(module)
-        self.layers = [_layer(name, layer) for name, layer in layers.items()]
+        self.layers: list[Layer] = []
         self._active: Forward | None = None
-        for index, layer in enumerate(layers.values()):
-            layer.forward = self._wrapped(index, tiled(layer.forward))
+        for index, (name, layer) in enumerate(linear_layers(module).items()):
+            plain = tiled(layer.forward)
+            bias = layer.bias if isinstance(layer.bias, Tensor) else None
+            self.layers.append(Layer(name, plain, _weight(layer), bias))
+            layer.forward = self._wrapped(index, plain)
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:

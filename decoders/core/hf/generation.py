@@ -25,7 +25,7 @@ from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.loading import library_copy, no_warnings
 from decoders.core.registry import import_file
-from decoders.core.types import Emit, Sampling
+from decoders.core.types import Emit
 
 _settings: Any = GenerationConfig  # untyped
 
@@ -54,10 +54,21 @@ def run_generate(
     width = max(map(len, prompts))
     ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    sampling, warping = request.sampling, dict[str, Any]()
+    if not sampling.greedy:
+        warping = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     arguments: dict[str, Any] = {
         "input_ids": torch.tensor(ids, device=module.device),
         "attention_mask": torch.tensor(mask, device=module.device),
-        "generation_config": _config(request.sampling, options),
+        # no padding token: `generate` would hide it from an assistant, even inside the text
+        "generation_config": _settings(
+            do_sample=not sampling.greedy,
+            **warping,
+            **options,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(sampling.stop_ids) or None,
+            use_cache=True,
+        ),
     }
     course = _Course(answers, width, verifies=verifies)
     with ExitStack() as stack:
@@ -77,19 +88,6 @@ def run_generate(
         else:
             criteria = StoppingCriteriaList([_Criterion(course)])
             course.finish(custom(module, **arguments, stopping_criteria=criteria))
-
-
-def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
-    """Set no padding token: `generate` would hide it from an assistant, even inside the text."""
-    warping = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
-    return _settings(
-        do_sample=not sampling.greedy,
-        **({} if sampling.greedy else warping),
-        **options,
-        max_new_tokens=sampling.max_new_tokens,
-        eos_token_id=sorted(sampling.stop_ids) or None,
-        use_cache=True,
-    )
 
 
 @contextmanager

@@ -24,8 +24,7 @@ from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapters import build_job, train_heads
-from training.heads.job import NONE, HeldOut, head_targets, word_ranks
-from training.heads.layer_job import unrolled
+from training.heads.job import NONE, HeldOut, head_targets, unrolled, word_ranks
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from decoders.core.adapter.embedding import all_levels, level_index
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.graph_size import graph_size
+from decoders.core.device import graph_size, upload
 from decoders.core.model import Call
 from decoders.core.types import MASKED, Slots
-from decoders.core.upload import upload
 
 
 @dataclass(frozen=True, slots=True)

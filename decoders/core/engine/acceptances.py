@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from decoders.core.block_verification import verify_block
+from decoders.core.device import upload
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.model import Call
 from decoders.core.outputs import forms
@@ -27,7 +28,6 @@ from decoders.core.sampling import (
     warp,
 )
 from decoders.core.types import EXACT, Acceptance, Sampling
-from decoders.core.upload import upload
 
 
 def read_acceptances(

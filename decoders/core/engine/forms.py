@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.core.device import upload
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
 from decoders.core.types import Sampling
-from decoders.core.upload import upload
 
 
 def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
-from decoders.core.upload import upload
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:

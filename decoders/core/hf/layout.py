@@ -12,13 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoders.core.graph_size import first_rows, power_of_two
+from decoders.core.device import first_rows, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore, PlaneCache, ViewCache
 from decoders.core.model import Call, Session
-from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""

@@ -25,6 +25,7 @@ from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
+from decoders.core.device import upload
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -46,7 +47,6 @@ from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 _PLACED = ("placed on several devices", "--device-map")
 

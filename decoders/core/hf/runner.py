@@ -20,7 +20,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
-from decoders.core.graph_size import first_rows, graph_size
+from decoders.core.device import first_rows, graph_size, upload
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
@@ -38,7 +38,6 @@ from decoders.core.hf.layout import Layout, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.products import product
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 Results = tuple[Tensor, dict[int, Tensor]]
 """Float32 logits ``[R, V]``, and states ``[H, D]`` of `hidden` rows by the number of the layer."""

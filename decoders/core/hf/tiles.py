@@ -28,9 +28,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiling
+from decoders.core.device import upload
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
-from decoders.core.upload import upload
 
 NAME = "tiles"
 """Name of tiled attention in a module's configuration."""

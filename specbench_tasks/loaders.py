@@ -84,13 +84,19 @@ def load_specbench(path: Path | None) -> Reading:
         )
     table = read_table(file)
     for number, row in table.rows:
-        try:
-            _check_question(row)
-        except ValueError as error:
+        missing = [key for key in ("question_id", "category", "turns") if key not in row]
+        category, turns, why = row.get("category"), row.get("turns"), ""
+        if missing:
+            why = f"it lacks {missing[0]}"
+        elif not isinstance(category, str) or category not in FAMILY_OF:
+            why = f"category {category!r}"
+        elif not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+            why = f"turns {turns!r}"
+        if why:
             raise ValueError(
-                f"{table.where} {number} is not a Spec-Bench question ({error}); it needs "
+                f"{table.where} {number} is not a Spec-Bench question ({why}); it needs "
                 "question_id, category and turns (for other files leave specbench= out)"
-            ) from error
+            )
     return conversations(_with_qa_answers(table, file.parent), "specbench", {})
 
 
@@ -173,17 +179,6 @@ def _offline_where_unreachable() -> Iterator[None]:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-
-
-def _check_question(row: Row) -> None:
-    """Raise ``ValueError`` for a row that is not a question of Spec-Bench."""
-    if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
-        raise ValueError(f"it lacks {missing[0]}")
-    category, turns = row["category"], row["turns"]
-    if not isinstance(category, str) or category not in FAMILY_OF:
-        raise ValueError(f"category {category!r}")
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"turns {turns!r}")
 
 
 def _with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:

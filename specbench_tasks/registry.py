@@ -140,8 +140,10 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    path = _as_path(spec)
-    if path is not None:
+    text, path = spec.strip(), Path(spec.strip()).expanduser()
+    named = all(name.partition("=")[0].strip() in _NAMES for name in text.split(","))
+    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
+    if text and not named and (looks or exists(path)):
         from specbench_tasks.loaders import load_path  # and what reads tables: only for data
 
         return f"file:{path.name}", load_path(path, columns)
@@ -190,16 +192,6 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     if source == "hf":
         return f"hf:{path.name if exists(path) else value}", load_hf(value, columns)
     return "specbench", load_specbench(path if value else None)
-
-
-def _as_path(spec: str) -> Path | None:
-    """Return `spec` as a path, or None if it holds names, or a source with its value."""
-    text = spec.strip()
-    path = Path(text).expanduser()
-    if not text or all(name.partition("=")[0].strip() in _NAMES for name in text.split(",")):
-        return None
-    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
-    return path if looks or exists(path) else None
 
 
 def _load_zoo(families: Sequence[str]) -> Reading:

@@ -54,17 +54,6 @@ def working(value: int, step: int) -> tuple[str, int]:
     return f"{value} - {amount}{middle} = {total}", total
 
 
-def _draw_steps(rng: random.Random, value: int, num: int) -> list[int]:
-    """Draw `num` changes that keep the running value between 1 and 99."""
-    steps = []
-    for _ in range(num):
-        low = value < 20 or (value < 80 and rng.random() < 0.5)
-        amount = rng.randint(2, min(99 - value, 60) if low else min(value - 1, 60))
-        steps.append(amount if low else -amount)
-        value += steps[-1]
-    return steps
-
-
 def draw_math(rng: random.Random, split: Split) -> Item:
     """Draw one word problem, or sometimes a bare sum (only in training)."""
     drill = split == "train" and rng.random() < _DRILL_SHARE
@@ -74,7 +63,12 @@ def draw_math(rng: random.Random, split: Split) -> Item:
         num_steps += not drill and rng.random() < 0.2
         boxes, each = rng.randint(2, 9), rng.randint(2, 9)
         start = boxes * each if packed else rng.randint(8, 90)
-        steps = _draw_steps(rng, start, num_steps)
+        value, steps = start, list[int]()
+        for _ in range(num_steps):  # the running value stays between 1 and 99
+            low = value < 20 or (value < 80 and rng.random() < 0.5)
+            amount = rng.randint(2, min(99 - value, 60) if low else min(value - 1, 60))
+            steps.append(amount if low else -amount)
+            value += steps[-1]
         if drill and rng.random() < 0.3:
             if key_split(f"math {boxes}*{each}") == split:
                 text, total = f"{boxes} * {each}", boxes * each

@@ -236,9 +236,12 @@ class LayerJob(HiddenJob):
         """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
-        if num := heads.config.num_words:
-            words = stored_words(source, num, len(self._whole_head.weight))
-            heads.words.copy_(torch.tensor(words))
+        if num := heads.config.num_words:  # the most frequent, then the lowest other ids
+            frequent = source.frequent(num) if isinstance(source, PoolSource) else []
+            every = range(len(self._whole_head.weight))
+            rest = itertools.filterfalse({*frequent}.__contains__, every)
+            words = [*frequent, *itertools.islice(rest, num - len(frequent))]
+            heads.words.copy_(torch.tensor(sorted(words)))
             self._head = ShortHead(self._whole_head, heads.words)
 
     def _indices(self, targets: Tensor) -> Tensor:
@@ -290,18 +293,6 @@ def _small(values: Tensor) -> Tensor:
 
 def _whole(values: Tensor) -> Tensor:
     return values.float() if values.dtype == torch.float16 else values
-
-
-def stored_words(source: Source, num: int, num_all: int) -> list[int]:
-    """Return the ids of the `num` most frequent words in a source's answers, ascending.
-
-    If the answers have fewer words, or the source is not a pool of rows, add the lowest other ids.
-    """
-    frequent = source.frequent(num) if isinstance(source, PoolSource) else []
-    present = set(frequent)
-    rest = (word for word in range(num_all) if word not in present)
-    words = [*frequent, *itertools.islice(rest, num - len(frequent))]
-    return sorted(words)
 
 
 def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -> list[Tensor]:

@@ -233,31 +233,20 @@ def sample(
                 file.write(completion.line())
                 file.flush()
 
-            _sample_missing(teacher.open(), tokenizer, distinct, plan, done, keep)
+            model, (jobs, continued) = teacher.open(), _jobs(distinct, plan)
+            stops, missing = stop_ids(model, tokenizer), {*range(total)} - done.keys()
+            # first above temperature 0, then greedy, then continued
+            for temperature in sorted(set(plan.temperatures), reverse=True):
+                part = {n: jobs[n][1] for n in jobs if jobs[n][0] == temperature and n in missing}
+                _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
+            sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature]
+            beginnings = {n: _beginning(sampled, plan, n) for n in continued if n in missing}
+            greedy = plan.sampling(0.0, stops)
+            rest = dataclasses.replace(greedy, max_new_tokens=-(-plan.max_new_tokens // 2))
+            _run(model, beginnings, rest, plan.batch_size, keep)
     wait_for_all()
     done = read_completions(path)
     return [done[number] for number in range(total)]
-
-
-def _sample_missing(
-    model: HFModel,
-    tokenizer: Any,
-    prompts: Sequence[Ids],
-    plan: CompletionPlan,
-    done: Mapping[int, Completion],
-    keep: Callable[[Completion], None],
-) -> None:
-    """Sample the missing completions: first above temperature 0, then greedy, then continued."""
-    stops = stop_ids(model, tokenizer)
-    jobs, continued = _jobs(prompts, plan)
-    for temperature in sorted(set(plan.temperatures), reverse=True):
-        part = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
-        _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
-    sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature > 0]
-    beginnings = {n: _beginning(sampled, plan, n) for n in continued if n not in done}
-    greedy = plan.sampling(0.0, stops)
-    rest = dataclasses.replace(greedy, max_new_tokens=-(-plan.max_new_tokens // 2))
-    _run(model, beginnings, rest, plan.batch_size, keep)
 
 
 def _jobs(

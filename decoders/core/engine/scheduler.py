@@ -13,14 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from torch import Tensor
 
-from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
+from decoders.core.decoder import Answer, Decoder, Memory, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.engine.sequence import RunningSequence
-from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 

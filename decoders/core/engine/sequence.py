@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.decoder import Request, Role, Steps
+from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
-from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 
-from decoders.core.hf.checkpoint import find_checkpoint, unavailable
-from decoders.core.hf.masked import is_masked
+from decoders.core.hf.checkpoint import find_checkpoint, is_masked, unavailable
 from training.loop import Job, Loop, saved_progress
 from training.recipe import ZOO, Recipe
 from training.reporter import Reporter, TrainingProgress

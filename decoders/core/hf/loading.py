@@ -24,12 +24,12 @@ from decoders.core.adapter.gating import decoder_layers
 from decoders.core.hf.architecture import max_sequence_length
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
+    base_config,
     find_checkpoint,
     is_of_memory,
     refusing_panics,
     unavailable,
 )
-from decoders.core.hf.masked import base_config
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]

@@ -34,13 +34,12 @@ from decoders.core.hf.architecture import (
     token_ids,
 )
 from decoders.core.hf.attention import MaskBuilder
-from decoders.core.hf.checkpoint import is_of_memory, tensor_files
+from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
-from decoders.core.hf.masked import masked_form
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
 from decoders.core.hf.runner import DraftRunner, ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from decoders.core.hf.checkpoint import is_masked, masked_form
 from decoders.core.hf.loading import max_context
-from decoders.core.hf.masked import is_masked, masked_form
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from decoders.core.types import MaskedForm

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
-from decoders.core.hf.masked import is_masked
+from decoders.core.hf.checkpoint import is_masked
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 from decoders.dllm import BlockDiffusion

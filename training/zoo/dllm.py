@@ -128,7 +128,7 @@ class MaskedJob(ZooJob):
         self.reporter.evaluation(progress, f"accuracy of masks: {line}", {"held_out": record})
 
     def export(self, output: Path) -> None:
-        """Write the checkpoint, whose configuration says what it is (`decoders.core.hf.checkpoint`)."""
+        """Write the checkpoint, whose configuration says what it is (`masked_form`)."""
         super().export(output)
         file = output / self.name / "config.json"
         facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}

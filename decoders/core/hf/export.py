@@ -133,7 +133,7 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        def watched(request: Request) -> Steps:
+        def watch(request: Request) -> Steps:
             steps, device = self._decoder.steps(request), request.target.model.device
             tokens: list[int] = []
             result: CallResult | None = None
@@ -146,7 +146,7 @@ class TransformersGenerate:
                     if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
                         raise _Stopped(tokens)
 
-        models, steps = self._open(model), watched if criteria else None
+        models, steps = self._open(model), watch if criteria else None
         scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
         again: Counter[tuple[int, ...]] = Counter()
         seeds = []

@@ -56,12 +56,9 @@ def load(library: Path) -> dict[torch.dtype, int]:
     """Load the code and return its row limits by dtype, which are measured once and stored."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-
-        def unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
-            return x.new_empty(*x.shape[:-1], len(weight))
-
-        for name in ("product", "gated_product", "switched_product"):
-            torch.library.register_fake(f"decoders::{name}", unfilled)
+        torch.library.register_fake("decoders::product", _unfilled)
+        torch.library.register_fake("decoders::gated_product", _unfilled)
+        torch.library.register_fake("decoders::switched_product", _unfilled)
         torch.library.register_fake("decoders::attend", lambda q, *_: q.new_empty(q.shape))
     measured = library.with_suffix(".rows")
     try:
@@ -73,6 +70,10 @@ def load(library: Path) -> dict[torch.dtype, int]:
         partial.replace(measured)
     _max_rows.update({torch.bfloat16: half, torch.float16: min(half, 256), torch.float32: whole})
     return dict(_max_rows)
+
+
+def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(weight))
 
 
 def _measure_few(dtype: torch.dtype) -> int:

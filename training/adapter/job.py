@@ -85,7 +85,8 @@ class AdapterJob(JudgedJob):
             loss = (1 - share) * loss + share * slot_loss(self.student, outcome, "one-hot")
         if weight != 0:
             clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
-            loss += num * clean * ((loss / num / clean).item() if weight == "auto" else weight)
+            weight = (loss / num / clean).item() if weight == "auto" else weight
+            loss = loss + weight * num * clean
         return loss, num, windows.number.numel()
 
     def _windows(

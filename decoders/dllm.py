@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.model import Model
@@ -101,11 +100,13 @@ class BlockDiffusion(Decoder):
             num_open = len(masked - settled)
             while masked:
                 start, places = target.length, sorted(masked)
+                # each row sees its block (or all rows) and the blocks before it
+                block = torch.arange(start, seen) // (seen if full else size)
                 result = yield target.call(
                     text[start:] + [mask_id] * (seen - stop),
                     output="draws",
                     read=[place - shift - start for place in places],
-                    mask=_visible(range(start, seen), seen if full else size),
+                    mask=block <= block[:, None],
                 )
                 target.truncate(kept)
                 guesses = zip(places, result.picks, result.confidences, strict=True)
@@ -125,9 +126,3 @@ class BlockDiffusion(Decoder):
                     decided=tuple(decided[place] for place in range(emitted, final)),
                 )
                 emitted = final
-
-
-def _visible(rows: range, size: int) -> Tensor:
-    """Let each of N rows see its block of `size` positions and those before it: ``[N, N]``."""
-    block = torch.arange(rows.start, rows.stop) // size
-    return block <= block[:, None]

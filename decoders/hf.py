@@ -17,7 +17,7 @@ from decoders.core.decoder import Answer, Need, SelfDriven
 from decoders.core.registry import register
 
 if TYPE_CHECKING:
-    from decoders.core.hf.custom import Loop
+    from decoders.core.hf.generation import Loop
     from decoders.core.model import Model
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
@@ -112,7 +112,8 @@ class Transformers(SelfDriven):
             assert model is None or model.library_module is not None
         if self.kind == "assisted":
             assert draft is not None
-            sizes = [_num_rows(each.library_module) for each in (target, draft)]
+            configs = [m.library_module.config.get_text_config() for m in (target, draft)]
+            sizes = [int(config.vocab_size) for config in configs]
             if sizes[0] != sizes[1]:
                 raise ValueError(
                     f"{self.name}:kind=assisted needs a draft with as many rows for tokens as the "
@@ -122,7 +123,15 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
-            self._check_exit(target.library_module)
+            from decoders.core.hf.loading import stops_early
+
+            module = target.library_module
+            self._exit(module)
+            if not stops_early(module):
+                raise ValueError(
+                    f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
+                    "transformers its body always runs all its layers"
+                )
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Run one `generate()` for all answers."""
@@ -148,19 +157,9 @@ class Transformers(SelfDriven):
             run_generate(answers, {}, assistant=assistant, verifies=True)
 
     def _loop(self) -> Loop:
-        from decoders.core.hf.custom import load_custom
+        from decoders.core.hf.generation import load_custom
 
         return load_custom(self.custom, self.function)
-
-    def _check_exit(self, module: Any) -> None:
-        from decoders.core.hf.copies import stops_early
-
-        self._exit(module)
-        if not stops_early(module):
-            raise ValueError(
-                f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
-                "transformers its body always runs all its layers"
-            )
 
     def _exit(self, module: Any) -> int:
         config = module.config.get_text_config()
@@ -178,7 +177,3 @@ class Transformers(SelfDriven):
                 f"{last} of them may draft"
             )
         return int(layer)
-
-
-def _num_rows(module: Any) -> int:
-    return int(module.config.get_text_config().vocab_size)

@@ -69,11 +69,12 @@ class Hybrid(DraftAndVerify):
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:
         """Both decoders, with the verification of this one where they have the option."""
-        return tuple(self._part(_spec(text)) for text in (self.first, self.then))
-
-    def _part(self, spec: DecoderSpec) -> Decoder:
-        part, options = build(spec), {**spec.options, "verify": self.verify}
-        return build(dataclasses.replace(spec, options=options)) if "verify" in vars(part) else part
+        parts = []
+        for spec in map(_spec, (self.first, self.then)):
+            part, options = build(spec), {**spec.options, "verify": self.verify}
+            verifies = "verify" in vars(part)
+            parts.append(build(dataclasses.replace(spec, options=options)) if verifies else part)
+        return tuple(parts)
 
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:

@@ -113,7 +113,11 @@ class _Masks(Drafter):
         """Put masks after the last row, or with ``branches=all`` wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
-        self._sizes = sizes = self._mask_counts(tree.num_drafts, text.left)
+        # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
+        rooms = (text.left - m - 2 for m in range(tree.num_drafts + 1))
+        self._sizes = sizes = [max(0, min(self._max_masks, room)) for room in rooms]
+        if self._options.branches == "end":
+            sizes[:-1] = [0] * tree.num_drafts
         is_causal = not any(sizes[:-1])
         masked, anchors = [MASKED] * sum(sizes), tokens[-len(sizes) :]
         return {
@@ -132,10 +136,3 @@ class _Masks(Drafter):
         self._confidences = result.slot_confidences[behind]
         probs = () if result.slot_probs is None else result.slot_probs[behind].unbind()
         self._probs = dict(enumerate(probs))
-
-    def _mask_counts(self, num_specs: int, left: int) -> list[int]:
-        # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
-        counts = [max(0, min(self._max_masks, left - m - 2)) for m in range(num_specs + 1)]
-        if self._options.branches == "end":
-            counts[:-1] = [0] * num_specs
-        return counts

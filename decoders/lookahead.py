@@ -82,18 +82,12 @@ class _Gatherer(Drafter):
             if self._options.from_prompt:
                 self._ngrams.gather(text.tokens)
         elif verdict.tree is self._rows:
-            self._move_on(verdict.result.picks[1 + self._rows.num_drafts :])
-
-    def _move_on(self, picks: Sequence[int]) -> None:
-        """Append the target's picks as the last level of all columns.
-
-        Once there are N levels, each column is stored as an n-gram, and level 0 is dropped.
-        """
-        self._levels.append(list(picks))
-        if len(self._levels) == self._options.n:
-            for column in zip(*self._levels, strict=True):
-                self._ngrams.add(column)
-            self._levels.pop(0)
+            # the target's picks are the last level of all columns; N levels are complete n-grams
+            self._levels.append([*verdict.result.picks[1 + self._rows.num_drafts :]])
+            if len(self._levels) == self._options.n:
+                for column in zip(*self._levels, strict=True):
+                    self._ngrams.add(column)
+                self._levels.pop(0)
 
 
 @dataclass(slots=True)

@@ -11,15 +11,14 @@ Letters: B tokens of a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.mask_slots import block_call, mask_slots
-from decoders.core.model import Call
 from decoders.core.registry import register
-from decoders.core.types import MASKED, CallResult, Emit
+from decoders.core.types import MASKED, Emit
 
 
 @register("nar")
@@ -55,9 +54,16 @@ class NonAutoregressive(Decoder):
         target, sampling = request.target, request.sampling
         pending: tuple[int, ...] = request.prompt_ids
         left, stop = sampling.max_new_tokens, None
-        if self.length == "oracle":
-            left, stop = yield from self._answer_of_ar(request)
-            pending = pending[-1:]
+        if self.length == "oracle":  # AR's answer has the length and the stop token
+            result = yield target.call(pending)
+            yield Emit()  # the next calls count as decoding, not as prefill
+            length = 1
+            while length < left and result.picks[0] not in sampling.stop_ids:
+                result = yield target.call(result.picks)
+                length += 1
+            target.truncate(len(pending) - 1)
+            left, last, pending = length, result.picks[0], pending[-1:]
+            stop = last if last in sampling.stop_ids else None
         by_argmax = sampling.greedy or self.picks == "argmax"
         while True:
             size = min(self.block, left)
@@ -78,21 +84,6 @@ class NonAutoregressive(Decoder):
             decided = (0, *[1] * (len(pending) - 1))  # the first token is the target's
             yield Emit(tokens=pending, passes=1, decided=decided)
             left -= len(pending)
-
-    def _answer_of_ar(
-        self, request: Request
-    ) -> Generator[Call | Emit, CallResult, tuple[int, int | None]]:
-        """Return length and stop token of AR's answer, leaving the prompt's last token unfed."""
-        target, sampling = request.target, request.sampling
-        result = yield target.call(request.prompt_ids)
-        yield Emit()  # the next calls count as decoding, not as prefill
-        length = 1
-        while length < sampling.max_new_tokens and result.picks[0] not in sampling.stop_ids:
-            result = yield target.call(result.picks)
-            length += 1
-        target.truncate(len(request.prompt_ids) - 1)
-        last = result.picks[0]
-        return length, last if last in sampling.stop_ids else None
 
 
 def _ended(tokens: tuple[int, ...], chances: Sequence[float], stop: int) -> tuple[int, ...]:

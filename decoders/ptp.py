@@ -21,11 +21,10 @@ from typing import Any, Literal
 
 from decoders.core import masks
 from decoders.core.decoder import Request
-from decoders.core.drafting.allocation import allocate, branch_chances
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions
-from decoders.core.drafting.proposer import Proposer
+from decoders.core.drafting.proposer import Proposer, allocate, branch_chances
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call
 from decoders.core.registry import register
@@ -135,15 +134,25 @@ class _Quadratic(_SlotDrafter):
         """Put a branch of slots after every row, longer after likelier rows."""
         if not text.output:
             return super().carry(text, tree)
-        proposer, tokens = self._proposer, tree.tokens
-        self._sizes = sizes = self._allocate(text, tree.num_drafts)
+        proposer, shift = self._proposer, self._proposer.num_unused_slots
+        sizes = allocate(
+            branch_chances(proposer.chances[: tree.num_drafts]),
+            proposer.survival,
+            budget=min(self._options.budget, self._target.room - 1 - tree.num_drafts),
+            max_size=proposer.max_size,
+            num_unused_slots=shift,
+            row_cost=self._options.row_cost,
+        )
+        # m + 1 tokens are emitted before branch m is verified, and that call adds one itself
+        rooms = [text.left - m - 2 for m in range(len(sizes))]
+        pairs = zip(sizes, rooms, strict=True)
+        self._sizes = sizes = [min(size, room + shift) if room > 0 else 0 for size, room in pairs]
         if not any(sizes):
             return {}
         # the slot that predicts position p has position p - 1, in C-PTP as in O-PTP
-        start, shift = self._target.length, proposer.num_unused_slots
         return {
-            "slots": proposer.branches(sizes, tokens, text.output),
-            "positions": branch_positions(start, len(tokens), sizes, shift),
+            "slots": proposer.branches(sizes, tree.tokens, text.output),
+            "positions": branch_positions(self._target.length, len(tree), sizes, shift),
             "mask": masks.branches(sizes, proposer.standalone),
         }
 
@@ -155,20 +164,3 @@ class _Quadratic(_SlotDrafter):
             start = sum(read[: verdict.accepted])
             behind = slice(start, start + read[verdict.accepted])
             self._proposer.take(verdict.result, behind)
-
-    def _allocate(self, text: Text, num_drafts: int) -> list[int]:
-        proposer, options = self._proposer, self._options
-        sizes = allocate(
-            branch_chances(proposer.chances[:num_drafts]),
-            proposer.survival,
-            budget=min(options.budget, self._target.room - 1 - num_drafts),
-            max_size=proposer.max_size,
-            num_unused_slots=proposer.num_unused_slots,
-            row_cost=options.row_cost,
-        )
-        # m + 1 tokens are emitted before branch m is verified, and that call adds one itself
-        rooms = [text.left - m - 2 for m in range(len(sizes))]
-        return [
-            min(size, room + proposer.num_unused_slots) if room > 0 else 0
-            for size, room in zip(sizes, rooms, strict=True)
-        ]

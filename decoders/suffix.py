@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from decoders.core.decoder import Request
+from decoders.core.decoder import Memory, Request
 from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
-from decoders.core.memory import Memory
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS
 

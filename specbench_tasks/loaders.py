@@ -75,16 +75,28 @@ def load_specbench(path: Path | None) -> Reading:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
         ValueError: no such file, or a line that is not a Spec-Bench question.
     """
-    file = _cached_questions() if path is None else _existing(path)
+    if path is None:
+        file = _cached_questions()
+    elif not (file := path / "question.jsonl" if path.is_dir() else path).is_file():
+        raise ValueError(
+            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
+            "specbench to download it"
+        )
     table = read_table(file)
     for number, row in table.rows:
-        try:
-            _check_question(row)
-        except ValueError as error:
+        missing = [key for key in ("question_id", "category", "turns") if key not in row]
+        category, turns, why = row.get("category"), row.get("turns"), ""
+        if missing:
+            why = f"it lacks {missing[0]}"
+        elif not isinstance(category, str) or category not in FAMILY_OF:
+            why = f"category {category!r}"
+        elif not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+            why = f"turns {turns!r}"
+        if why:
             raise ValueError(
-                f"{table.where} {number} is not a Spec-Bench question ({error}); it needs "
+                f"{table.where} {number} is not a Spec-Bench question ({why}); it needs "
                 "question_id, category and turns (for other files leave specbench= out)"
-            ) from error
+            )
     return conversations(_with_qa_answers(table, file.parent), "specbench", {})
 
 
@@ -169,17 +181,6 @@ def _offline_where_unreachable() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
-def _check_question(row: Row) -> None:
-    """Raise ``ValueError`` for a row that is not a question of Spec-Bench."""
-    if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
-        raise ValueError(f"it lacks {missing[0]}")
-    category, turns = row["category"], row["turns"]
-    if not isinstance(category, str) or category not in FAMILY_OF:
-        raise ValueError(f"category {category!r}")
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"turns {turns!r}")
-
-
 def _with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:
     """Add the gold answers of a folder's ``qa_references*.json`` to a table's qa questions.
 
@@ -188,7 +189,19 @@ def _with_qa_answers(table: NumberedRows, folder: Path) -> NumberedRows:
     """
     if not any(map(_is_open, (row for _, row in table.rows))):
         return table
-    answers = _qa_answers(folder)
+    answers: dict[str, list[str]] = {}
+    for file in sorted(folder.glob("qa_references*.json")):
+        try:
+            entries = json.loads(file.read_text(encoding="utf-8"))
+            by_number = {str(number): list(entry["answer"]) for number, entry in entries.items()}
+            if not all(isinstance(text, str) for texts in by_number.values() for text in texts):
+                raise TypeError("an answer is not text")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{file} gives no gold answers ({error}); it must be JSON such as "
+                '{"321": {"answer": ["…", "…"]}}, or be in another folder'
+            ) from error
+        answers |= by_number
     rows = [
         (number, {**row, "reference": [answers.get(str(row["question_id"]))]})
         if _is_open(row)
@@ -203,34 +216,6 @@ def _is_open(row: Row) -> bool:
     return asks and not row.get("reference")
 
 
-def _qa_answers(folder: Path) -> dict[str, list[str]]:
-    answers: dict[str, list[str]] = {}
-    for file in sorted(folder.glob("qa_references*.json")):
-        try:
-            entries = json.loads(file.read_text(encoding="utf-8"))
-            by_number = {str(number): list(entry["answer"]) for number, entry in entries.items()}
-            if not all(isinstance(text, str) for texts in by_number.values() for text in texts):
-                raise TypeError("an answer is not text")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{file} gives no gold answers ({error}); it must be JSON such as "
-                '{"321": {"answer": ["…", "…"]}}, or be in another folder'
-            ) from error
-        answers |= by_number
-    return answers
-
-
-def _existing(path: Path) -> Path:
-    """Return the file of questions at a path or in a folder, or raise ``ValueError``."""
-    file = path / "question.jsonl" if path.is_dir() else path
-    if not file.is_file():
-        raise ValueError(
-            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
-            "specbench to download it"
-        )
-    return file
-
-
 def _cached_questions() -> Path:
     """Return the pinned ``question.jsonl`` from the user's cache, downloading it if missing.
 
@@ -240,33 +225,34 @@ def _cached_questions() -> Path:
     file = cache_folder() / "spec_bench" / "question.jsonl"
     if is_pinned(file):
         return file
-    data = _download(URL)
+    try:
+        with urllib.request.urlopen(URL, timeout=_TIMEOUT_S) as response:
+            data: bytes = response.read()
+    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
+        reason = getattr(error, "reason", None) or error
+        raise DataUnavailable(
+            f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
+            f"specbench=PATH of a copy (source: {URL})"
+        ) from error
     if _sha256(data) != SHA256:
         raise DataUnavailable(
             f"{URL} has sha256 {_sha256(data)[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
             "kept. Pass specbench=PATH of a copy you trust"
         )
+    scratch = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        _write_atomically(file, data)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.write_bytes(data)
+            scratch.replace(file)
+        finally:
+            scratch.unlink(missing_ok=True)
     except OSError as error:
         raise DataUnavailable(
             f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "
             "can be written, or pass specbench=PATH"
         ) from error
     return file
-
-
-def _download(url: str) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
-            data: bytes = response.read()
-    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
-        reason = getattr(error, "reason", None) or error
-        raise DataUnavailable(
-            f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
-            f"specbench=PATH of a copy (source: {url})"
-        ) from error
-    return data
 
 
 def is_pinned(path: Path) -> bool:
@@ -277,13 +263,3 @@ def is_pinned(path: Path) -> bool:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _write_atomically(file: Path, data: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(data)
-        scratch.replace(file)
-    finally:
-        scratch.unlink(missing_ok=True)

@@ -82,12 +82,14 @@ _MAX_CHARACTERS = 1_000
 
 def same(text: str, gold: str) -> bool:
     """Return whether the answer in `text` is the gold answer."""
-    expected = _gold(gold)
-    answer = boxed(text)
-    if (number := one_number(expected)) is not None:
-        return _is_number(text, answer, number, expected)
+    expected, answer = _gold(gold), boxed(text)
     if answer is None:
         answer = _formula_at_end(text)
+    if (number := one_number(expected)) is not None:
+        if answer is None:
+            return final_number(_without_latex(text)) == number
+        result = one_number(answer.rpartition("=")[2])
+        return equal(_simple(answer), _simple(expected)) if result is None else result == number
     if answer is None:
         return _ends_with(text, expected)
     if _key(answer) == _key(expected):
@@ -124,15 +126,6 @@ def one_number(text: str) -> float | None:
     if re.match(r"[A-Za-z](?![A-Za-z])", after):  # 3x is no number of x
         return None
     return None if _OPERATOR.search(before + " " + after) else value(matches[0])
-
-
-def _is_number(text: str, answer: str | None, number: float, expected: str) -> bool:
-    if answer is None:
-        answer = _formula_at_end(text)
-    if answer is None:
-        return final_number(_without_latex(text)) == number
-    result = one_number(answer.rpartition("=")[2])
-    return equal(_simple(answer), _simple(expected)) if result is None else result == number
 
 
 def _formula_at_end(text: str) -> str | None:

@@ -140,20 +140,42 @@ def list_tasks() -> tuple[_TaskInfo, ...]:
 
 
 def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
-    path = _as_path(spec)
-    if path is not None:
+    text, path = spec.strip(), Path(spec.strip()).expanduser()
+    named = all(name.partition("=")[0].strip() in _NAMES for name in text.split(","))
+    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
+    if text and not named and (looks or exists(path)):
         from specbench_tasks.loaders import load_path  # and what reads tables: only for data
 
         return f"file:{path.name}", load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
-        _check_name(name)
+        source, equals, value = name.partition("=")
+        if source not in _NAMES:
+            valid, near = ", ".join((*_SPELLED, *_NAMED)), nearest(source, _NAMES)
+            raise ValueError(f"unknown task {source!r}; {near}available: {valid}")
+        if source in ("jsonl", "hf", *SETS) and not value:
+            expected = f"{source}={'ID' * (source == 'hf') or 'PATH'}"
+            raise ValueError(f"task {name!r} needs a value: {expected}")
+        if equals and source not in ("specbench", "jsonl", "hf", *SETS):
+            raise ValueError(f"task {source!r} takes no value; got {name!r}")
     if names and all(name in _NAMED for name in names):
         families = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"
         return name, _load_zoo(families)
     if names and all(name.partition("=")[0] in SETS for name in names):
-        return _read_sets(dict(name.split("=", 1) for name in names), len(names), columns)
+        from specbench_tasks.tables import read_table
+        from specbench_tasks.tabular import published_set
+
+        paths = dict(name.split("=", 1) for name in names)
+        if len(paths) < len(names) or columns:
+            why = "takes no [columns]" if columns else "is named twice"
+            raise ValueError(
+                f"one of {', '.join(paths)} {why}; give each set one file, as published"
+            )
+        readings = [published_set(read_table(Path(p).expanduser()), n) for n, p in paths.items()]
+        conversations = [one for reading in readings for one in reading.conversations]
+        notes = tuple(note for reading in readings for note in reading.notes)
+        return ",".join(paths), Reading(conversations=conversations, notes=notes)
     if len(names) != 1:
         raise ValueError(
             f"--tasks got {spec!r}; give one source ({', '.join(_SPELLED)}), or names of zoo "
@@ -172,49 +194,9 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     return "specbench", load_specbench(path if value else None)
 
 
-def _read_sets(
-    paths: Mapping[str, str], num: int, columns: Mapping[str, str]
-) -> tuple[str, Reading]:
-    from specbench_tasks.tables import read_table
-    from specbench_tasks.tabular import published_set
-
-    if len(paths) < num or columns:
-        why = "takes no [columns]" if columns else "is named twice"
-        raise ValueError(f"one of {', '.join(paths)} {why}; give each set one file, as published")
-    readings = [
-        published_set(read_table(Path(path).expanduser()), name) for name, path in paths.items()
-    ]
-    conversations = [one for reading in readings for one in reading.conversations]
-    notes = tuple(note for reading in readings for note in reading.notes)
-    return ",".join(paths), Reading(conversations=conversations, notes=notes)
-
-
-def _as_path(spec: str) -> Path | None:
-    """Return `spec` as a path, or None if it holds names, or a source with its value."""
-    text = spec.strip()
-    path = Path(text).expanduser()
-    if not text or all(name.partition("=")[0].strip() in _NAMES for name in text.split(",")):
-        return None
-    looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
-    return path if looks or exists(path) else None
-
-
 def _load_zoo(families: Sequence[str]) -> Reading:
     questions = [c for family in families for c in zoo_conversations(family)]
     return Reading(conversations=questions, notes=())
-
-
-def _check_name(name: str) -> None:
-    source, equals, value = name.partition("=")
-    if source not in _NAMES:
-        valid = ", ".join((*_SPELLED, *_NAMED))
-        raise ValueError(f"unknown task {source!r}; {nearest(source, _NAMES)}available: {valid}")
-    if source in ("jsonl", "hf", *SETS) and not value:
-        raise ValueError(
-            f"task {name!r} needs a value: {source}={'ID' * (source == 'hf') or 'PATH'}"
-        )
-    if equals and source not in ("specbench", "jsonl", "hf", *SETS):
-        raise ValueError(f"task {source!r} takes no value; got {name!r}")
 
 
 def tuning_split(conversation: Conversation) -> str:

@@ -72,21 +72,18 @@ def _text(name: str, content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, Sequence) and content else [content]
-    texts = [text for part in parts if (text := _part(part)) is not None]
+    texts = [
+        part["text"]
+        for part in parts
+        if isinstance(part, Mapping) and "text" in str(part.get("type", "text"))
+        if isinstance(part.get("text"), str)  # not an image, say
+    ]
     if len(texts) == len(parts):
         return "\n".join(texts)
     raise ValueError(
         f"{name} is {short(content)}; a message has role and content, both texts (content may be a "
         "list of parts with text)"
     )
-
-
-def _part(part: Any) -> str | None:
-    """Return the text of a part of a content, or None if it is not text (an image, say)."""
-    if not isinstance(part, Mapping) or "text" not in str(part.get("type", "text")):
-        return None
-    text = part.get("text")
-    return text if isinstance(text, str) else None
 
 
 PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "conversations")

@@ -51,7 +51,13 @@ def read_table(path: Path) -> NumberedRows:
             read or is not an object, invalid text, or no rows.
     """
     try:
-        data = _read_bytes(path)
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
+        if not path.exists():
+            raise ValueError(f"no file {path}; give the path of an existing file ({_KINDS})")
+        if not path.is_file():
+            raise ValueError(f"{path} is a pipe or a device; write it into a file, and give that")
+        data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith(b"PAR1") or path.suffix == ".parquet":
@@ -61,16 +67,6 @@ def read_table(path: Path) -> NumberedRows:
     if not table.rows:
         raise ValueError(f"{path} holds no rows")
     return table
-
-
-def _read_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
-    if not path.exists():
-        raise ValueError(f"no file {path}; give the path of an existing file ({_KINDS})")
-    if not path.is_file():
-        raise ValueError(f"{path} is a pipe or a device; write it into a file, and give that")
-    return path.read_bytes()
 
 
 def _text_table(path: Path, data: bytes) -> NumberedRows:
@@ -83,19 +79,16 @@ def _text_table(path: Path, data: bytes) -> NumberedRows:
     start = text.lstrip()[:1]
     if start not in ("[", "{", "") and path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is none of {_KINDS}")
-    listed = start == "["
-    rows = list(_items(path, text) if listed else _lines(path, text))
-    where = f"{path}, item" if listed else f"{path}, line"
-    for number, row in rows:
+    where, rows = f"{path}, line", _lines(path, text)
+    if start == "[":
+        try:
+            where, rows = f"{path}, item", enumerate(json.loads(text), start=1)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
+    table = NumberedRows(where, list(rows))
+    for number, row in table.rows:
         _check(row, f"{where} {number}")
-    return NumberedRows(where, rows)
-
-
-def _items(path: Path, text: str) -> Iterator[tuple[int, Row]]:
-    try:
-        yield from enumerate(json.loads(text), start=1)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
+    return table
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:

@@ -99,7 +99,10 @@ def conversations(
             raise ValueError(f"{table.where} {number}: {error}") from error
         by_id[conversation.id] = conversation
         prompts.append(prompt)
-        unread |= dict.fromkeys(_unread(row, prompt, columns))
+        keys = (key for key in COLUMNS if key != "prompt")
+        read = prompt.fields | {columns.get(key) or _usual(row, key) for key in keys}
+        rest = (name for name, cell in row.items() if cell not in (None, "", [], {}))
+        unread |= dict.fromkeys(name for name in rest if name not in read)
     if not by_id:
         raise ValueError(left_out[0] if left_out else f"{_name(table)} holds no rows")
     return Reading(
@@ -157,15 +160,6 @@ def _notes(
 
 def _count(num: int) -> str:
     return f"{num} conversation{'s' * (num != 1)}"
-
-
-def _unread(row: Row, prompt: RowPrompt, columns: Mapping[str, str]) -> list[str]:
-    read = prompt.fields | {
-        columns.get(key) or _usual(row, key) for key in COLUMNS if key != "prompt"
-    }
-    return [
-        name for name, cell in row.items() if name not in read and cell not in (None, "", [], {})
-    ]
 
 
 def _check_columns(table: NumberedRows, columns: Mapping[str, str]) -> None:
@@ -243,18 +237,15 @@ def _references(
         raise ValueError(
             f"the reference is {short(cell)}; give one entry for each of {num_turns} turns"
         )
-    padded = [*per_turn, *([None] * (num_turns - len(per_turn)))]
-    return tuple(_reference(item, family, shape) for item in padded)
-
-
-def _reference(cell: Any, family: str, shape: str) -> GoldAnswer | None:
-    answers = _texts(cell)
-    if family == "math_reasoning":
-        answers = [gsm8k_answer(answer) for answer in answers]
-    if family == "translation" and shape == SPEC:
-        answers = [detokenised(answer) for answer in answers]
-    kept = tuple(answer for answer in answers if answer.strip())
-    return GoldAnswer(answers=kept) if kept else None
+    references: list[GoldAnswer | None] = []
+    for answers in map(_texts, per_turn):
+        if family == "math_reasoning":
+            answers = [gsm8k_answer(answer) for answer in answers]
+        if family == "translation" and shape == SPEC:
+            answers = [detokenised(answer) for answer in answers]
+        kept = tuple(answer for answer in answers if answer.strip())
+        references.append(GoldAnswer(answers=kept) if kept else None)
+    return (*references, *[None] * (num_turns - len(references)))
 
 
 def _texts(cell: Any) -> list[str]:

@@ -35,7 +35,7 @@ ALLOWED = {
         "the parameter of drafters (docs/adding-a-decoder.md)",
         ["bench/plan/starter.py", "decoders/core/drafting/drafter.py"],
     ),
-    "own": ("a key of a recipe's [blocks]", ["training/adapter/blocks.py"]),
+    "own": ("a key of a recipe's [blocks]", ["training/adapter/windows.py"]),
     "prompts_needed": ("a column of summary.csv", ["bench/stats/metrics.py"]),
     "shortest": ("an option of `lookup`", ["decoders/lookup.py"]),
     "stored": (

@@ -7,7 +7,9 @@ Networks on hidden states are trained on a frozen target.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,24 +21,27 @@ from torch import nn
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.attention import leave_out_cudnn
-from decoders.core.hf.checkpoint import weights_sha256
+from decoders.core.hf.checkpoint import is_of_memory, weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
+from decoders.core.hf.self_check import self_check
 from decoders.core.plugins import network
-from training.adapter.blocks import BlockRules, BlocksTable
+from decoders.core.registry import build
+from decoders.core.types import DecoderSpec, Sampling
 from training.adapter.job import AdapterJob
 from training.adapter.lean_job import LeanJob, LeanStudent
-from training.adapter.recipe import AdapterRecipe, AdapterTable
-from training.adapter.rehearsal import rehearse
+from training.adapter.recipe import AdapterRecipe
 from training.adapter.student import Student, max_row_length
-from training.adapter.windows import WindowSampling
+from training.adapter.windows import BlockRules, BlocksTable
 from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
-from training.judged import Best
-from training.loop import fingerprint
+from training.loop import Best, Job, fingerprint
 from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, Locate, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_recipe
 from training.text.completions import Teacher
+from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
 
 _UNIFORM_SCALE = 0.1
@@ -72,18 +77,13 @@ def train_heads(
     return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
 
 
-def build_job(
-    recipe: AdapterRecipe | HeadsRecipe,
-    output: Path,
-    device: torch.device,
-    reporter: Reporter,
-    locate: Locate = str,
-) -> Any:
+def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
     """Return the job of a recipe, an `AdapterJob` or a `HiddenJob`.
 
     Raises:
         ValueError: the model cannot be loaded or trained on, or the data are impossible.
     """
+    output, device, reporter, locate = context
 
     def open_model(path: str) -> Any:
         dtype = getattr(torch, recipe.model.dtype)
@@ -124,20 +124,34 @@ def _begin_slots(
     recipe: AdapterRecipe, model: HFModel, tokenizer: Any, teacher: Any, reporter: Reporter
 ) -> _Job:
     module, run, blocks = model.module, recipe.run, None
-    adapter = _fresh_slots(recipe.adapter, recipe.sampling, module).to(module.device)
-    if recipe.adapter.variant == "refine":
-        room, table = max_row_length(model.architecture), recipe.blocks or BlocksTable()
-        blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **table.model_dump())
+    table, sampling, tokens = recipe.adapter, recipe.sampling, module.get_input_embeddings().weight
+    config = AdapterConfig(
+        layers=layer_shapes(module, table.enter),
+        width=tokens.shape[1],
+        temperatures=sampling.temperatures,
+        top_ps=sampling.top_ps,
+        top_k=sampling.top_k,
+        greedy=sampling.greedy > 0,
+        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
+    )
+    adapter = SlotAdapter(config, table.seed)
+    adapter.embedding.match(tokens * table.initial_scale)
+    if table.initial is not None:
+        begin_from(adapter, SlotAdapter.load(table.initial))
+    adapter.to(module.device)
+    if table.variant == "refine":
+        room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
+        blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
     @functools.cache
     def student() -> Student:  # made late: it replaces the module's attention
         if run.lean:
             return LeanStudent(module, adapter)
-        return Student(module, adapter, gated=recipe.adapter.gated, teacher=teacher)
+        return Student(module, adapter, gated=table.gated, teacher=teacher)
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0
-        return kind(student(), source, recipe.sampling, run, reporter, pad, blocks)
+        return kind(student(), source, sampling, run, reporter, pad, blocks)
 
     return adapter, make
 
@@ -170,24 +184,6 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
     return heads.to(module.device), lambda source: job(module, heads, source, recipe.run, reporter)
 
 
-def _fresh_slots(table: AdapterTable, sampling: WindowSampling, module: Any) -> SlotAdapter:
-    tokens = module.get_input_embeddings().weight
-    config = AdapterConfig(
-        layers=layer_shapes(module, table.enter),
-        width=tokens.shape[1],
-        temperatures=sampling.temperatures,
-        top_ps=sampling.top_ps,
-        top_k=sampling.top_k,
-        greedy=sampling.greedy > 0,
-        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
-    )
-    adapter = SlotAdapter(config, table.seed)
-    adapter.embedding.match(tokens * table.initial_scale)
-    if table.initial is not None:
-        begin_from(adapter, SlotAdapter.load(table.initial))
-    return adapter
-
-
 @torch.no_grad()
 def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
@@ -214,3 +210,54 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     if initial_config.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)
+
+
+_NAME = "rehearsal"
+_DECODERS = {"o-ptp": "ptp", "c-ptp": "ptp", "refine": "idlm"}
+"""Names of the decoders of variants, where they differ from the variant's."""
+_NUM_TOKENS = 4
+
+
+def rehearse(
+    model: HFModel, adapter: SlotAdapter | HiddenAdapter, make: Callable[[Source], Job]
+) -> None:
+    """Check the model, decode with a fresh adapter, and run a step of its job without an update.
+
+    Models that run incorrectly, or cannot decode with or train the adapter, raise `ValueError`.
+    """
+    self_check(model)
+    name, variant = type(model.module).__name__, adapter.config.variant
+    with _refusing(f"{name} cannot take a {variant} adapter", passing=ValueError):
+        model.attach(_NAME, adapter)
+    texts = ([token % model.vocab_size for token in range(n, n + 8)] for n in range(3, 19))
+    rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
+    # of kind completions, which every job accepts
+    source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
+    prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
+    models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
+    decoder_name = _DECODERS.get(variant, variant)
+    decoder = build(DecoderSpec(name=decoder_name, options={"adapter": _NAME}))
+    with _refusing(f"{name} decodes with no {variant} adapter"):
+        for batch_size in (1, 2):
+            for outcome in Scheduler(decoder, models, sampling, batch_size).run(prompts):
+                if isinstance(outcome, Exception):
+                    raise outcome
+    job = make(source)
+    with _refusing(f"{name} trains no {variant} adapter"):
+        for loss, _, _ in job.pieces(TrainingProgress()):
+            loss.backward()  # type: ignore[no-untyped-call]
+        job.trained.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _refusing(subject: str, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Turn errors into a one-line `ValueError`, except memory errors and those in `passing`."""
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        if is_of_memory(error):
+            raise
+        reason = textwrap.shorten(str(error), 100, placeholder=" …") or type(error).__name__
+        raise ValueError(f"{subject} ({reason}); use another kind, see docs/running.md") from error

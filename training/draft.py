@@ -26,8 +26,7 @@ from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
 from training.forward import fresh_llama, hidden_states
-from training.judged import Best
-from training.loop import Piece, fingerprint, muon_and_adamw
+from training.loop import Best, Piece, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,
@@ -39,8 +38,8 @@ from training.recipe import (
     Seed,
     Share,
 )
-from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, Locate, TrainingOptions, open_checkpoint, train_recipe
+from training.reporter import TrainingProgress
+from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_recipe
 from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import build_source
 from training.workers import worker
@@ -102,15 +101,9 @@ def train_draft(
 class DraftJob:
     """Trains a draft model on the answers of a source's rows, one group of rows at a time."""
 
-    def __init__(
-        self,
-        recipe: DraftRecipe,
-        output: Path,
-        device: torch.device,
-        reporter: Reporter,
-        locate: Locate,
-    ) -> None:
+    def __init__(self, recipe: DraftRecipe, context: JobContext) -> None:
         """Open the target and the data, raising the errors of `train_recipe`."""
+        output, device, reporter, locate = context
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
@@ -218,16 +211,14 @@ class DraftJob:
         best = self._best.better_than(self._mean_run)
         fresh.load_state_dict(self.trained.state_dict() if best is None else best)
         fresh.to(torch.float16).save_pretrained(output)
-        store_matrices(output / "model.safetensors", self.storage_dtype)
+        file = output / "model.safetensors"
+        weights = load_file(file)
+        for name, weight in weights.items():
+            if weight.dim() == 2:
+                weights[name] = weight.to(self.storage_dtype)
+        save_file(weights, file, metadata={"format": "pt"})
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
-
-
-def store_matrices(file: Path, dtype: torch.dtype) -> None:
-    """Rewrite a checkpoint's matrices in another dtype, leaving its vectors unchanged."""
-    weights = load_file(file)
-    result = {name: each.to(dtype) if each.dim() == 2 else each for name, each in weights.items()}
-    save_file(result, file, metadata={"format": "pt"})
 
 
 def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:

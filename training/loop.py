@@ -1,4 +1,4 @@
-"""The training loop of all jobs: updates, evaluations, checkpoints, worker synchronisation.
+"""The training loop of all jobs: updates, reports, checkpoints, worker synchronisation.
 
 A step's data depend only on (seed, step), and the gradients of all workers are summed once. So a
 run is a pure function of its recipe (up to the machine's arithmetic), and a resumed run reaches the
@@ -12,8 +12,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.recipe import LoopTable
 from training.reporter import Reporter, TrainingProgress
 from training.workers import give_memory_back, wait_for_all, worker
 
@@ -30,16 +29,15 @@ Piece = tuple[Tensor, int, int]
 
 
 class Job(Protocol):
-    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`."""
+    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`.
+
+    `run` is a `LoopTable`.
+    """
 
     fingerprint: str
     reporter: Reporter
-
-    @property
-    def run(self) -> LoopTable: ...  # noqa: D102
-
-    @property
-    def trained(self) -> Any: ...  # noqa: D102
+    run: Any
+    trained: Any
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimisers of the parameters, set to their peak learning rates."""
@@ -65,7 +63,17 @@ class Loop:
         self.progress = TrainingProgress()
         self._saved_step = -1
         if path.exists():
-            self._load()
+            state = read_state(path)
+            if state["fingerprint"] != job.fingerprint:
+                raise ValueError(
+                    f"{path}: the checkpoint was made by another recipe; delete it or use that "
+                    "recipe"
+                )
+            job.trained.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.progress = TrainingProgress(**state["progress"])
+            self._saved_step = self.progress.step
 
     def train(self, deadline: float | None) -> bool:
         """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
@@ -118,19 +126,6 @@ class Loop:
         give_memory_back()
         wait_for_all()
 
-    def _load(self) -> None:
-        state = read_state(self.path)
-        if state["fingerprint"] != self.job.fingerprint:
-            raise ValueError(
-                f"{self.path}: the checkpoint was made by another recipe; delete it or use that "
-                "recipe"
-            )
-        self.job.trained.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.progress = TrainingProgress(**state["progress"])
-        self._saved_step = self.progress.step
-
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
     """Write a state to a file, replacing the old file atomically."""
@@ -158,7 +153,13 @@ def update(
         total += torch.tensor([loss.item(), num_targets, num_tokens])
     parameters = [p for p in trained.parameters() if p.requires_grad]
     if worker()[1] > 1:
-        _sum_over_workers(total, parameters)
+        dist.all_reduce(total)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        sums = torch.split(flat, [p.numel() for p in parameters])
+        for parameter, grad in zip(parameters, sums, strict=True):
+            parameter.grad = grad.view_as(parameter)
     if not total[1]:  # this step's text has no targets
         return math.nan, int(total[2].item())
     parameters = [p for p in parameters if p.grad is not None]
@@ -170,16 +171,6 @@ def update(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return total[0].item() / total[1].item(), int(total[2].item())
-
-
-def _sum_over_workers(total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    dist.all_reduce(total)
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat([grad.flatten() for grad in grads])
-    dist.all_reduce(flat)
-    pieces = torch.split(flat, [p.numel() for p in parameters])
-    for parameter, piece in zip(parameters, pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
 
 
 def muon_and_adamw(
@@ -214,3 +205,73 @@ def _agreed_time() -> float:
     if worker()[1] > 1:
         dist.broadcast(now, src=0)
     return now.item()
+
+
+class Best:
+    """The weights of the best evaluation so far, kept in a file next to the checkpoint.
+
+    The score is not the loss but the expected number of leading correct slots or drafts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Continue from the file at `path` if it exists."""
+        self.path = path
+
+    def offer(self, step: int, score: float, trained: nn.Module) -> None:
+        """Keep these weights if their score beats that of the stored weights."""
+        if self._kept_score() < score:
+            write_state(self.path, {"score": score, "step": step, "model": trained.state_dict()})
+
+    def better_than(self, score: float) -> dict[str, Tensor] | None:
+        """Return the stored weights if their score beats `score`, else None."""
+        return read_state(self.path)["model"] if self._kept_score() > score else None
+
+    def _kept_score(self) -> float:
+        return float(read_state(self.path)["score"]) if self.path.exists() else -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Held-out figures, with a `score` to select the best weights and a `summary` to print."""
+
+    def measured(self) -> dict[str, Any]:
+        """Return the figures by name, as they are stored, without None except ``greedy_*``."""
+        fields = asdict(self).items()
+        return {k: value for k, value in fields if value is not None or k.startswith("greedy_")}
+
+
+class JudgedJob:
+    """A job that reports on held-out rows, and offers its weights to `best` if set.
+
+    `base` holds facts about the base model.
+    """
+
+    fingerprint = ""
+    base: Mapping[str, Any] = {}
+    best: Best | None = None
+    report: Any = None
+    trained: Any
+    reporter: Reporter
+
+    def held_out(self) -> Any:
+        """Return the `Report` on held-out rows."""
+        raise NotImplementedError
+
+    def evaluate(self, progress: TrainingProgress) -> None:
+        """Report the module's quality on held-out rows (first worker only)."""
+        if worker()[0]:
+            return
+        report = self.report = self.held_out()
+        parameters = sum(parameter.numel() for parameter in self.trained.parameters())
+        record = {"held_out": report.measured(), "parameters": parameters}
+        self.reporter.evaluation(progress, report.summary(), record)
+        if self.best is not None:
+            self.best.offer(progress.step, report.score, self.trained)
+
+    def scores(self) -> dict[str, Any]:
+        """Load the best weights if they beat the current ones, and return the chosen figures."""
+        report = self.report or self.held_out()
+        if self.best is not None and (better := self.best.better_than(report.score)) is not None:
+            self.trained.load_state_dict(better)
+            report = self.held_out()
+        return dict(report.measured())

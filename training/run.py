@@ -9,12 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 
-from decoders.core.hf.checkpoint import find_checkpoint, unavailable
-from decoders.core.hf.masked import is_masked
+from decoders.core.hf.checkpoint import find_checkpoint, is_masked, unavailable
 from training.loop import Job, Loop, saved_progress
 from training.recipe import ZOO, Recipe
 from training.reporter import Reporter, TrainingProgress
@@ -23,8 +22,19 @@ from training.workers import keep_memory, spawn, wait_for_all, worker
 BEST = "best.pt"
 Locate = Callable[[str], str]
 """Maps a model's name in a recipe to its folder or hub id."""
-Build = Callable[[Any, Path, torch.device, Reporter, Locate], Job]
-"""Builds a recipe's job from the recipe, output folder, device, reporter and `Locate`."""
+
+
+class JobContext(NamedTuple):
+    """The surroundings of a job, besides its recipe."""
+
+    output: Path
+    device: torch.device
+    reporter: Reporter
+    locate: Locate = str
+
+
+Build = Callable[[Any, JobContext], Job]
+"""Builds the job of a recipe."""
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -92,8 +102,8 @@ def _train(
     for name, build in builds.items():
         log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
         with Reporter(progress, name, log if first else None, unit) as reporter:
-            device = _choose_device(options.get("device"))
-            job = build(recipe, output, device, reporter, options.get("locate", str))
+            device, locate = _choose_device(options.get("device")), options.get("locate", str)
+            job = build(recipe, JobContext(output, device, reporter, locate))
             if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)

@@ -37,12 +37,11 @@ from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.run_folder import outlines
 from bench.records.samples import PHASES, PhasedAnswer, read_phases, write_phases
-from decoders.core.decoder import Answer, Role, SelfDriven, Steps
+from decoders.core.decoder import Answer, Memory, Role, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Model
 from decoders.core.types import CallResult, Generation, Sampling
 

@@ -23,7 +23,7 @@ from bench.progress import Progress
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.samples import Sink
-from decoders.core.engine.law import lawful
+from decoders.core.engine.forms import lawful
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.types import Outcome, Sampling

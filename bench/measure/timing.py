@@ -27,8 +27,8 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns, drafter_names
 from bench.records.samples import Sink, error_line, error_position
 from bench.settings.protocol import recount
+from decoders.core.decoder import Memory
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.memory import Memory
 from decoders.core.types import Generation, Outcome, Sampling
 
 _WARMUP_TOKENS = 16

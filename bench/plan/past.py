@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bench.records.plan import Block
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from decoders.core.decoder import Decoder
-from decoders.core.memory import Memory
+from decoders.core.decoder import Decoder, Memory
 from decoders.core.types import Generation, Outcome
 
 _Entry = tuple[int, Sequence[int], Sequence[int]]  # block, prompt, answer

@@ -25,7 +25,7 @@ from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import model_names, other_kind
-from decoders.core.hf.masked import is_masked
+from decoders.core.hf.checkpoint import is_masked
 from decoders.core.types import DecoderSpec
 
 AUTO = "auto"

@@ -35,7 +35,7 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import Compared, Pair, compare_with_baseline, first_difference
 from bench.verify.floor import Likeliest, bound, is_frequent, last_place
-from decoders.core.engine.law import lawful
+from decoders.core.engine.forms import lawful
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp

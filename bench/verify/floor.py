@@ -39,7 +39,7 @@ from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import compare_with_baseline
-from decoders.core.engine.law import lawful
+from decoders.core.engine.forms import lawful
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, pick, warp

@@ -25,10 +25,10 @@ from bench.verify.divergence import cold_logits
 from bench.verify.equality import EqualityCheck, failed, mode
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import Check, StepsDifferError, is_verdict
-from decoders.core.engine.law import lawful
+from decoders.core.decoder import Memory
+from decoders.core.engine.forms import lawful
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.memory import Memory
 from decoders.core.model import Model
 from decoders.core.sampling import warp
 from decoders.core.testing.goodness import POWER, Draws, detectable_distance, holm

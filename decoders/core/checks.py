@@ -21,11 +21,10 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter_config import is_masked
-from decoders.core.decoder import Decoder, Request
+from decoders.core.decoder import Decoder, PastAnswers, Request
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.scheduler import Scheduler, generate
-from decoders.core.memory import PastAnswers
 from decoders.core.plugins import network
 from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws

@@ -12,7 +12,6 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from decoders.core.memory import Memory, PastAnswers
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.types import CallResult, Emit, Sampling, demand
 
@@ -21,6 +20,22 @@ if TYPE_CHECKING:
 
     from decoders.core.adapter_config import AdapterConfig, Variant
     from decoders.core.sampling import Uniforms
+
+
+class Memory(Protocol):
+    """The earlier answers of one scope, as a decoder that remembers keeps them."""
+
+    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Take in an answer that has ended (nothing else may change a memory)."""
+
+
+class PastAnswers(list[tuple[tuple[int, ...], tuple[int, ...]]]):
+    """A memory of prompts and their answers in the order in which these ended."""
+
+    def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Append an answer."""
+        self.append((tuple(prompt), tuple(tokens)))
+
 
 Steps = Generator[Call | DraftCall | Sequence[Call] | Emit, CallResult, None]
 Need = str  # "draft", "adapter", "network" or "model:NAME"

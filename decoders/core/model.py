@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decoders.core.adapter_config import AdapterConfig
-    from decoders.core.masked import MaskedForm
     from decoders.core.sampling import Uniforms
+    from decoders.core.types import MaskedForm
 
 
 class Model(ABC):

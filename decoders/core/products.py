@@ -15,6 +15,7 @@ import shlex
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -147,7 +148,7 @@ def gated_product(
         high: B ``[out, R]``.
         gate: float32 ``[B, N, 1]``, 1 or 0.
     """
-    _check_rows(rows, gate)
+    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]  # for a trace
     if _is_traced() and low is not None and rows.dtype == torch.bfloat16:
         operands = (rows, weight, low, high, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.gated_product(*operands)
@@ -161,7 +162,7 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
 
     The arguments are those of `gated_product`.
     """
-    _check_rows(rows, gate)
+    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]  # for a trace
     if _is_traced():
         operands = (rows, weight, other, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.switched_product(*operands)
@@ -176,9 +177,10 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
     return out.view(*rows.shape[:-1], -1)
 
 
-def _check_rows(rows: Tensor, gate: Tensor) -> None:
-    """Make a trace know that both have as many rows."""
-    torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]
+def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
+    """Rotate states ``[…, heads, N, E]`` by positions, whose cosines and sines `turn` has."""
+    low, high = states.chunk(2, -1)
+    return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
 def attention(

@@ -90,8 +90,16 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
     """Return the class that a spec names, else `ValueError` with the nearest name."""
     path, colon, class_name = spec.name.rpartition(":")
     if colon:
-        module, origin = _load_file(Path(path)), path
-        return _decoder_class(module, class_name, origin)
+        file = Path(path)
+        if not file.is_file():
+            raise ValueError(f"decoder file {str(file)!r} does not exist; give path.py:Class")
+        try:
+            module = import_file(file, _module_name(file.resolve()))
+        except (Exception, SystemExit) as error:  # foreign code may raise anything
+            line = f"decoder file {str(file)!r} cannot be imported: {type(error).__name__}: {error}"
+            place = innermost_place(error, {str(file)})
+            raise ValueError(f"{line} ({place})" if place else line) from error
+        return _decoder_class(module, class_name, path)
     if (_FOLDER / f"{spec.name}.py").is_file() and spec.name != "__init__":
         module = importlib.import_module(f"decoders.{spec.name}")
         for value in vars(module).values():
@@ -228,17 +236,6 @@ def import_file(path: Path, name: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ValueError(f"decoder file {str(path)!r} does not exist; give path.py:Class")
-    try:
-        return import_file(path, _module_name(path.resolve()))
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
-        line = f"decoder file {str(path)!r} cannot be imported: {type(error).__name__}: {error}"
-        place = innermost_place(error, {str(path)})
-        raise ValueError(f"{line} ({place})" if place else line) from error
 
 
 def innermost_place(error: BaseException, files: Collection[str]) -> str | None:

@@ -45,13 +45,9 @@ def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
     return (DRAWS[family](rng, split) for _ in itertools.count())
 
 
-def zoo_conversations(family: str) -> list[Conversation]:
-    """Return the fixed held-out test set: the first 120 distinct conversations of a family."""
-    return list(_zoo_conversations(family))
-
-
 @functools.cache
-def _zoo_conversations(family: str) -> tuple[Conversation, ...]:
+def zoo_conversations(family: str) -> tuple[Conversation, ...]:
+    """Return the fixed held-out test set: the first 120 distinct conversations of a family."""
     by_turns: dict[tuple[str, ...], Conversation] = {}
     examples = generate(family, "test", ZOO_SEED)
     while len(by_turns) < NUM_ZOO_CONVERSATIONS:

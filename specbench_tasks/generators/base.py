@@ -69,19 +69,10 @@ def single_turn(prompt: str, response: str, *answers: str) -> Item:
     return Item(turns=(prompt,), references=(reference,), responses=(response,))
 
 
-_POOLS = {name: tuple(text.split()) for name, text in texts("vocab").items()}
-WOMEN = _POOLS["women"]
-NAMES = (*WOMEN, *_POOLS["men"])
-SURNAMES, CITIES, DAYS = _POOLS["surnames"], _POOLS["cities"], _POOLS["days"]
-COLORS, JOBS, ANIMALS = _POOLS["colors"], _POOLS["jobs"], _POOLS["animals"]
-THINGS, PLACES, NUMBER_WORDS = _POOLS["things"], _POOLS["places"], _POOLS["number_words"]
+WORDS = {name: tuple(text.split()) for name, text in texts("vocab").items()}
+NAMES = (*WORDS["women"], *WORDS["men"])
 
 
-def he_or_she(name: str) -> str:
-    """Return the subject pronoun of a name of `NAMES`, in lower case."""
-    return "she" if name in WOMEN else "he"
-
-
-def his_or_her(name: str) -> str:
-    """Return the possessive pronoun of a name of `NAMES`, in lower case."""
-    return "her" if name in WOMEN else "his"
+def pronouns(name: str) -> tuple[str, str]:
+    """Return the subject pronoun and the possessive pronoun of a name of `NAMES`."""
+    return ("she", "her") if name in WORDS["women"] else ("he", "his")

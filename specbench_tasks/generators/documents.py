@@ -19,23 +19,14 @@ import random
 import re
 
 from specbench_tasks.generators.base import (
-    ANIMALS,
-    CITIES,
-    COLORS,
-    DAYS,
-    JOBS,
     NAMES,
-    NUMBER_WORDS,
-    PLACES,
-    SURNAMES,
-    THINGS,
+    WORDS,
     Item,
     Split,
-    he_or_she,
-    his_or_her,
     key_split,
     pick,
     pick_distinct,
+    pronouns,
     single_turn,
     texts,
 )
@@ -77,10 +68,10 @@ def draw_rag(rng: random.Random, split: Split) -> Item:
 
 def _values(rng: random.Random) -> dict[str, str]:
     return {
-        "job": pick(rng, JOBS),
-        "city": pick(rng, CITIES),
-        "thing": f"{pick(rng, COLORS)} {pick(rng, THINGS)}",
-        "pet": pick(rng, ANIMALS),
+        "job": pick(rng, WORDS["jobs"]),
+        "city": pick(rng, WORDS["cities"]),
+        "thing": f"{pick(rng, WORDS['colors'])} {pick(rng, WORDS['things'])}",
+        "pet": pick(rng, WORDS["animals"]),
     }
 
 
@@ -101,7 +92,7 @@ def draw_summarization(rng: random.Random, split: Split) -> Item:
 
 
 def _slots(rng: random.Random) -> dict[str, str]:
-    city, place = pick_distinct(rng, CITIES, 2)
+    city, place = pick_distinct(rng, WORDS["cities"], 2)
     building, other = pick_distinct(rng, _NEWS["buildings"].split(), 2)
     team, rival = pick_distinct(rng, _NEWS["teams"].split(), 2)
     return {
@@ -111,12 +102,12 @@ def _slots(rng: random.Random) -> dict[str, str]:
         "other": other,
         "team": team,
         "rival": rival,
-        "day": pick(rng, DAYS),
+        "day": pick(rng, WORDS["days"]),
         "n": str(rng.randint(2, 99)),
         "first": pick(rng, NAMES),
-        "last": pick(rng, SURNAMES),
-        "color": pick(rng, COLORS[3:]),
-        "animal": pick(rng, ANIMALS),
+        "last": pick(rng, WORDS["surnames"]),
+        "color": pick(rng, WORDS["colors"][3:]),
+        "animal": pick(rng, WORDS["animals"]),
         "goods": pick(rng, _NEWS["goods"].split()),
         "look": pick(rng, ("stronger", "higher", "longer", "safer")),
     }
@@ -126,20 +117,13 @@ def draw_mt_bench(rng: random.Random, split: Split) -> Item:
     """Draw one two-turn conversation, keyed by hero, animal and demanded words."""
     while True:
         name, friend = pick_distinct(rng, NAMES, 2)
-        animal = pick(rng, ANIMALS)
-        words = pick_distinct(rng, THINGS, 3)
+        animal = pick(rng, WORDS["animals"])
+        words = pick_distinct(rng, WORDS["things"], 3)
         if key_split(f"mt_bench {name} {animal} {words}") == split:
             break
-    slots = {
-        "name": name,
-        "friend": friend,
-        "animal": animal,
-        "place": pick(rng, PLACES),
-        "he": he_or_she(name),
-        "his": his_or_her(name),
-        "He": he_or_she(name).capitalize(),
-        "His": his_or_her(name).capitalize(),
-    }
+    slots = {"name": name, "friend": friend, "animal": animal, "place": pick(rng, WORDS["places"])}
+    for word, pronoun in zip(("he", "his"), pronouns(name), strict=True):
+        slots |= {word: pronoun, word.capitalize(): pronoun.capitalize()}
     first = _first_turn(rng, slots, words[:2])
     second = _second_turn(rng, slots, words[2])
     return Item(
@@ -177,7 +161,7 @@ def _first_turn(rng: random.Random, slots: dict[str, str], words: list[str]) -> 
     num = rng.choice((4, 5))
     kind = "story" if rng.random() < 0.6 else "diary"
     prompt = pick(rng, _PROMPTS[kind]).format(
-        n=NUMBER_WORDS[num], one=words[0], two=words[1], **slots
+        n=WORDS["number_words"][num], one=words[0], two=words[1], **slots
     )
     text = _write(rng, _WRITING[kind], num, words, slots)
     demands = _demand(
@@ -190,7 +174,7 @@ def _first_turn(rng: random.Random, slots: dict[str, str], words: list[str]) -> 
 
 def _second_turn(rng: random.Random, slots: dict[str, str], word: str) -> Turn:
     roll, num = rng.random(), rng.choice((3, 4))
-    count = NUMBER_WORDS[num]
+    count = WORDS["number_words"][num]
     if roll < 0.4:
         text = _write(rng, _SEQUEL, num, [word], slots)
         demands = _demand(("contains", slots["name"]), ("contains", word), ("num_sentences", num))

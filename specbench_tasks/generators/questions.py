@@ -29,15 +29,16 @@ from specbench_tasks.generators.base import (
     NAMES,
     Item,
     Split,
-    he_or_she,
     key_split,
     pick,
     pick_distinct,
+    pronouns,
     single_turn,
     texts,
 )
 
 _MATH, _QA, _TRANSLATION = texts("math_reasoning"), texts("qa"), texts("translation")
+_LISTS = texts("lists")
 _DRILL_SHARE = 0.15
 """Share of bare sums among the training items (never among the held-out ones)."""
 
@@ -53,17 +54,6 @@ def working(value: int, step: int) -> tuple[str, int]:
     return f"{value} - {amount}{middle} = {total}", total
 
 
-def _draw_steps(rng: random.Random, value: int, num: int) -> list[int]:
-    """Draw `num` changes that keep the running value between 1 and 99."""
-    steps = []
-    for _ in range(num):
-        low = value < 20 or (value < 80 and rng.random() < 0.5)
-        amount = rng.randint(2, min(99 - value, 60) if low else min(value - 1, 60))
-        steps.append(amount if low else -amount)
-        value += steps[-1]
-    return steps
-
-
 def draw_math(rng: random.Random, split: Split) -> Item:
     """Draw one word problem, or sometimes a bare sum (only in training)."""
     drill = split == "train" and rng.random() < _DRILL_SHARE
@@ -73,30 +63,27 @@ def draw_math(rng: random.Random, split: Split) -> Item:
         num_steps += not drill and rng.random() < 0.2
         boxes, each = rng.randint(2, 9), rng.randint(2, 9)
         start = boxes * each if packed else rng.randint(8, 90)
-        steps = _draw_steps(rng, start, num_steps)
+        value, steps = start, list[int]()
+        for _ in range(num_steps):  # the running value stays between 1 and 99
+            low = value < 20 or (value < 80 and rng.random() < 0.5)
+            amount = rng.randint(2, min(99 - value, 60) if low else min(value - 1, 60))
+            steps.append(amount if low else -amount)
+            value += steps[-1]
         if drill and rng.random() < 0.3:
             if key_split(f"math {boxes}*{each}") == split:
-                return _times(boxes, each)
+                text, total = f"{boxes} * {each}", boxes * each
+                answer = f"{text} = {total}. The answer is {total}."
+                return single_turn(f"What is {text}?", answer, str(total))
             continue
         key = (f"{boxes}*{each}" if packed else str(start)) + "".join(f"{s:+}" for s in steps)
         if key_split(f"math {key}") == split:
             break
-    if drill:
-        return _drill(rng, start, steps[0])
-    return _story(rng, start, (boxes, each) if packed else None, steps)
-
-
-def _times(boxes: int, each: int) -> Item:
-    text = f"{boxes} * {each}"
-    answer = f"{text} = {boxes * each}. The answer is {boxes * each}."
-    return single_turn(f"What is {text}?", answer, str(boxes * each))
-
-
-def _drill(rng: random.Random, start: int, step: int) -> Item:
-    text, total = working(start, step)
+    if not drill:
+        return _story(rng, start, (boxes, each) if packed else None, steps)
+    text, total = working(start, steps[0])
     opening = pick(rng, ("What is", "Work out", "Calculate"))
     mark = "?" if opening == "What is" else "."
-    prompt = f"{opening} {start} {'+' if step > 0 else '-'} {abs(step)}{mark}"
+    prompt = f"{opening} {start} {'+' if steps[0] > 0 else '-'} {abs(steps[0])}{mark}"
     return single_turn(prompt, f"{text}. The answer is {total}.", str(total))
 
 
@@ -105,7 +92,7 @@ def _story(
 ) -> Item:
     name = pick(rng, NAMES)
     items, boxes = pick(rng, _MATH["items"].split()), pick(rng, _MATH["boxes"].split())
-    he = he_or_she(name)
+    he, _ = pronouns(name)
     if packed:
         a, b = packed
         prompt = [pick(rng, _MATH["packed"]).format(name=name, a=a, b=b, boxes=boxes, items=items)]
@@ -260,50 +247,29 @@ def _sentence(rng: random.Random) -> tuple[str, str]:
 NUM_ITEMS = 6
 """Number of items in every list."""
 
-_LIST_QUESTIONS = {
-    "copy": (
-        "Repeat this list as it is: {items}",
-        "{items} - write the same list again, and nothing else.",
-    ),
-    "replace": (
-        "Replace one item of this list, drawn at random, by {new}: {items}. Write the list alone.",
-        "{items} - put {new} in the place of one random item and write the list alone.",
-    ),
-    "shuffle": (
-        "Write this list in another, random order, and nothing else: {items}",
-        "{items} - shuffle this list and write it alone.",
-    ),
-}
-
-
-def _written(items: list[str]) -> str:
-    """Write a list in the form of prompts and answers."""
-    return ", ".join(items)
-
 
 def draw_copy(rng: random.Random, split: Split) -> Item:
     """Draw a list with one right answer: itself."""
-    letters = _letters(rng, split, "copy")[:NUM_ITEMS]
-    prompt = pick(rng, _LIST_QUESTIONS["copy"]).format(items=_written(letters))
-    return single_turn(prompt, _written(letters))
+    items = ", ".join(_letters(rng, split, "copy")[:NUM_ITEMS])
+    return single_turn(pick(rng, _LISTS["copy"]).format(items=items), items)
 
 
 def draw_replace(rng: random.Random, split: Split) -> Item:
     """Draw a list and a new item, with a right answer for each item that it may replace."""
     *letters, new = _letters(rng, split, "replace")
-    prompt = pick(rng, _LIST_QUESTIONS["replace"]).format(items=_written(letters), new=new)
-    answers = [_written([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
+    prompt = pick(rng, _LISTS["replace"]).format(items=", ".join(letters), new=new)
+    answers = [", ".join([*letters[:i], new, *letters[i + 1 :]]) for i in range(NUM_ITEMS)]
     return single_turn(prompt, pick(rng, answers), *answers)
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
     """Draw a list whose gold answer is the list itself, any other order of which is right."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
-    prompt = pick(rng, _LIST_QUESTIONS["shuffle"]).format(items=_written(letters))
+    prompt = pick(rng, _LISTS["shuffle"]).format(items=", ".join(letters))
     response = letters
     while response == letters:
         response = pick_distinct(rng, letters, NUM_ITEMS)
-    return single_turn(prompt, _written(response), _written(letters))
+    return single_turn(prompt, ", ".join(response), ", ".join(letters))
 
 
 def _letters(rng: random.Random, split: Split, family: str) -> list[str]:

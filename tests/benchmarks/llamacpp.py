@@ -31,7 +31,7 @@ from bench.text import factor
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf.copies import library_copy
+from decoders.core.hf.loading import library_copy
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 

@@ -24,6 +24,7 @@ from training.adapters import build_job
 from training.loop import update
 from training.recipe import read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 
 NUM_STEPS = 12
 
@@ -55,7 +56,7 @@ def main(paths: list[str]) -> None:
 def _opened(path: Path, folder: Path) -> tuple[AdapterJob, list[torch.optim.Optimizer]]:
     recipe = AdapterRecipe.of(read_recipe(path))
     reporter = Reporter("none", "adapter", folder / "log.jsonl")
-    job = build_job(recipe, folder, torch.device("cpu"), reporter)
+    job = build_job(recipe, JobContext(folder, torch.device("cpu"), reporter))
     return job, job.optimizers()
 
 

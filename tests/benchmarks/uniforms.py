@@ -30,6 +30,7 @@ from training.adapters import build_job
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe, with_settings
 from training.reporter import Reporter
+from training.run import JobContext
 from training.text.data import Row
 
 
@@ -97,7 +98,9 @@ def _job(config: Any, data: str, num: int) -> Any:
     settings += [f"drafter.{name}={size}" for name, size in sizes.items()]
     tables = with_settings(read_recipe(RECIPES / "smollm2-drafter.toml"), settings)
     silent = Reporter("none", "heads", None)
-    return build_job(HeadsRecipe.of(tables), Path(), torch.device("cpu"), silent, resolve)
+    return build_job(
+        HeadsRecipe.of(tables), JobContext(Path(), torch.device("cpu"), silent, resolve)
+    )
 
 
 @torch.no_grad()

@@ -14,12 +14,11 @@ from decoders.core.checks import (
     check_tokens_ignore_the_memory,
     checks_for,
 )
-from decoders.core.decoder import Request, Steps
+from decoders.core.decoder import PastAnswers, Request, Steps
 from decoders.core.drafting.drafter import Drafter, Text
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.memory import PastAnswers
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import table_draws
 from decoders.core.testing.table_model import TableModel

@@ -14,10 +14,9 @@ from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import check_graphs
-from decoders.core.masked import MaskedForm
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.tiny_llama import tiny_models
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Generation, MaskedForm, Sampling
 from decoders.dllm import BlockDiffusion
 from decoders.spec import Speculative
 

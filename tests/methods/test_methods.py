@@ -19,11 +19,10 @@ from bench.errors import Exit
 from decoders.core.checks import check_decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
-from decoders.core.masked import MaskedForm
 from decoders.core.registry import build, parse_spec, parse_specs
 from decoders.core.testing.check_models import with_adapters
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Generation, MaskedForm, Sampling
 from decoders.dllm import BlockDiffusion
 from docs.generate.methods import METHODS
 from tests.command_line import Output, bench

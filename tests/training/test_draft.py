@@ -32,7 +32,8 @@ from training.draft import (
     train_draft,
 )
 from training.reporter import Reporter, TrainingProgress
-from training.text.completion_file import Completion, write_completions
+from training.run import JobContext
+from training.text.completions import Completion, write_completions
 from training.text.data import Row
 
 
@@ -171,7 +172,7 @@ def test_the_loss_is_against_what_the_target_says_before_each_token(
     """Row by row through both models: half of it against labels, half against the likeliest."""
     tables["run"] |= {"head_words": 0, "label_share": 0.5, "prompt_weight": prompt_weight}
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
+        job = DraftJob(DraftRecipe.of(tables), JobContext(tmp_path, torch.device("cpu"), reporter))
         job.trained.lm_head.weight.data *= 50  # else it is sure of nothing, and all losses alike
         pieces = list(job.pieces(TrainingProgress()))
     target = AutoModelForCausalLM.from_pretrained(home / "zoo", dtype=torch.float32)
@@ -201,7 +202,7 @@ def test_prompts_are_learnt_at_their_own_weight_and_temperature(
     tables["run"] |= {"num_steps": 1, "prompt_weight": 0.25}
     state = tmp_path / ".training"
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        job = DraftJob(DraftRecipe.of(tables), tmp_path, torch.device("cpu"), reporter, str)
+        job = DraftJob(DraftRecipe.of(tables), JobContext(tmp_path, torch.device("cpu"), reporter))
         row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
         places = [torch.arange(1, 4)]
         temperature, weight = job._importance([row], places)
@@ -236,7 +237,9 @@ def test_the_model_whose_drafts_stood_most_often_is_written(
     tables: dict[str, Any], tmp_path: Path, last: float, written: int
 ) -> None:
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
-        job = DraftJob(DraftRecipe.of(tables), tmp_path / "out", torch.device("cpu"), reporter, str)
+        job = DraftJob(
+            DraftRecipe.of(tables), JobContext(tmp_path / "out", torch.device("cpu"), reporter)
+        )
     weight = job.trained.model.norm.weight
     for step, stood in ((1, 0.5), (2, last)):
         weight.data.fill_(step)

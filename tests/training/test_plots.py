@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.plots import read_evaluations
+from training.zoo.train import read_evaluations
 
 
 def report(step: int, leading: float) -> dict[str, object]:

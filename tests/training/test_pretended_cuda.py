@@ -17,7 +17,7 @@ from tests.pretended_cuda import PretendedCuda
 from tests.tiny_recipe import RUN
 from training.adapters import train_adapter, train_heads
 from training.draft import train_draft
-from training.text.completion_file import Completion, write_completions
+from training.text.completions import Completion, write_completions
 
 MASKS = {
     "variant": "isd", "code": "constant", "rank": 4, "alpha": 4.0, "num_slots": 4,

@@ -12,17 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
-from training.adapter.blocks import BlockRules
-from training.adapter.objectives import Outcome, clean_loss, predictions, run, slot_loss
+from training.adapter.objectives import clean_loss, predictions, run, slot_loss
 from training.adapter.recipe import AdapterRunTable
 from training.adapter.report import RATIOS, HeldOutReport, SlotTally
 from training.adapter.student import Student
-from training.adapter.windows import Windows, WindowSampling, draw_windows
-from training.judged import JudgedJob
-from training.loop import Piece, muon_and_adamw
+from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
+from training.loop import JudgedJob, Piece, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import Row, groups, learnt, worker_groups
 from training.text.sources import Source
@@ -75,24 +72,22 @@ class AdapterJob(JudgedJob):
         return strides[step * len(strides) // self.run.num_steps] - 1
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        """Return the loss of a group's windows, or None if no slot is usable."""
-        outcome = run(self.student, windows, self.sampling.top_k)
-        num = len(outcome.target)
-        return (self._loss(outcome, rows), num, windows.number.numel()) if num else None
+        """Return the loss of a group's windows, or None if no slot is usable.
 
-    def _loss(self, outcome: Outcome, rows: Sequence[Row]) -> Tensor:
-        """Return the objective's loss, mixed with hard labels and the loss of token rows."""
+        The objective's loss is mixed with hard labels and the loss of token rows.
+        """
+        outcome = run(self.student, windows, self.sampling.top_k)
+        if not (num := len(outcome.target)):
+            return None
         share, weight = self.run.label_share, self.run.clean
         loss = slot_loss(self.student, outcome, self.run.objective)
         if share:
             loss = (1 - share) * loss + share * slot_loss(self.student, outcome, "one-hot")
-        if weight == 0:
-            return loss
-        clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
-        num = len(outcome.target)
-        if weight == "auto":
-            weight = (loss / num / clean).item()
-        return loss + weight * num * clean
+        if weight != 0:
+            clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
+            weight = (loss / num / clean).item() if weight == "auto" else weight
+            loss = loss + weight * num * clean
+        return loss, num, windows.number.numel()
 
     def _windows(
         self,

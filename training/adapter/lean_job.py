@@ -77,6 +77,14 @@ class LeanStudent(Student):
             number = windows.slot(self.adapter.config.variant).flatten()
             entering = self.adapter.entering(x.flatten(0, 1), number, before.flatten(0, 1))
             x = entering.view(before.shape)
+        # additive masks for the context [B, W, S] and for windows [B, W, L, L]
+        start = windows.start.view(shape)[..., 0].clamp(min=1)
+        tokens, number = torch.arange(windows.ids.shape[1]).to(start), windows.number.view(shape)
+        same = number[..., None] == number[..., None, :]
+        if windows.blocks is None:
+            same &= torch.ones(shape[2], shape[2], dtype=torch.bool, device=start.device).tril()
+        hides = tokens >= start[..., None], ~same
+        masks = additive(hides[0], self.dtype), additive(hides[1], self.dtype)
         with self.wrapped.active(self._forward()):
             out = self._upper(
                 inputs_embeds=x.to(self.dtype),
@@ -84,20 +92,10 @@ class LeanStudent(Student):
                 attention_mask=x.new_empty((batch, 1, 1, 1)),  # stops transformers making masks
                 past_key_values=cache.fork(),
                 use_cache=True,
-                windows=partial(attend_windows, masks=self._hidden(windows, shape)),
+                windows=partial(attend_windows, masks=masks),
             )
         hidden: Tensor = out.last_hidden_state
         return hidden
-
-    def _hidden(self, windows: Windows, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return additive masks for the context ``[B, W, S]`` and for windows ``[B, W, L, L]``."""
-        start = windows.start.view(shape)[..., 0].clamp(min=1)
-        tokens = torch.arange(windows.ids.shape[1], device=start.device)
-        number = windows.number.view(shape)
-        same = number[..., None] == number[..., None, :]
-        if windows.blocks is None:
-            same &= torch.ones(shape[2], shape[2], dtype=torch.bool, device=start.device).tril()
-        return additive(tokens >= start[..., None], self.dtype), additive(~same, self.dtype)
 
 
 def attend_windows(

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from decoders.core.sampling import pick
 from decoders.core.types import MASKED, NO_UNIFORM
-from training.adapter.blocks import Blocks
 from training.adapter.student import ContextCache, Student, gather_rows
-from training.adapter.windows import MIN_MASS, Windows, edges, explain, sources, warped
+from training.adapter.windows import MIN_MASS, Blocks, Windows, edges, explain, sources, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
 Judgement = tuple[Tensor, Tensor, Tensor]

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from decoders.core.adapter_config import Code, SlotVariant
-from training.adapter.blocks import BlocksTable, Stride
 from training.adapter.objectives import ObjectiveName
-from training.adapter.windows import WindowSampling
+from training.adapter.windows import BlocksTable, Stride, WindowSampling
 from training.recipe import (
     Count,
     LoopTable,

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from training.adapter.objectives import Judgement, Outcome
-from training.judged import Report
+from training.loop import Report
 
 _STRIDES = (4, 8)
 RATIOS = (0.25, 0.5, 0.75)

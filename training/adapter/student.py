@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from decoders.core.adapter.gating import Forward, GatedModule
-from decoders.core.adapter.low_rank import Delta
+from decoders.core.adapter.gating import Delta, Forward, GatedModule
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
@@ -137,7 +136,21 @@ class Student:
         name, rest = type(self.module).__name__, expected[:, _CHECKED_CONTEXT:]
         line = f"{name} cannot train an adapter of slots: its attention is not plain"
         try:
-            gap = self._stood_in(ids, _CHECKED_CONTEXT) - torch.cat([expected, rest], 1)
+            # the text's beginning, then two windows of slots that replace the rest
+            cache = ContextCache()
+            hidden = self._run_rows(ids[:, :_CHECKED_CONTEXT], cache)
+            num_rest, length = rest.shape[1], ids.shape[1]
+            causal = torch.ones(num_rest, num_rest, dtype=torch.bool).tril()
+            both = torch.eye(2, dtype=torch.bool).kron(causal)
+            before = torch.ones(2 * num_rest, _CHECKED_CONTEXT, dtype=torch.bool)
+            embedded = self.module.get_input_embeddings()(ids[:, _CHECKED_CONTEXT:])
+            slots = self._base(
+                cache,
+                self._masks(torch.cat([before, both], -1)[None], length),
+                inputs_embeds=embedded.repeat(1, 2, 1),
+                position_ids=torch.arange(_CHECKED_CONTEXT, length).repeat(2)[None].to(ids),
+            )
+            gap = torch.cat([hidden, slots], 1) - torch.cat([expected, rest], 1)
         except Exception as error:
             if is_of_memory(error):
                 raise
@@ -148,24 +161,6 @@ class Student:
                 return
             reason = f"its states differ by {relative:.1%}"
         raise ValueError(f"{line} ({reason}); train medusa or eagle")
-
-    def _stood_in(self, ids: Tensor, num_context: int) -> Tensor:
-        """Return states of a text's beginning, and of two windows of slots that replace the rest.
-
-        The slots run through the base weights only, on the embeddings of the text's other tokens.
-        """
-        cache = ContextCache()
-        hidden = self._run_rows(ids[:, :num_context], cache)
-        rest = ids.shape[1] - num_context
-        both = torch.eye(2, dtype=torch.bool).kron(torch.ones(rest, rest, dtype=torch.bool).tril())
-        seen = torch.cat([torch.ones(2 * rest, num_context, dtype=torch.bool), both], -1)
-        slots = self._base(
-            cache,
-            self._masks(seen[None], ids.shape[1]),
-            inputs_embeds=self.module.get_input_embeddings()(ids[:, num_context:]).repeat(1, 2, 1),
-            position_ids=torch.arange(num_context, ids.shape[1], device=ids.device).repeat(2)[None],
-        )
-        return torch.cat([hidden, slots], 1)
 
     def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
         """Return the hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``."""

@@ -7,15 +7,24 @@ the token's own interval of the teacher's warped CDF, so the teacher would have 
 Indices (PTP, arXiv 2512.21323): the slot that predicts the token at index p has position p - 1. It
 sees the tokens before the window's start and the earlier slots of its window. It carries u of token
 p (O-PTP) or of token p - 1 (C-PTP). Masks are placed as in C-PTP and carry no u: `isd` slots see
-the same as C-PTP slots, `refine` slots see their whole block (`training.adapter.blocks`).
+the same as C-PTP slots, `refine` slots see their whole block.
 
-Letters: B rows, S tokens of a row, Q slots of a row, V vocabulary.
+A block covers consecutive answer tokens. Its first token comes from the target and is shown, except
+in a fully masked block, whose call yields it. A random share of the other tokens is masked. A slot
+predicts the token after its own, so the last slot's prediction is unused. After a stop token, all
+further slots hold that token, because the decoder's block does not know where the answer ends.
+Source: mask-predict (arXiv 1904.09324), shifted as in I-DLM (arXiv 2604.11035).
+
+Letters: B rows, S tokens of a row, Q slots of a row, n slots of a block, V vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -24,10 +33,113 @@ from torch import Tensor
 
 from decoders.core.adapter_config import Variant
 from decoders.core.sampling import nucleus, tempered
-from decoders.core.types import NO_UNIFORM
-from training.adapter.blocks import BlockRules, Blocks, Placed, hide, moved
+from decoders.core.types import MASKED, NO_UNIFORM
 from training.recipe import NotNegative, Rate, RecipeTable, Share, TopP
 from training.text.data import Row, padded
+
+Stride = Annotated[int, Field(ge=2)]
+
+
+class BlocksTable(RecipeTable):
+    """[blocks]: equally likely sizes of blocks (empty: the longest possible), and their masks.
+
+    A share `hidden` of blocks is fully masked; in the others, a share of tokens drawn between
+    `ratios`. In a share `own` of the others, unmasked tokens after the first are the student's own
+    predictions. These are learnt too, so that the student learns which of its tokens to replace.
+    """
+
+    sizes: tuple[Stride, ...] = ()
+    hidden: Share = 0.2
+    ratios: tuple[Share, Share] = (0.0, 1.0)
+    own: Share = 0.0
+
+
+class BlockRules(BlocksTable):
+    """Draws blocks below position `room` that end at tokens in `stops`."""
+
+    stops: frozenset[int] = frozenset()
+    room: int = 2**31
+
+    def end(self, row: Row, start: int, end: int) -> int:
+        """Return the end of the answer that contains `start`: after its stop token, or `end`."""
+        stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
+        return next(stops, end)
+
+    def size(self, row: Row, start: int, end: int, max_size: int, rng: np.random.Generator) -> int:
+        """Return a block's size n, which may pass a stop token, but not truncated text's end."""
+        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else max_size
+        stopped = row.ids[end - 1] in self.stops
+        return min(size, max_size, (self.room if stopped else min(end, self.room)) - start)
+
+    def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw a mask ``[n]`` of a block's masked slots."""
+        masked = np.zeros(size, bool)
+        if rng.random() < self.hidden:
+            masked[:] = True
+        elif size > 1:
+            share = rng.uniform(*self.ratios)
+            count = max(1, math.ceil(share * (size - 1)))
+            masked[1 + rng.permutation(size - 1)[:count]] = True
+        return masked
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """A dataclass with tensors."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same fields, with all tensors on a device."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved = {name: part.to(device) for name, part in fields.items() if hasattr(part, "to")}
+        return dataclasses.replace(self, **moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks(_Tensors):
+    """Shown tokens and targets of the slots of blocks, all ``[B, Q]``.
+
+    `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
+    (0: none). `is_own` marks slots that show the student's predictions; `learn` marks slots whose
+    target is masked or `is_own`; `inside` marks targets in the answer, stop token included.
+    """
+
+    shown: Tensor
+    target: Tensor
+    learn: Tensor
+    inside: Tensor
+    is_own: Tensor
+
+
+Placed = tuple[int, slice, int, int]
+"""A block: its row, its slots, the index of its first token, and the end of its answer."""
+
+
+def hide(
+    rules: BlockRules,
+    shape: tuple[int, int],
+    rows: Sequence[Row],
+    placed: Sequence[Placed],
+    rng: np.random.Generator,
+) -> Blocks:
+    """Draw the masks of the `placed` blocks and return slots of `shape` ``[B, Q]``."""
+    shown, target = np.full(shape, MASKED, np.int64), np.zeros(shape, np.int64)
+    learn, inside, is_own = (np.zeros(shape, bool) for _ in range(3))
+    for b, where, start, end in placed:
+        size = where.stop - where.start
+        text = rows[b].ids[start : min(end, start + size)]
+        tokens = np.array(text + text[-1:] * (size - len(text)))
+        masked = rules.masked(size, rng)
+        shows = ~masked
+        shows[0] = False  # the first token comes from the target
+        is_own[b, where] = shows & (rng.random() < rules.own)
+        shown[b, where] = np.where(masked, MASKED, tokens)
+        predicts = slice(where.start, where.stop - 1)
+        target[b, predicts] = tokens[1:]
+        learn[b, predicts] = (masked | is_own[b, where])[1:]
+        inside[b, predicts] = np.arange(start + 1, start + size) < end
+    arrays = {"shown": shown, "target": target, "learn": learn, "inside": inside, "is_own": is_own}
+    return Blocks(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
 
 MIN_MASS = 2.0**-40  # less likely tokens count as impossible: u cannot pick them
 
@@ -49,7 +161,7 @@ class WindowSampling(RecipeTable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(_Tensors):
     """The windows of a batch of rows, with fields ``[B, Q]`` unless said otherwise.
 
     Attributes:
@@ -89,10 +201,6 @@ class Windows:
     def slot(self, variant: Variant) -> Tensor:
         """Return the number of each slot in its window, from 0."""
         return (self.depth - first_target(variant)).clamp(min=0)
-
-    def to(self, device: torch.device) -> Windows:
-        """Return the same windows on a device."""
-        return moved(self, device)
 
     def mask(self) -> Tensor:
         """Return a mask ``[B, Q, S + Q]`` of the tokens and slots that each slot sees.
@@ -137,7 +245,10 @@ def draw_windows(
     shift = first_target(variant)
     placed: list[Placed] = []
     for b, row in enumerate(rows):
-        ends = _ends(row)
+        ends = [*range(len(row.ids) + 1)]  # of the run of learnt tokens that an index is in
+        for index in reversed(range(len(row.ids))):
+            if row.learn[index]:
+                ends[index] = max(index + 1, ends[index + 1])
         first = 1 + int(standalone)  # leave some context
         starts = [t for t in range(first, len(row.ids) - shift) if ends[t] > t + shift]
         filled = index = 0
@@ -163,7 +274,10 @@ def draw_windows(
             number[b, where] = index
             if row.temperature is None:
                 greedy[b, where] = rng.random() < sampling.greedy
-                warp[b, where] = _draw_warp(sampling, rng)
+                temperature = rng.uniform(*sampling.temperatures)
+                if sampling.usual_temperature is not None and rng.random() < 0.5:
+                    temperature = sampling.usual_temperature
+                warp[b, where] = temperature, sampling.top_ps[rng.integers(len(sampling.top_ps))]
             else:
                 greedy[b, where] = not row.temperature
                 warp[b, where] = row.temperature or 1.0, 1.0
@@ -190,22 +304,6 @@ def first_target(variant: Variant) -> int:
     return int(variant != "o-ptp")
 
 
-def _ends(row: Row) -> list[int]:
-    """Return, per index, the end of its run of learnt tokens (itself if not learnt)."""
-    ends = list(range(len(row.ids) + 1))
-    for index in reversed(range(len(row.ids))):
-        if row.learn[index]:
-            ends[index] = max(index + 1, ends[index + 1])
-    return ends
-
-
-def _draw_warp(sampling: WindowSampling, rng: np.random.Generator) -> tuple[float, float]:
-    temperature = rng.uniform(*sampling.temperatures)
-    if sampling.usual_temperature is not None and rng.random() < 0.5:
-        temperature = sampling.usual_temperature
-    return temperature, sampling.top_ps[rng.integers(len(sampling.top_ps))]
-
-
 def explain(
     windows: Windows, likeliest: Tensor, left: Tensor, mass: Tensor, variant: Variant
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,7 +319,11 @@ def explain(
     real = windows.number >= 0
     u = (left + mass * windows.noise).clamp(0, 1 - 2**-53)
     agrees = torch.where(windows.greedy, tokens == likeliest, mass > MIN_MASS) & real
-    before = _chain(agrees, windows.number)
+    broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
+    first = torch.ones_like(agrees)
+    first[:, 1:] = windows.number[:, 1:] != windows.number[:, :-1]
+    # breaks before the window's first slot do not count; cummax carries them along the window
+    before = broken == torch.where(first, broken, 0).cummax(1).values
     if variant == "o-ptp":
         usable = before & (agrees | windows.greedy) & real
         target = torch.where(windows.greedy, likeliest, tokens)
@@ -259,13 +361,3 @@ def warped(logits: Tensor, warp: Tensor, top_k: int) -> Tensor:
         distribution = distribution.clone()
         distribution[cut] = nucleus(distribution[cut], warp[cut, 1:])
     return distribution
-
-
-def _chain(agrees: Tensor, number: Tensor) -> Tensor:
-    """Return a mask ``[B, Q]`` of slots whose window agrees at all earlier slots."""
-    broken = torch.nn.functional.pad((~agrees).long().cumsum(1), (1, 0))[:, :-1]
-    first = torch.ones_like(agrees)
-    first[:, 1:] = number[:, 1:] != number[:, :-1]
-    # breaks before the window's first slot do not count; cummax carries them along the window
-    at_first = torch.where(first, broken, 0).cummax(1).values
-    return broken == at_first

@@ -20,13 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
+from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
-from decoders.core.upload import upload
 from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, mixed_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, head_logits
-from training.heads.job import NONE, ByKind, HeldOut, word_ranks
-from training.heads.layer_job import LayerJob
+from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded

@@ -68,7 +68,7 @@ class LayerTable(NetworkTable):
         initial: folder of a layer of these sizes whose weights replace fresh ones (not its words).
     """
 
-    verb, name, network, job = "eagle", "layer", "eagle", "training.heads.layer_job:LayerJob"
+    verb, name, network, job = "eagle", "layer", "eagle", "training.heads.job:LayerJob"
     help = "Train EAGLE's draft layer for a model (resumable); see docs/decoders/eagle.md."
     unroll: Count = Field(default=4, serialization_alias="num_slots")
     rank: Count = 768

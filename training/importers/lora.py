@@ -28,32 +28,24 @@ class Parts:
 
     low: dict[str, Tensor] = field(default_factory=dict)
     high: dict[str, Tensor] = field(default_factory=dict)
-    dtypes: set[torch.dtype] = field(default_factory=set)
-
-    def put(self, into: dict[str, Tensor], name: str, key: str, value: Any) -> None:
-        """Add a key's weight to one of the parts as float32, refusing duplicates (`ValueError`)."""
-        if name in into:
-            raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            raise ValueError(f"{key}: it must be a tensor of floating-point weights")
-        self.dtypes.add(value.dtype)
-        into[name] = value.float()
-        if not into[name].isfinite().all():
-            raise ValueError(f"{key}: there are NaN or infinite weights; take another checkpoint")
-
-    def put_factor(self, match: re.Match[str], value: Any) -> None:
-        """Add a factor, given the match of its key: the layer's name and side A or B."""
-        name, side = match.groups()
-        if name in _HEADS:
-            raise ValueError(f"{match[0]}: the output head cannot be adapted here")
-        self.put(self.low if side == "A" else self.high, name, match[0], value)
 
     def put_peft(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-        """Add the factors that PEFT saved (`ValueError` for unknown weights, or no factors)."""
+        """Add the factors that PEFT saved (`ValueError` for unfit weights, or no factors)."""
         for key, value in weights:
             if (match := PEFT_KEY.fullmatch(key)) is None:
                 raise ValueError(f"{key}: unknown weight")
-            self.put_factor(match, value)
+            name, side = match.groups()
+            factors = self.low if side == "A" else self.high
+            if name in _HEADS:
+                raise ValueError(f"{key}: the output head cannot be adapted here")
+            if name in factors:
+                raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
+            if not value.is_floating_point():
+                raise ValueError(f"{key}: it must be a tensor of floating-point weights")
+            if not value.isfinite().all():
+                line = "there are NaN or infinite weights; take another checkpoint"
+                raise ValueError(f"{key}: {line}")
+            factors[name] = value.float()
         if not self.low:
             raise ValueError(f"{str(folder)!r} holds no LoRA weight")
 

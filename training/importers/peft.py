@@ -43,11 +43,13 @@ def import_peft(folder: Path, output: Path) -> str:
     If the adapter cannot be imported faithfully, raise `ValueError`.
     """
     check_new(output)
-    _check_files(folder)
-    settings = read_tree(folder / PEFT_CONFIG)
-    _check_settings(settings)
+    settings = _read_settings(folder)
     factors = read_tensors(folder / PEFT_WEIGHTS)
-    slots = _slots_config(folder / SLOTS_CONFIG)
+    file = folder / SLOTS_CONFIG
+    try:
+        slots = AdapterConfig.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{str(file)!r} cannot be read: {one_line(error)}") from error
     adapter = _build(folder, slots, settings, factors)
     dtypes = {value.dtype for value in factors.values()}
     config = written(adapter, output, dtypes.pop() if len(dtypes) == 1 else torch.float32)
@@ -59,23 +61,18 @@ def import_peft(folder: Path, output: Path) -> str:
     )
 
 
-def _check_files(folder: Path) -> None:
-    for name in (PEFT_CONFIG, PEFT_WEIGHTS):
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Refuse missing files, and settings that would load but compute something else."""
+    saved = "; give a folder that PEFT saved (pickles, adapter_model.bin, are not read)"
+    beside = (
+        ", so nothing says what its slots are fed; copy it from what `bench export --to peft` "
+        "wrote (a LoRA of I-DLM: `bench import idlm`)"
+    )
+    lines = dict.fromkeys((PEFT_CONFIG, PEFT_WEIGHTS), saved)
+    for name, line in {**lines, SLOTS_CONFIG: beside, SLOTS_WEIGHTS: beside}.items():
         if not (folder / name).is_file():
-            raise ValueError(
-                f"{str(folder)!r} holds no {name}; give a folder that PEFT saved (pickles, "
-                "adapter_model.bin, are not read)"
-            )
-    for name in (SLOTS_CONFIG, SLOTS_WEIGHTS):
-        if not (folder / name).is_file():
-            raise ValueError(
-                f"{str(folder)!r} holds no {name}, so nothing says what its slots are fed; copy it "
-                "from what `bench export --to peft` wrote (a LoRA of I-DLM: `bench import idlm`)"
-            )
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings with which the adapter would load but compute something else."""
+            raise ValueError(f"{str(folder)!r} holds no {name}{line}")
+    settings = read_tree(folder / PEFT_CONFIG)
     if settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type")
         raise ValueError(f"{PEFT_CONFIG}: peft_type is {kind!r}; LORA can be imported")
@@ -88,6 +85,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     alpha = settings.get("lora_alpha")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
         raise ValueError(f"{PEFT_CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
+    return settings
 
 
 def _build(
@@ -115,10 +113,3 @@ def _build(
         raise ValueError(
             f"{SLOTS_WEIGHTS} does not fit {SLOTS_CONFIG}: {one_line(error)}"
         ) from error
-
-
-def _slots_config(path: Path) -> AdapterConfig:
-    try:
-        return AdapterConfig.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error

@@ -12,8 +12,11 @@ beginnings of sampled completions.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +30,99 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.checkpoint import weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Outcome, Sampling
-from training.text.completion_file import (
-    Completion,
-    CompletionPlan,
-    completion_path,
-    read_completions,
-    write_completions,
-)
 from training.text.data import Row
 from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
 _BATCHES = 4
 """Number of batches sampled with one KV cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionPlan:
+    """The total number of completions over all prompts and temperatures, and their sampling.
+
+    `max_new_tokens` includes the stop token. Completions are spread evenly over `temperatures`.
+    """
+
+    num_completions: int = 2000
+    max_new_tokens: int = 256
+    temperatures: tuple[float, ...] = (1.0,)
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("num_completions", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or above")
+        if not self.temperatures or len(set(self.temperatures)) < len(self.temperatures):
+            raise ValueError(
+                f"temperatures are {list(self.temperatures)}; give one or more different ones"
+            )
+        for temperature in self.temperatures:
+            self.sampling(temperature, frozenset())
+
+    def sampling(self, temperature: float, stops: frozenset[int]) -> Sampling:
+        """Return the scheduler's settings for completions at one temperature."""
+        return Sampling(
+            temperature=temperature,
+            top_p=self.top_p,
+            max_new_tokens=self.max_new_tokens,
+            stop_ids=stops,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One completion: its number in the plan, its prompt, and the teacher's tokens after it."""
+
+    number: int
+    temperature: float
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    def row(self, *, tempered: bool) -> Row:
+        """Return a row that learns the completion, with its temperature if `tempered`."""
+        learn = [False] * len(self.prompt) + [True] * len(self.tokens)
+        temperature = self.temperature if tempered else None
+        return Row([*self.prompt, *self.tokens], learn, temperature)
+
+    def line(self) -> str:
+        """Return the completion as one line of the file."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":")) + "\n"
+
+
+def completion_path(
+    folder: Path, teacher: str, prompts: Sequence[tuple[int, ...]], plan: CompletionPlan
+) -> Path:
+    """Return the file of a plan's completions, named by a hash of all that decides them."""
+    settings = dataclasses.asdict(plan)
+    del settings["batch_size"]
+    text = json.dumps([teacher, prompts, settings], sort_keys=True)
+    return folder / f"completions-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+
+
+def read_completions(path: Path) -> dict[int, Completion]:
+    """Return the completions of a file by number, without a last line that was cut off."""
+    if not path.exists():
+        return {}
+    completions = {}
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            fields = json.loads(line)
+            ids = {name: tuple(fields[name]) for name in ("prompt", "tokens")}
+            completions[fields["number"]] = Completion(**{**fields, **ids})
+    return completions
+
+
+def write_completions(path: Path, completions: Iterable[Completion]) -> None:
+    """Replace the file with these completions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text("".join(c.line() for c in completions), encoding="utf-8")
+    scratch.replace(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +189,22 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row],
     files = sorted(pattern.parent.glob(pattern.name))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
-    rows = [row for file in files for row in _read_rows(file, vocab_size)]
+    rows: list[Row] = []
+    for file in files:
+        try:
+            completions = list(read_completions(file).values())
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} holds no completions ({error})") from error
+        new = [completion.row(tempered=True) for completion in completions]
+        highest = max((max(row.ids) for row in new), default=0)
+        if highest >= vocab_size:
+            raise ValueError(
+                f"{file} holds token {highest}, the model's vocabulary has {vocab_size}; "
+                "the completions must be the model's own"
+            )
+        rows += new
     fitting = [row for row in rows if len(row.ids) <= max_tokens]
     return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
-
-
-def _read_rows(file: Path, vocab_size: int) -> list[Row]:
-    try:
-        completions = list(read_completions(file).values())
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} holds no completions ({error})") from error
-    rows = [completion.row(tempered=True) for completion in completions]
-    highest = max((max(row.ids) for row in rows), default=0)
-    if highest >= vocab_size:
-        raise ValueError(
-            f"{file} holds token {highest}, the model's vocabulary has {vocab_size}; "
-            "the completions must be the model's own"
-        )
-    return rows
 
 
 def sample(
@@ -152,31 +233,20 @@ def sample(
                 file.write(completion.line())
                 file.flush()
 
-            _sample_missing(teacher.open(), tokenizer, distinct, plan, done, keep)
+            model, (jobs, continued) = teacher.open(), _jobs(distinct, plan)
+            stops, missing = stop_ids(model, tokenizer), {*range(total)} - done.keys()
+            # first above temperature 0, then greedy, then continued
+            for temperature in sorted(set(plan.temperatures), reverse=True):
+                part = {n: jobs[n][1] for n in jobs if jobs[n][0] == temperature and n in missing}
+                _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
+            sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature]
+            beginnings = {n: _beginning(sampled, plan, n) for n in continued if n in missing}
+            greedy = plan.sampling(0.0, stops)
+            rest = dataclasses.replace(greedy, max_new_tokens=-(-plan.max_new_tokens // 2))
+            _run(model, beginnings, rest, plan.batch_size, keep)
     wait_for_all()
     done = read_completions(path)
     return [done[number] for number in range(total)]
-
-
-def _sample_missing(
-    model: HFModel,
-    tokenizer: Any,
-    prompts: Sequence[Ids],
-    plan: CompletionPlan,
-    done: Mapping[int, Completion],
-    keep: Callable[[Completion], None],
-) -> None:
-    """Sample the missing completions: first above temperature 0, then greedy, then continued."""
-    stops = stop_ids(model, tokenizer)
-    jobs, continued = _jobs(prompts, plan)
-    for temperature in sorted(set(plan.temperatures), reverse=True):
-        part = {n: prompt for n, (t, prompt) in jobs.items() if t == temperature and n not in done}
-        _run(model, part, plan.sampling(temperature, stops), plan.batch_size, keep)
-    sampled = [done[number] for number, (temperature, _) in jobs.items() if temperature > 0]
-    beginnings = {n: _beginning(sampled, plan, n) for n in continued if n not in done}
-    greedy = plan.sampling(0.0, stops)
-    rest = dataclasses.replace(greedy, max_new_tokens=-(-plan.max_new_tokens // 2))
-    _run(model, beginnings, rest, plan.batch_size, keep)
 
 
 def _jobs(

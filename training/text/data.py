@@ -159,7 +159,14 @@ class PoolSource:
                 digest.update(packed[0].tobytes() + packed[1])
                 num_tokens += len(row.ids)
                 num_learnt += sum(row.learn[1:])
-        bound = _held_out_bound(sorted({number for number, _ in pool}), name)
+        hashes = sorted({number for number, _ in pool})
+        if len(hashes) < _MIN_ROWS:
+            raise ValueError(
+                f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} "
+                "are needed: give more text, or a smaller max_tokens"
+            )
+        bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
+        bound = min(bound, hashes[len(hashes) // 2])
         self._training = [packed for number, packed in pool if number >= bound]
         held_out = {number: packed for number, packed in pool if number < bound}
         self._held_out = [held_out[number] for number in sorted(held_out)]
@@ -223,17 +230,6 @@ def row_hash(row: Row) -> int:
 def prompt_hash(row: Row) -> int:
     """Return a hash below 2**64 of a row's prompt, the tokens before the first learnt token."""
     return row_hash(Row(row.ids[: row.learn.index(True)], []))
-
-
-def _held_out_bound(hashes: list[int], name: str) -> int:
-    """Return the bound below which hashes are held out (`hashes`: distinct, ascending)."""
-    if len(hashes) < _MIN_ROWS:
-        raise ValueError(
-            f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} are "
-            "needed: give more text, or a smaller max_tokens"
-        )
-    bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
-    return min(bound, hashes[len(hashes) // 2])
 
 
 def _unpack(packed: _Packed) -> Row:

@@ -23,12 +23,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
-from training.text.completion_file import CompletionPlan
-from training.text.completions import Teacher, sampled_rows, stored_rows
+from training.text.completions import CompletionPlan, Teacher, sampled_rows, stored_rows
 from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
 from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS
@@ -57,20 +56,6 @@ _DATA: dict[str, dict[str, Any]] = {
     "completions": {"path": str, **_POOL},
 }
 _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": "path"}
-
-
-class Source(Protocol):
-    """A source of rows that depend only on (seed, step)."""
-
-    def rows(self, step: int) -> list[Row]:
-        """Return the rows of one training step, for all workers together."""
-
-    def held_out(self, num: int) -> list[Row]:
-        """Return the first `num` held-out rows, or all of fewer."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the source's kind, sizes, and a hash of its content."""
 
 
 class ZooSource:
@@ -108,6 +93,10 @@ class ZooSource:
             "seed": self._seed,
             "sha256": hashlib.sha256(ids.encode()).hexdigest()[:16],
         }
+
+
+Source = ZooSource | PoolSource
+"""A source of rows that depend only on (seed, step), with facts: kind, sizes, hash of content."""
 
 
 def build_source(
@@ -149,7 +138,14 @@ def build_source(
         return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
-    plan = _plan({**options, "seed": seed})
+    settings = {**options, "seed": seed}
+    if (temperatures := options.get("temperatures")) is not None:
+        listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
+        if not all(isinstance(temperature, _NUMBER) for temperature in listed):
+            raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
+        settings["temperatures"] = tuple(map(float, listed))
+    names = {field.name for field in fields(CompletionPlan)}
+    plan = CompletionPlan(**{name: each for name, each in settings.items() if name in names})
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     extra = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
@@ -186,17 +182,6 @@ def _zoo(options: Mapping[str, Any], tokenizer: Any) -> ZooSource:
             "use kind text, dataset or on-policy"
         )
     return ZooSource(Encoder(tokenizer), options["counts"], options.get("seed", 0))
-
-
-def _plan(options: Mapping[str, Any]) -> CompletionPlan:
-    plan = {f.name: options[f.name] for f in fields(CompletionPlan) if f.name in options}
-    if "temperatures" in plan:
-        temperatures = plan["temperatures"]
-        listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
-        if not all(isinstance(temperature, _NUMBER) for temperature in listed):
-            raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
-        plan["temperatures"] = tuple(map(float, listed))
-    return CompletionPlan(**plan)
 
 
 def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[list[int]]:

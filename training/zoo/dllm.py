@@ -28,7 +28,7 @@ from training.forward import additive
 from training.loop import Piece
 from training.recipe import Count, RecipeTable, Share
 from training.reporter import TrainingProgress
-from training.run import TrainingOptions, train_recipe
+from training.run import JobContext, TrainingOptions, train_recipe
 from training.text.data import Row, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
@@ -54,8 +54,8 @@ class MaskedRecipe(ZooRecipe):
 class MaskedJob(ZooJob):
     """Trains a model that predicts masked tokens of a block, each in its row."""
 
-    def __init__(self, recipe: MaskedRecipe, output: Path, *arguments: Any) -> None:
-        super().__init__("dllm", recipe, output, *arguments)
+    def __init__(self, recipe: MaskedRecipe, context: JobContext) -> None:
+        super().__init__("dllm", recipe, context)
         self.masks = recipe.masks
         self.mask_id: Any = self.tokenizer.convert_tokens_to_ids(MASK)
         self.fingerprint += f"-{recipe.masks.block}-{recipe.masks.hidden}"
@@ -128,7 +128,7 @@ class MaskedJob(ZooJob):
         self.reporter.evaluation(progress, f"accuracy of masks: {line}", {"held_out": record})
 
     def export(self, output: Path) -> None:
-        """Write the checkpoint, whose configuration says what it is (`decoders.core.hf.masked`)."""
+        """Write the checkpoint, whose configuration says what it is (`masked_form`)."""
         super().export(output)
         file = output / self.name / "config.json"
         facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}

@@ -6,6 +6,7 @@ Writes finished models to ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,10 +23,9 @@ from specbench_tasks.scorers import PRIMARY, corpus_scores
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, hidden_states
 from training.loop import Piece, fingerprint, muon_and_adamw
-from training.plots import plot_exactness
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
-from training.reporter import Reporter, TrainingProgress
-from training.run import Locate, TrainingOptions, train_jobs
+from training.reporter import TrainingProgress
+from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
@@ -91,24 +91,17 @@ class ZooRecipe(Recipe):
 class ZooJob:
     """Trains one model on fresh conversations from the grammars."""
 
-    def __init__(
-        self,
-        name: str,
-        recipe: ZooRecipe,
-        output: Path,
-        device: torch.device,
-        reporter: Reporter,
-        _locate: Locate,
-    ) -> None:
+    def __init__(self, name: str, recipe: ZooRecipe, context: JobContext) -> None:
         self.sizes: SizeTable = getattr(recipe, name)
-        self.name, self.data, self.settings, self.device = name, recipe.data, recipe.run, device
+        self.name, self.data, self.settings = name, recipe.data, recipe.run
+        self.device, self.reporter = context.device, context.reporter
         self.run = LoopTable(
             **self.sizes.model_dump(include={"num_steps", "warmup_steps", "decay", "adamw_lr"}),
             **recipe.run.model_dump(include={"eval_steps", "checkpoint_minutes"}),
         )
-        self.tokenizer = AutoTokenizer.from_pretrained(output / ".training" / "tokenizer")
-        self.encoder, self.reporter = Encoder(self.tokenizer), reporter
-        self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(device)
+        self.tokenizer = AutoTokenizer.from_pretrained(context.output / ".training" / "tokenizer")
+        self.encoder = Encoder(self.tokenizer)
+        self.trained = build_model(self.sizes, len(self.tokenizer), self.encoder).to(self.device)
         free: Any = {name: {"num_steps"}, "run": {"checkpoint_minutes"}}
         decisive = recipe.model_dump(include={"tokenizer", "data", "run", name}, exclude=free)
         self.fingerprint = fingerprint(decisive)
@@ -215,43 +208,32 @@ EVAL_SEED = 4_711
 
 
 @torch.no_grad()
-def _greedy_answers(
-    model: Any, encoder: Encoder, prompts: Sequence[list[int]], max_new_tokens: int
-) -> list[list[int]]:
-    """Return greedy continuations of `prompts` (token ids), without the end token."""
-    width = max(map(len, prompts))
-    device = next(model.parameters()).device
-    ids = torch.tensor([[encoder.pad] * (width - len(p)) + list(p) for p in prompts], device=device)
-    out = model.generate(
-        input_ids=ids,
-        attention_mask=(ids != encoder.pad).long(),
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=encoder.end,
-        pad_token_id=encoder.pad,
-    )
-    ends = (encoder.end, encoder.pad)
-    return [
-        list(itertools.takewhile(lambda token: token not in ends, row))
-        for row in out[:, width:].tolist()
-    ]
-
-
 def chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
     """Return greedy answers to every turn of conversations, each with the answers before."""
     histories: list[list[int]] = [[] for _ in turns]
     answers: list[list[str]] = [[] for _ in turns]
+    device, ends = next(model.parameters()).device, (encoder.end, encoder.pad)
     for depth in range(max(map(len, turns))):
         active = [i for i, texts in enumerate(turns) if len(texts) > depth]
         for i in active:
             histories[i] += [encoder.user, *encoder.text(turns[i][depth]), encoder.assistant]
-        prompts = [histories[i] for i in active]
-        answered = _greedy_answers(model, encoder, prompts, max_new_tokens)
-        for i, ids in zip(active, answered, strict=True):
-            histories[i] += [*ids, encoder.end]
-            answers[i].append(encoder.tokenizer.decode(ids).strip())
+        width = max(len(histories[i]) for i in active)
+        prompts = [[encoder.pad] * (width - len(histories[i])) + histories[i] for i in active]
+        ids = torch.tensor(prompts, device=device)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=(ids != encoder.pad).long(),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=encoder.end,
+            pad_token_id=encoder.pad,
+        )
+        for i, row in zip(active, out[:, width:].tolist(), strict=True):
+            answer = list(itertools.takewhile(lambda token: token not in ends, row))
+            histories[i] += [*answer, encoder.end]
+            answers[i].append(encoder.tokenizer.decode(answer).strip())
     return answers
 
 
@@ -270,3 +252,47 @@ def family_scores(
         scores["exact"] = sum(same) / len(same)
     scores["score"] = scores[PRIMARY[family]]
     return scores
+
+
+def read_evaluations(log: Path, key: str) -> list[dict[str, Any]]:
+    """Return a log's records that have `key`, the latest of steps that a resumed run repeated."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if key in record:
+            by_step = {step: old for step, old in by_step.items() if step < record["step"]}
+            by_step[record["step"]] = record
+    return list(by_step.values())
+
+
+COLORS = ("#4477AA", "#EE6677", "#228833", "#B8860B", "#66CCEE", "#AA3377")
+"""Paul Tol's bright scheme (its yellow darkened), which colour-blind readers can tell apart."""
+
+
+def plot_exactness(log: Path, output: Path) -> None:
+    """Draw the zoo target's share of exact answers by family, over the tokens trained on."""
+    from matplotlib.figure import Figure
+
+    records = read_evaluations(log, "scores")
+    tokens = [record["tokens"] / 1e6 for record in records]
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    for family, color in zip(FAMILIES, COLORS, strict=True):
+        label = "constraints met" if family == "mt_bench" else "exact answers"
+        rows = [record["scores"][family] for record in records]
+        shares = [row.get("exact", row["score"]) for row in rows]
+        style: Any = {"color": color, "markersize": 4, "linewidth": 1.8}
+        axes.plot(tokens, shares, "o-", label=f"{family} ({label})", **style)
+    for record in records:
+        if "note" in record:  # the measuring conditions changed here
+            axes.axvline(record["tokens"] / 1e6, color="0.6", linewidth=1, linestyle=":")
+            figure.supxlabel(f"dotted line: {record['note']}", x=0.01, ha="left", fontsize=8)
+    axes.set_title("Zoo target: whole answers word for word, by family", loc="left")
+    axes.set(
+        xlabel="training tokens (millions)", ylabel="share on held-out prompts", ylim=(0, 1.02)
+    )
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)

@@ -21,7 +21,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, norm
 from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
-from decoders.core.products import attention, product
+from decoders.core.products import attention, product, rotated
 from decoders.core.types import CallResult, DraftShape, Sampling
 
 _THETA = 10_000.0
@@ -62,8 +62,8 @@ class TransformerBlock:
         projected = product(normed(rows), self.attention)
         split = (*rows.shape[:-1], 3, self.num_heads, rows.shape[-1] // self.num_heads)
         query, key, value = projected.view(split).movedim(-3, 0).transpose(-3, -2)
-        cos, sin = (part.to(query.dtype) for part in turn)
-        return _rotated(query, cos, sin), _rotated(key, cos, sin), value
+        turn = turn[0].to(query.dtype), turn[1].to(query.dtype)
+        return rotated(query, turn), rotated(key, turn), value
 
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return the output ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
@@ -216,10 +216,3 @@ class DraftLayer(Joined, TransformerBlock):
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
         return normed(self.passed(rows, attended)) * self.scale
-
-
-def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = states.chunk(2, -1)
-    turned = torch.cat([-high, low], -1)
-    out: Tensor = states * cos + turned * sin
-    return out

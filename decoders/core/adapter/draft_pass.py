@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.module import HiddenAdapter
-from decoders.core.graph_size import graph_size
+from decoders.core.device import graph_size, upload
 from decoders.core.model import DraftCall
 from decoders.core.products import product
 from decoders.core.types import MAX_DRAFTS, CallResult
-from decoders.core.upload import upload
 
 Inputs = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]

@@ -75,7 +75,10 @@ class UniformEmbedding(nn.Module):
             return self.blank.expand(len(u), -1)
         valid = u.clamp(min=0)  # a blank slot's result is thrown away below
         if self.code == "interpolation":
-            embedded = self._interpolate(valid)
+            position = valid * (NUM_ANCHORS - 1)
+            low = position.long().clamp(max=NUM_ANCHORS - 2)
+            share = (position - low).to(self.anchors.dtype)[:, None]
+            embedded = self.anchors[low] * (1 - share) + self.anchors[low + 1] * share
         else:
             assert self.net is not None
             embedded = self.net(self._features(valid, warp).to(self.blank.dtype))
@@ -94,9 +97,3 @@ class UniformEmbedding(nn.Module):
         if self.conditioned:
             parts.append(warp)
         return torch.cat(parts, -1)
-
-    def _interpolate(self, u: Tensor) -> Tensor:
-        position = u * (NUM_ANCHORS - 1)
-        low = position.long().clamp(max=NUM_ANCHORS - 2)
-        share = (position - low).to(self.anchors.dtype)[:, None]
-        return self.anchors[low] * (1 - share) + self.anchors[low + 1] * share

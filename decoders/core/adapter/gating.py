@@ -1,17 +1,23 @@
 """Find and wrap the linear layers of a model, so that an active adapter can replace them.
 
-While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees only one shape.
+An adapter adds a low-rank delta to a layer, or to layers that share an input: ``y = W x + g (alpha
+/ r) B A x``, where the gate g is 0 for token rows and 1 for slots (gated LoRA: PTP, arXiv
+2512.21323). If the weights exceed a CPU's cache, reading them dominates a call's cost; factors are
+small. While a pass runs in tiles (`decoders.core.hf.tiles`), a layer sees only one shape.
+Letters: R ranks, summed over the layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from decoders.core import products
 
 Forward = Callable[[int, Tensor], Tensor]
 Run = Callable[[Tensor], Tensor]
@@ -78,16 +84,12 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
             f"{type(module).__name__} has layers of {other}, which compute more than torch's "
             "nn.Linear: they cannot be gated; use medusa, eagle or no adapter"
         )
-    return {
-        name: (*_weight(layer).shape,)
-        for name, layer in linear_layers(module).items()
-        if layer_number(name) >= enter
-    }
-
-
-def layer_number(name: str) -> int:
-    """Return the number of the decoder layer that contains a linear layer (0 if none does)."""
-    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, layer in linear_layers(module).items():
+        number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
+        if number >= enter:
+            shapes[name] = (*_weight(layer).shape,)
+    return shapes
 
 
 def decoder_layers(module: Any) -> nn.ModuleList:
@@ -97,11 +99,6 @@ def decoder_layers(module: Any) -> nn.ModuleList:
         if isinstance(part, nn.ModuleList) and len(part) == count:
             return part
     raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")
-
-
-def _layer(name: str, layer: nn.Module) -> Layer:
-    bias = layer.bias if isinstance(layer.bias, Tensor) else None
-    return Layer(name, tiled(layer.forward), _weight(layer), bias)
 
 
 def _weight(layer: nn.Module) -> Tensor:
@@ -118,11 +115,13 @@ class GatedModule:
 
     def __init__(self, module: Any) -> None:
         """Wrap a causal LM in place."""
-        layers = linear_layers(module)
-        self.layers = [_layer(name, layer) for name, layer in layers.items()]
+        self.layers: list[Layer] = []
         self._active: Forward | None = None
-        for index, layer in enumerate(layers.values()):
-            layer.forward = self._wrapped(index, tiled(layer.forward))
+        for index, (name, layer) in enumerate(linear_layers(module).items()):
+            plain = tiled(layer.forward)
+            bias = layer.bias if isinstance(layer.bias, Tensor) else None
+            self.layers.append(Layer(name, plain, _weight(layer), bias))
+            layer.forward = self._wrapped(index, plain)
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
@@ -142,7 +141,7 @@ class GatedModule:
 
     @contextmanager
     def gated(self, deltas: Sequence[Any], gate: Tensor) -> Iterator[None]:
-        """Add deltas of `layers` (`low_rank.Delta` or None) where the gate ``[B, N, 1]`` is 1."""
+        """Add deltas of `layers` (`Delta` or None) where the gate ``[B, N, 1]`` is 1."""
 
         def forward(index: int, x: Tensor) -> Tensor:
             out, delta = self.layers[index].plain(x), deltas[index]
@@ -225,3 +224,75 @@ def by_tiles(run: Run, x: Tensor) -> Tensor:
 def tiled(run: Run) -> Run:
     """Make `run` work tile by tile (`by_tiles`)."""
     return lambda x: by_tiles(run, x)
+
+
+_WHOLE = 32
+"""Ranks of joined layers are padded to a multiple of this, which makes products faster."""
+Factors = tuple[Tensor | None, Tensor]
+"""A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The factors A ``[R, in]`` and B ``[out, R]``, or without A the whole delta ``[out, in]``."""
+
+    low: Tensor | None
+    high: Tensor
+
+    @property
+    def whole(self) -> Tensor:
+        """The delta ``B A`` ``[out, in]``."""
+        return self.high if self.low is None else self.high @ self.low
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return ``B A x`` ``[…, out]`` of rows ``[…, in]``."""
+        return products.product(x if self.low is None else products.product(x, self.low), self.high)
+
+
+Change = Delta | Tensor | None
+"""What an adapter changes of a product: a low-rank delta, or the whole weight ``[out, in]``."""
+
+
+def join_factors(
+    pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor, *, switches: bool
+) -> Change:
+    """Join the factors of layers that share an input, or multiply them if that costs less.
+
+    Args:
+        pairs: each layer's factors, None without a delta.
+        sizes: each layer's number of outputs.
+        weight: the layers' weights, ``[sum out, in]``.
+        switches: return ``W + B A`` instead of a whole delta, added in the factors' precision.
+    """
+    factors = [pair for pair in pairs if pair is not None]
+    lows = [pair[0] for pair in factors if pair[0] is not None]
+    if not factors:
+        return None
+    if len(lows) < len(factors) or weight.numel() <= sum(map(len, lows)) * sum(weight.shape):
+        deltas = [
+            weight.new_zeros(size, weight.shape[1]) if pair is None else Delta(*pair).whole
+            for pair, size in zip(pairs, sizes, strict=True)
+        ]
+        whole = torch.cat(deltas)
+        if switches:
+            return _laid_out_like(weight.to(whole.dtype) + whole, weight)
+        return Delta(None, _laid_out_like(whole, weight))
+    blocks = [
+        weight.new_zeros(size, 0) if pair is None else pair[1]
+        for pair, size in zip(pairs, sizes, strict=True)
+    ]
+    if missing := -sum(map(len, lows)) % _WHOLE:
+        lows.append(weight.new_zeros(missing, weight.shape[1]))
+        blocks.append(weight.new_zeros(0, missing))
+    high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return Delta(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
+
+
+def layer_deltas(layers: Sequence[Layer], factors: Mapping[str, Factors]) -> list[Change]:
+    """Return the delta of each of a module's layers, or None for those without factors."""
+    pairs = [(factors.get(layer.name), layer.weight.t()) for layer in layers]
+    return [join_factors([pair], [len(w)], w, switches=False) for pair, w in pairs]
+
+
+def _laid_out_like(part: Tensor, weight: Tensor) -> Tensor:
+    return laid_out(part.to(weight).t()).t()

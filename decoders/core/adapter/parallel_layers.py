@@ -34,9 +34,9 @@ from decoders.core.adapter.draft_pass import (
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
+from decoders.core.device import upload
 from decoders.core.products import attention, product
 from decoders.core.types import NO_UNIFORM, CallResult
-from decoders.core.upload import upload
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""

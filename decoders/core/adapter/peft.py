@@ -11,14 +11,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
+from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"
@@ -35,16 +34,38 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
     `ValueError` for an unusable folder or output, or an adapter that PEFT's format cannot hold.
     """
     adapter = SlotAdapter.load(folder)
-    _refuse(adapter.config)
+    config = adapter.config
+    if not config.rank:
+        raise ValueError(
+            "the adapter's delta is of full rank (rank 0), and PEFT's LoRA has none; train one "
+            "with `--set adapter.rank=64`"
+        )
+    if config.enter:
+        raise ValueError(
+            f"the adapter's slots enter at layer {config.enter}, and PEFT runs all rows through "
+            "all layers; only adapters whose slots enter with the tokens (enter 0) have its format"
+        )
     if output.is_file() or any((output / name).exists() for name in (PEFT_CONFIG, CONFIG_FILE)):
         raise ValueError(f"output {str(output)!r} is in use; give a new folder")
     dtype = next(iter(load_file(folder / WEIGHTS_FILE).values())).dtype
     factors, slots = parted(adapter, dtype)
-    config = json.dumps(_peft_config(adapter.config), indent=2) + "\n"
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": config.base.get("model"),
+        "inference_mode": True,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(config.layers),
+        "alora_invocation_tokens": [_NO_TOKEN],
+    }
     try:
         output.mkdir(parents=True, exist_ok=True)
-        (output / PEFT_CONFIG).write_text(config, encoding="utf-8")
-        (output / SLOTS_CONFIG).write_text(adapter.config.to_json(), encoding="utf-8")
+        text = json.dumps(settings, indent=2) + "\n"
+        (output / PEFT_CONFIG).write_text(text, encoding="utf-8")
+        (output / SLOTS_CONFIG).write_text(config.to_json(), encoding="utf-8")
         save_file(factors, output / PEFT_WEIGHTS, {"format": "pt"})
         save_file(slots, output / SLOTS_WEIGHTS, {FACTORS_HASH: factors_hash(factors)})
     except OSError as error:
@@ -70,31 +91,3 @@ def factors_hash(factors: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(factors[name].float().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _refuse(config: AdapterConfig) -> None:
-    if not config.rank:
-        raise ValueError(
-            "the adapter's delta is of full rank (rank 0), and PEFT's LoRA has none; train one "
-            "with `--set adapter.rank=64`"
-        )
-    if config.enter:
-        raise ValueError(
-            f"the adapter's slots enter at layer {config.enter}, and PEFT runs all rows through "
-            "all layers; only adapters whose slots enter with the tokens (enter 0) have its format"
-        )
-
-
-def _peft_config(config: AdapterConfig) -> dict[str, Any]:
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": config.base.get("model"),
-        "inference_mode": True,
-        "r": config.rank,
-        "lora_alpha": config.alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": list(config.layers),
-        "alora_invocation_tokens": [_NO_TOKEN],
-    }

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from decoders.core.adapter.embedding import all_levels, level_index
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.graph_size import graph_size
+from decoders.core.device import graph_size, upload
 from decoders.core.model import Call
 from decoders.core.types import MASKED, Slots
-from decoders.core.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,8 @@ class AttachedAdapter:
         for first, call in zip(firsts, calls, strict=True):
             is_slot[first + len(call.tokens) : first + call.num_rows] = 1
         slots = upload(is_slot.nonzero().squeeze(1), self._device)
-        flat[slots] = self._embed([call.slots for call in calls if call.slots is not None])
+        parts = [self._embed(call.slots) for call in calls if call.slots is not None]
+        flat[slots] = torch.cat(parts) if parts[1:] else parts[0]
         inputs = {"embeds": embedded, "gate": upload(gate, self._device)}
         if self.config.enter:
             inputs |= self._late_slots(calls, firsts, embedded, bucketed)
@@ -172,15 +172,14 @@ class AttachedAdapter:
             late["late.tokens"] = self._indices([*range(num_tokens), *repeated])
         return late
 
-    def _embed(self, parts: Sequence[Slots]) -> Tensor:
-        if len(parts) == 1:
-            return self._embed_one(parts[0])
-        return torch.cat([self._embed_one(part) for part in parts])
-
-    def _embed_one(self, slots: Slots) -> Tensor:
+    def _embed(self, slots: Slots) -> Tensor:
         """Embed u from a fast table of `NUM_LEVELS` levels, as finer bits seldom decide a pick."""
+        if slots.warp not in self._tables:
+            rows = all_levels().to(self._device)
+            warps = torch.tensor([slots.warp], device=self._device).expand(len(rows), 2)
+            self._tables[slots.warp] = self.module.embedding(rows, warps).to(self._dtype)
         levels = self._indices([level_index(u) for u in slots.uniforms])
-        embedded = self._table(slots.warp).index_select(0, levels)
+        embedded = self._tables[slots.warp].index_select(0, levels)
         firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
         if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
             tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in showing]))
@@ -197,11 +196,3 @@ class AttachedAdapter:
 
     def _indices(self, numbers: list[int]) -> Tensor:
         return upload(numbers, self._device)
-
-    def _table(self, warp: tuple[float, float]) -> Tensor:
-        if warp not in self._tables:
-            rows = all_levels().to(self._device)
-            warps = torch.tensor([warp], device=self._device).expand(len(rows), 2)
-            table: Tensor = self.module.embedding(rows, warps)
-            self._tables[warp] = table.to(self._dtype)
-        return self._tables[warp]

@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from decoders.core.decoder import Request
+from decoders.core.device import upload
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 Drafts = Sequence[int] | DraftTree
 """A chain of tokens, or a tree of tokens after the text's last token."""

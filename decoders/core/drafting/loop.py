@@ -73,26 +73,21 @@ class DraftAndVerify(Decoder):
             if rule.fresh:
                 text.uniforms = request.uniforms.at_step(step + 1)
             drafter.observe(text, verdict)
-            yield _emit(verdict, drafter.branches)
+            yield Emit(
+                tokens=(*tree.first, *verdict.tokens),
+                drafted=tree.num_drafts,
+                accepted=verdict.accepted,
+                num_leading=len(tree.first),
+                acceptance=result.acceptance,
+                rejected=tree.first_branch(path[-1]),
+                depth=tree.depth if drafter.branches else None,
+                sources=tuple(tree.sources[row] for row in path[1:]) if tree.sources else (),
+                confidences=tree.tested(path),
+            )
             # the verifying call adds one token itself, so at most left - 1 drafts are of use
             tree = text.tree((yield from drafter.draft(text, text.left - 1)), drafter)
             if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
                 yield Emit(tokens=tree.first)
-
-
-def _emit(verdict: Verdict, branches: bool) -> Emit:
-    tree = verdict.tree
-    return Emit(
-        tokens=(*tree.first, *verdict.tokens),
-        drafted=tree.num_drafts,
-        accepted=verdict.accepted,
-        num_leading=len(tree.first),
-        acceptance=verdict.result.acceptance,
-        rejected=tree.first_branch(verdict.path[-1]),
-        depth=tree.depth if branches else None,
-        sources=tuple(tree.sources[row] for row in verdict.path[1:]) if tree.sources else (),
-        confidences=tree.tested(verdict.path),
-    )
 
 
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:

@@ -104,7 +104,10 @@ class MaskBlock:
             self.slot_tokens[index], self._sureness[index] = read[index]
             self.decided[index] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
-            for index in self._unsure_positions():
+            num = self._answer_length(self.slot_tokens[1:])
+            count = masks_left(num, self.passes, self._max_passes, self._rules.schedule)
+            indices = range(self.start + 1, num + 1)
+            for index in sorted(indices, key=lambda i: (self._sureness[i], -i))[:count]:
                 self.slot_tokens[index] = MASKED
         is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
         self.finished = is_last or is_done
@@ -146,12 +149,6 @@ class MaskBlock:
             sure = sum(read[index][1] >= rules.threshold for index in masked)
             count = max(count, sure)
         return surest_first[:count]
-
-    def _unsure_positions(self) -> Sequence[int]:
-        num = self._answer_length(self.slot_tokens[1:])
-        count = masks_left(num, self.passes, self._max_passes, self._rules.schedule)
-        indices = range(self.start + 1, num + 1)
-        return sorted(indices, key=lambda index: (self._sureness[index], -index))[:count]
 
     def _answer_length(self, tokens: Sequence[int]) -> int:
         ends = (index for index, token in enumerate(tokens, 1) if token in self._stop_ids)

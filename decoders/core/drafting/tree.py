@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from decoders.core import masks
+from decoders.core.device import upload
 from decoders.core.sampling import Uniforms, pick
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 
 class DraftTree:

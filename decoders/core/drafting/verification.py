@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from decoders.core.device import upload
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms, pick
 from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
-from decoders.core.upload import upload
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from decoders.core.block_verification import verify_block
+from decoders.core.device import upload
 from decoders.core.engine.reads import Read, Readout
-from decoders.core.model import Call
 from decoders.core.outputs import forms
 from decoders.core.sampling import (
     MAX_VALUES,
@@ -27,7 +27,6 @@ from decoders.core.sampling import (
     warp,
 )
 from decoders.core.types import EXACT, Acceptance, Sampling
-from decoders.core.upload import upload
 
 
 def read_acceptances(
@@ -78,7 +77,12 @@ def _verified(
     drafts = [list(r.call.drafts) + [0] * (max_drafts - len(r.call.drafts)) for r in readouts]
     drafts_on_device = upload(drafts, device)
     target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
-    proposed = [_draft_distribution(readout.call, distribution) for readout in readouts]
+    proposed = [
+        one_hot(upload(call.drafts, device), distribution.shape[-1])
+        if call.draft_probs is None or not call.drafts
+        else torch.stack(call.draft_probs).to(device)
+        for call in (readout.call for readout in readouts)
+    ]
     draft_distribution = _pad_rows(proposed, max_drafts)
     is_block = "block" in forms(readouts[0].output)
     accepted, tokens = (verify_block if is_block else verify_rejection)(
@@ -104,14 +108,6 @@ def _relaxed(
     ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
     lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
     return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
-
-
-def _draft_distribution(call: Call, like: Tensor) -> Tensor:
-    if not call.drafts:
-        return like[:0]
-    if call.draft_probs is None:
-        return one_hot(upload(call.drafts, like.device), like.shape[-1])
-    return torch.stack(call.draft_probs).to(like.device)
 
 
 def _pad_rows(distributions: Sequence[Tensor], num_rows: int) -> Tensor:

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, fields, split_rows
-from decoders.core.engine.law import lawful_parts
+from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
 from decoders.core.outputs import forms
 from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import CallResult, Confidence, Sampling
-from decoders.core.upload import upload
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
@@ -132,7 +131,10 @@ def _with_confidences(
 
     `sure` are the tokens' probabilities if they are there already.
     """
-    kinds = {_confidence(readout) for readout in readouts}
+    kinds: set[Confidence] = set()
+    for each in readouts:
+        slots = each.call.slots if each.slots and each.output != "probs" else None
+        kinds.add("prob" if slots is None else slots.confidence)
     assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
     confidences = sure if kinds == {"prob"} else None
     if confidences is None:
@@ -142,11 +144,6 @@ def _with_confidences(
     return torch.stack((tokens.double(), confidences.double())), lambda values: fields(
         readouts, picks=map(int, values[:num]), confidences=values[num:], **parts
     )
-
-
-def _confidence(readout: Readout) -> Confidence:
-    slots = readout.call.slots if readout.output != "probs" else None
-    return slots.confidence if slots is not None and readout.slots else "prob"
 
 
 def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:

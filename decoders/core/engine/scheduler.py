@@ -13,14 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from torch import Tensor
 
-from decoders.core.decoder import Answer, Decoder, Request, SelfDriven, Steps
+from decoders.core.decoder import Answer, Decoder, Memory, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.engine.sequence import RunningSequence
-from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
@@ -196,15 +195,15 @@ class Scheduler:
     def _execute(self, group: Sequence[RunningSequence]) -> None:
         """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [call for job in group for call in job.pending]
-        before = [_state(call.session) for call in calls] if len(calls) > 1 else []
+        sessions = [call.session for call in calls]
+        before = [(each.length, each.base, each.calls, each.rows) for each in sessions]
         try:
             results = self._run(group, calls)
         except Exception as error:
             if len(group) == 1:
                 group[0].fail(error)
                 return
-            for call, state in zip(calls, before, strict=True):
-                session = call.session
+            for session, state in zip(sessions, before, strict=True):
                 session.length, session.base, session.calls, session.rows = state
             for job in group:
                 self._execute([job])
@@ -227,7 +226,17 @@ class Scheduler:
             if isinstance(call, Call)
             for part in readouts(call, job.uniforms, job.prompt_length, drafts=job.drafts(call))
         ]
-        return _results(passed, self._read_out(self._forward(passed), parts, self._sampling))
+        results = self._read_out(self._forward(passed), parts, self._sampling)
+        if len(results) != len(passed):
+            left = iter(results)
+            results = [
+                next(left) if call.slots is None else joined(next(left), next(left))
+                for call in passed
+            ]
+        return [
+            dataclasses.replace(result, hidden=call.session.hidden) if call.hidden else result
+            for call, result in zip(passed, results, strict=True)
+        ]
 
     def _refusal(self, prompt: Sequence[int]) -> Exception | None:
         allowed = self._models.target.max_length - self._sampling.max_new_tokens
@@ -281,19 +290,3 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
         for job in jobs:
             job.turns_waited = 0 if key == best else job.turns_waited + 1
     return groups[best]
-
-
-def _state(session: Session) -> tuple[int, int, int, int]:
-    return session.length, session.base, session.calls, session.rows
-
-
-def _results(calls: Sequence[Call], parts: Sequence[CallResult]) -> Sequence[CallResult]:
-    if len(parts) != len(calls):
-        left = iter(parts)
-        parts = [
-            next(left) if call.slots is None else joined(next(left), next(left)) for call in calls
-        ]
-    return [
-        dataclasses.replace(part, hidden=call.session.hidden) if call.hidden else part
-        for call, part in zip(calls, parts, strict=True)
-    ]

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.decoder import Request, Role, Steps
+from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
-from decoders.core.memory import Memory
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
@@ -181,7 +180,11 @@ class RunningSequence:
         if stop is not None and 0 < accepted <= emit.drafted:
             # accepted tokens after the cut are not emitted, so they do not count
             accepted = min(emit.accepted, len(tokens) - num_leading)
-        tested, overlap, alpha = _compared(emit, len(tokens), accepted)
+        tested, overlap, alpha = None, None, None
+        if (acceptance := emit.acceptance) is not None:
+            tested = min(emit.drafted, emit.accepted + 1)
+            overlap = sum(acceptance.overlaps[:tested])
+            alpha = sum(acceptance.ratios[:accepted]) + len(tokens) - accepted
         self._events.append(
             StepEvent(
                 tokens=tokens,
@@ -233,14 +236,3 @@ class RunningSequence:
             draft_calls += session.calls
             draft_rows += session.rows
         return calls, rows, draft_calls, draft_rows
-
-
-def _compared(
-    emit: Emit, num_tokens: int, accepted: int
-) -> tuple[int, float, float] | tuple[None, None, None]:
-    acceptance = emit.acceptance
-    if acceptance is None:
-        return None, None, None
-    tested = min(emit.drafted, emit.accepted + 1)
-    alpha = sum(acceptance.ratios[:accepted]) + num_tokens - accepted
-    return tested, sum(acceptance.overlaps[:tested]), alpha

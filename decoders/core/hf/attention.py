@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
+from decoders.core.device import upload
 from decoders.core.model import Call
-from decoders.core.upload import upload
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind of layer. None: causal, or a single row."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from decoders.core.upload import upload
+from decoders.core.device import upload
 
 PlaneShape = tuple[int, int]
 """(H, D) of a plane."""

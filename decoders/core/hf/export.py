@@ -134,10 +134,19 @@ class TransformersGenerate:
         criteria: Sequence[Any],
     ) -> list[list[int]]:
         def watch(request: Request) -> Steps:
-            return _watch(self._decoder.steps(request), request, criteria)
+            steps, device = self._decoder.steps(request), request.target.model.device
+            tokens: list[int] = []
+            result: CallResult | None = None
+            while True:
+                item = next(steps) if result is None else steps.send(result)
+                result = yield item
+                if isinstance(item, Emit):
+                    tokens += item.tokens
+                    ids = torch.tensor([[*request.prompt_ids, *tokens]], device=device)
+                    if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
+                        raise _Stopped(tokens)
 
-        steps = watch if criteria else None
-        models = self._open(model)
+        models, steps = self._open(model), watch if criteria else None
         scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
         again: Counter[tuple[int, ...]] = Counter()
         seeds = []
@@ -155,7 +164,12 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        beyond = [type(each).__name__ for each in processors if not _comes_from(each, config)]
+        beyond = []
+        for each in processors:
+            option = _WARPERS.get(type(each))
+            matches = option is not None and getattr(each, option) == getattr(config, option)
+            if not (config.do_sample and matches):
+                beyond.append(type(each).__name__)
         if (config.num_beams or 1) > 1:
             beyond.append(f"num_beams={config.num_beams}")
         if beyond:
@@ -182,7 +196,11 @@ class TransformersGenerate:
         if self._models is None or self._module is not model:
             leave_out_cudnn(main_device(model))
             target = _wrapped(model)
-            draft = None if self._draft is None else self._open_draft(target)
+            draft = None
+            if isinstance(self._draft, str | Path):
+                draft = HFModel.load(self._draft, dtype=target.dtype, device=target.device)
+            elif self._draft is not None:
+                draft = _wrapped(self._draft)
             for name, folder in self._adapters.items():
                 models = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
                 attached = draft if models.get(name) == "draft" else target
@@ -191,19 +209,8 @@ class TransformersGenerate:
             self._models, self._module = Models(target=target, draft=draft), model
         return self._models
 
-    def _open_draft(self, target: HFModel) -> HFModel:
-        if isinstance(self._draft, str | Path):
-            return HFModel.load(self._draft, dtype=target.dtype, device=target.device)
-        return _wrapped(self._draft)
-
 
 transformers_generate = TransformersGenerate
-
-
-def _comes_from(processor: Any, config: Any) -> bool:
-    option = _WARPERS.get(type(processor))
-    matches = option is not None and getattr(processor, option) == getattr(config, option)
-    return bool(config.do_sample) and matches
 
 
 class _Stopped(Exception):
@@ -212,19 +219,6 @@ class _Stopped(Exception):
     def __init__(self, tokens: list[int]) -> None:
         super().__init__("stopped by a criterion")
         self.tokens = tokens
-
-
-def _watch(steps: Steps, request: Request, criteria: Sequence[Any]) -> Steps:
-    tokens: list[int] = []
-    result: CallResult | None = None
-    while True:
-        item = next(steps) if result is None else steps.send(result)
-        result = yield item
-        if isinstance(item, Emit):
-            tokens += item.tokens
-            ids = torch.tensor([[*request.prompt_ids, *tokens]], device=request.target.model.device)
-            if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
-                raise _Stopped(tokens)
 
 
 def _wrapped(module: Any) -> HFModel:

@@ -1,27 +1,31 @@
 """Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
-Hooks count forward passes. A streamer (or the stopping criteria of a custom loop) ends steps.
+Hooks count forward passes. A streamer (or the stopping criteria of a custom loop) ends steps. A
+custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file, for
+which transformers prepares the arguments.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
 from decoders.core.adapter.gating import text_model
 from decoders.core.decoder import Answer, Role
-from decoders.core.hf.copies import library_copy
-from decoders.core.hf.custom import Loop
-from decoders.core.hf.loading import no_warnings
-from decoders.core.types import Emit, Sampling
+from decoders.core.hf.loading import library_copy, no_warnings
+from decoders.core.registry import import_file
+from decoders.core.types import Emit
 
 _settings: Any = GenerationConfig  # untyped
 
@@ -46,13 +50,27 @@ def run_generate(
     request = answers[0].request
     module = request.target.model.library_module
     module.generation_config = _settings(**(assistant or {}))
-    ids, mask = _padded([answer.request.prompt_ids for answer in answers], module.device)
+    prompts = [answer.request.prompt_ids for answer in answers]
+    width = max(map(len, prompts))
+    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    sampling, warping = request.sampling, dict[str, Any]()
+    if not sampling.greedy:
+        warping = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     arguments: dict[str, Any] = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "generation_config": _config(request.sampling, options),
+        "input_ids": torch.tensor(ids, device=module.device),
+        "attention_mask": torch.tensor(mask, device=module.device),
+        # no padding token: `generate` would hide it from an assistant, even inside the text
+        "generation_config": _settings(
+            do_sample=not sampling.greedy,
+            **warping,
+            **options,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(sampling.stop_ids) or None,
+            use_cache=True,
+        ),
     }
-    course = _Course(answers, ids.shape[1], verifies=verifies)
+    course = _Course(answers, width, verifies=verifies)
     with ExitStack() as stack:
         stack.enter_context(no_warnings())
         if request.draft is not None:
@@ -70,26 +88,6 @@ def run_generate(
         else:
             criteria = StoppingCriteriaList([_Criterion(course)])
             course.finish(custom(module, **arguments, stopping_criteria=criteria))
-
-
-def _config(sampling: Sampling, options: Mapping[str, Any]) -> Any:
-    """Set no padding token: `generate` would hide it from an assistant, even inside the text."""
-    warping = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
-    return _settings(
-        do_sample=not sampling.greedy,
-        **({} if sampling.greedy else warping),
-        **options,
-        max_new_tokens=sampling.max_new_tokens,
-        eos_token_id=sorted(sampling.stop_ids) or None,
-        use_cache=True,
-    )
-
-
-def _padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    width = max(map(len, prompts))
-    ids = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 @contextmanager
@@ -211,3 +209,47 @@ class _Criterion(StoppingCriteria):
         del scores
         self._course.extend(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+_FILE = Path("custom_generate") / "generate.py"
+Loop = Callable[..., Any]
+"""Takes a module, and the arguments of `generate` by name."""
+
+
+def load_custom(path: str, function: str) -> Loop:
+    """Load the loop of a folder or file, again if it changed, or raise `ValueError`."""
+    file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
+    return _load(path, function, file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+@functools.cache
+def _load(path: str, function: str, _changed_ns: int) -> Loop:
+    file, is_folder = Path(path), Path(path).is_dir()
+    if is_folder and not (file / _FILE).is_file():
+        raise ValueError(f"custom loop {path!r} has no {_FILE.as_posix()}")
+    if not is_folder and (file.suffix != ".py" or not file.is_file()):
+        raise ValueError(
+            f"custom loop {path!r} is neither a Python file nor a folder with {_FILE.as_posix()}"
+        )
+    load: Any = GenerationMixin.load_custom_generate  # also checks requirements.txt
+    try:
+        if is_folder:
+            alone = load(None, str(file.resolve()), trust_remote_code=True)
+            return functools.partial(_run_alone, alone)
+        loop = getattr(import_file(file, f"bench_custom_{file.stem}"), function, None)
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        line = f"custom loop {path!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise ValueError(line) from error
+    if not callable(loop):
+        raise ValueError(f"custom loop {path!r} has no function {function!r}; name one: function=…")
+    return lambda module, **arguments: module.generate(**arguments, custom_generate=loop)
+
+
+def _run_alone(loop: Loop, module: Any, **arguments: Any) -> Any:
+    """Run a loop instead of `generate`, with the arguments and defaults of `generate`."""
+    parameters = inspect.signature(GenerationMixin.generate).parameters.values()
+    usual = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+    for name in ("self", "custom_generate"):
+        usual.pop(name, None)
+    with torch.no_grad():
+        return loop(model=module, **{**usual, **arguments})

@@ -110,7 +110,13 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
             f"{file} cannot be loaded by transformers: {first_line(error)}; use a file of a "
             "supported architecture and quantisation, or a folder of save_pretrained"
         ) from error
-    _set_special_ids(module, tokenizer, metadata)
+    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+    for short, name in names.items():
+        if (value := metadata.get(f"tokenizer.ggml.{short}_token_id")) is not None:
+            setattr(module.config, name, int(value))
+            setattr(module.generation_config, name, int(value))
+            token = tokenizer.convert_ids_to_tokens(int(value))
+            setattr(tokenizer, name.removesuffix("_id"), token)
     if metadata.get("tokenizer.ggml.pre") == _CUT_DIGITS:
         from tokenizers import pre_tokenizers
 
@@ -122,15 +128,3 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
         )
     module.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _set_special_ids(module: Any, tokenizer: Any, metadata: Mapping[str, Any]) -> None:
-    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
-    for short, name in names.items():
-        value = metadata.get(f"tokenizer.ggml.{short}_token_id")
-        if value is None:
-            continue
-        setattr(module.config, name, int(value))
-        setattr(module.generation_config, name, int(value))
-        token = tokenizer.convert_ids_to_tokens(int(value))
-        setattr(tokenizer, name.removesuffix("_id"), token)

@@ -12,13 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoders.core.graph_size import first_rows, power_of_two
+from decoders.core.device import first_rows, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore, PlaneCache, ViewCache
 from decoders.core.model import Call, Session
-from decoders.core.upload import upload
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
@@ -158,7 +157,12 @@ class Layout:
         seen = max(call.session.length + call.num_rows for call in calls)
         if bucketed:
             width, seen = power_of_two(width), _round_up(seen, _LENGTH_BUCKET)
-        filled = self._filled_up(calls)
+        model, by_row = call.session.model, dict(zip(_cache_rows(calls), calls, strict=True))
+        filled = [  # with empty calls for the other cache rows
+            by_row.get(row)
+            or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
+            for row in first_rows(by_row, self.store.num_rows)
+        ]
         rows, _ = self._padded(filled, width, seen)
         planes = self.store.row_planes(filled[0].session.row, len(filled))
         return _reading(calls, rows)._replace(planes=planes)
@@ -224,17 +228,6 @@ class Layout:
         A table of positions ends there, and a rope that depends on length would change all rows.
         """
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
-
-    def _filled_up(self, calls: Sequence[Call]) -> list[Call]:
-        """Add empty calls for the other cache rows, up to a power of two rows."""
-        by_row = dict(zip(_cache_rows(calls), calls, strict=True))
-        rows = first_rows(by_row, self.store.num_rows)
-        model = calls[0].session.model
-        return [
-            by_row.get(row)
-            or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
-            for row in rows
-        ]
 
 
 def read_rows(call: Call) -> Sequence[int]:

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import join
-from decoders.core.adapter.low_rank import Change, Factors, join_factors
+from decoders.core.adapter.gating import Change, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
-from decoders.core.products import gated_product, product, switched_product
+from decoders.core.hf.cache import PlaneCache, ViewCache
+from decoders.core.products import gated_product, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -77,16 +77,6 @@ class Weights:
     num_heads: int
     num_shared: int
     scale: float
-
-
-class Cache(Protocol):
-    """Keys and values of all layers."""
-
-    def cut(self, rows: Tensor) -> Cache:
-        """Return a cache that takes the states of a call's first `rows` ``[P]`` only."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, /) -> Any:
-        """Store new states ``[B, K, N, E]`` and return all that are seen, ``[B, K, T, E]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +148,7 @@ def forward(
     rows: Tensor,
     positions: Tensor,
     masks: Masks,
-    cache: Cache,
+    cache: PlaneCache | ViewCache,
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
@@ -217,7 +207,7 @@ def _layer(
     weights: Weights,
     number: int,
     rows: Tensor,
-    cache: Cache,
+    cache: PlaneCache | ViewCache,
     masks: Masks,
     turn: Sequence[Tensor],
     gate: SlotGate | None,
@@ -254,12 +244,6 @@ def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     wide = rows.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return weight * wide.to(rows.dtype)
-
-
-def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
-    """Rotate states ``[B, heads, N, E]`` by their positions."""
-    low, high = states.chunk(2, -1)
-    return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
 def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> Tensor:

@@ -1,15 +1,21 @@
-"""Load transformers checkpoints, only from safetensors and without running their code."""
+"""Load transformers checkpoints, only from safetensors and without running their code.
+
+A loaded module can be copied without our wrappers (`library_copy`).
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -18,12 +24,12 @@ from decoders.core.adapter.gating import decoder_layers
 from decoders.core.hf.architecture import max_sequence_length
 from decoders.core.hf.checkpoint import (
     MERGE_IT,
+    base_config,
     find_checkpoint,
     is_of_memory,
     refusing_panics,
     unavailable,
 )
-from decoders.core.hf.masked import base_config
 
 Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
@@ -79,19 +85,14 @@ def load_module(
         for name, _ in module.named_parameters():
             if _mapped_device(device_map, name) is None:
                 raise ValueError(f"the device map leaves out {name}; name every part")
-    return module, _unread(loaded["unexpected_keys"])
-
-
-def _unread(names: Collection[str]) -> tuple[str, ...]:
-    """Note weights for which the architecture has no place."""
-    if not names:
-        return ()
-    first, *rest = sorted(names)
-    text = f"{first} and {len(rest)} more" if rest else first
-    return (
-        f"the architecture has no place for {len(names)} of its files' weights, which are left out "
-        f"({text}): do config.json and the weights belong together?",
-    )
+    notes = []
+    if names := sorted(loaded["unexpected_keys"]):
+        text = f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
+        notes.append(
+            f"the architecture has no place for {len(names)} of its files' weights, which are left "
+            f"out ({text}): do config.json and the weights belong together?"
+        )
+    return module, tuple(notes)
 
 
 def load_tokenizer(path_or_id: str | Path) -> PreTrainedTokenizerBase:
@@ -172,3 +173,45 @@ def no_warnings() -> Iterator[None]:
         yield
     finally:
         log.set_verbosity(before)
+
+
+@torch.no_grad()
+def library_copy(module: Any) -> Any:
+    """Copy a causal LM without our wrappers, sharing contiguous weights."""
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        weight = tensor.contiguous()
+        if weight is not tensor and isinstance(tensor, nn.Parameter):
+            weight = nn.Parameter(weight, requires_grad=False)
+        memo[id(tensor)] = weight
+    copied = copy.deepcopy(module, memo)
+    for part in copied.modules():
+        vars(part).pop("forward", None)
+    return copied
+
+
+_stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def stops_early(module: Any) -> bool:
+    """Test once whether a module's body runs only as many layers as its config says."""
+    if module in _stop_early:
+        return _stop_early[module]
+    try:
+        last = decoder_layers(module)[-1]
+    except ValueError:
+        return True
+    ran: list[None] = []
+    config = module.base_model.config
+    num_layers = getattr(config, "num_hidden_layers", None)
+    if num_layers is None:  # a text model next to an image tower has another configuration
+        return False
+    try:
+        config.num_hidden_layers = num_layers - 1
+        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
+            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        config.num_hidden_layers = num_layers
+    _stop_early[module] = not ran
+    return not ran

@@ -25,6 +25,7 @@ from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
+from decoders.core.device import upload
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -33,22 +34,18 @@ from decoders.core.hf.architecture import (
     token_ids,
 )
 from decoders.core.hf.attention import MaskBuilder
-from decoders.core.hf.checkpoint import is_of_memory, tensor_files
+from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
-from decoders.core.hf.copies import library_copy
-from decoders.core.hf.drafting import DraftRunner
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.loading import Attention as Attention
-from decoders.core.hf.loading import DeviceMap, has_tokenizer, load_module, placement
+from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
-from decoders.core.hf.masked import masked_form
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
-from decoders.core.hf.runner import ModuleRunner
+from decoders.core.hf.runner import DraftRunner, ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 _PLACED = ("placed on several devices", "--device-map")
 
@@ -380,7 +377,11 @@ class HFModel(Model):
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
         size = self.architecture.vocab_size
-        fed = calls if self.vocab_size <= size else [_hide_unknown(call, size) for call in calls]
+        fed = [*calls]
+        if self.vocab_size > size:  # feed ids that this model lacks as its last id
+            texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
+            both = zip(calls, texts, strict=True)
+            fed = [dataclasses.replace(call, tokens=text) for call, text in both]
         logits, hidden = self._runner.run(layout, fed)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
@@ -404,11 +405,6 @@ class HFModel(Model):
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         assert self._layout is not None
         return self._runner.replay(self._layout, calls)
-
-
-def _hide_unknown(call: Call, size: int) -> Call:
-    """Return a call whose tokens a model of `size` ids has."""
-    return dataclasses.replace(call, tokens=tuple(min(token, size - 1) for token in call.tokens))
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

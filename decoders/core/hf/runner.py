@@ -1,34 +1,43 @@
 """Run laid-out calls through a model, with the adapter, graph and head that they need.
 
-The models of `hf.llama` run by its function, all others through transformers' modules.
+The models of `hf.llama` run by its function, all others through transformers' modules. Attached
+networks run as graphs if the model's calls do.
 Letters: B sequences of a pass, N rows, R rows read, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import GatedModule, text_model
-from decoders.core.adapter.low_rank import layer_deltas
+from decoders.core.adapter.draft_pass import DraftPass, Texts
+from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
-from decoders.core.graph_size import graph_size
+from decoders.core.device import first_rows, graph_size, upload
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, collect_tensors
+from decoders.core.hf.compiled import (
+    COMPILED_ROWS,
+    Backend,
+    Graphs,
+    Inputs,
+    Outputs,
+    capture,
+    collect_tensors,
+)
 from decoders.core.hf.layout import Layout, Pass
-from decoders.core.model import Call
+from decoders.core.model import Call, DraftCall
 from decoders.core.products import product
-from decoders.core.upload import upload
+from decoders.core.types import CallResult
 
 Results = tuple[Tensor, dict[int, Tensor]]
 """Float32 logits ``[R, V]``, and states ``[H, D]`` of `hidden` rows by the number of the layer."""
@@ -122,15 +131,13 @@ class ModuleRunner:
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows)
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
-        return logits, self._hidden(rows, *states)
-
-    def _hidden(self, rows: Pass, *last: Tensor) -> dict[int, Tensor]:
-        if 0 in self._lower:
+        if 0 in lower:
             self._lower[0] = self.tokens(rows.ids)
         pairs = [(n, s.flatten(0, 1)) for n, s in self._lower.items() if s is not None]
-        pairs += [(self.num_layers, each) for each in last]
+        pairs += [(self.num_layers, each) for each in states]
         self._lower = {}
-        return {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+        hidden = {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+        return logits, hidden
 
     def _run_plain(self, rows: Pass) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
@@ -286,3 +293,67 @@ class ModuleRunner:
         if self._gated is None:
             self._gated = GatedModule(self._module)
         return self._gated
+
+
+class DraftRunner:
+    """Runs the passes of an attached adapter, with a row of cache planes for each sequence."""
+
+    def __init__(self, work: DraftPass, runner: ModuleRunner, storages: Collection[int]) -> None:
+        """Compile passes as `runner` compiles calls, beside the model's weights in `storages`."""
+        self._work, self._runner, self._storages = work, runner, storages
+        self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
+        self.config = self.layers.config
+        self._planes: list[Tensor] = []
+        backend = runner.graphs.backend
+        self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
+
+    def forget(self) -> None:
+        """Drop all planes, and graphs that hold their addresses."""
+        self._planes = []
+        self.graphs.forget()
+
+    @torch.inference_mode()
+    def move_row(self, source: int, row: int) -> None:
+        """Copy the planes of row `source` to `row`."""
+        for plane in self._planes:
+            plane[row] = plane[source]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights that the model lacks, of what the pass computed, and of planes."""
+        new = [
+            each
+            for each in (*self.layers.parameters(), *self.layers.buffers())
+            if each.is_floating_point() and each.untyped_storage().data_ptr() not in self._storages
+        ]
+        return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self._planes))
+
+    def draft(
+        self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int
+    ) -> Sequence[CallResult]:
+        """Draft for some of `num_rows` sequences with `capacity` entries and `size` ids."""
+        if not self._planes:
+            self._planes = self._work.planes(num_rows, capacity)
+        by_row = {call.session.row: call for call in calls}
+        rows: Sequence[int] = sorted(by_row)
+        if self._planes and len(rows) > 1:  # planes of consecutive rows, of few numbers of them
+            rows = first_rows(rows, num_rows)
+        ordered = [by_row.get(row) for row in rows]
+        planes = [plane.narrow(0, rows[0], len(rows)) for plane in self._planes]
+        bucketed = COMPILED_ROWS if self.graphs.fixed else 0
+        results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
+        by_sequence = dict(zip(sorted(by_row), results, strict=True))
+        return [by_sequence[call.session.row] for call in calls]
+
+    def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
+        graphs, num_rows = self.graphs, inputs["states"].shape[1]
+        is_long = graphs.fixed and num_rows > COMPILED_ROWS
+        as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
+        return (graphs if as_graph else self._work)(name, inputs, planes)
+
+    def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+        config = replace(self.config, base={}, measured={})
+        text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
+        about, _ = self._runner.facts(None)  # embedding and head belong to the model
+        return f"{text}\n{config}\n{about}", collect_tensors(self._work)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,13 +33,8 @@ _GPU_WORK = 1000
 """The same limit for a GPU, as a multiple of the CPU's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Our logits ``[N, V]`` of the last N of `tokens`, and `how` the tokens were fed."""
-
-    how: str
-    tokens: list[int]
-    logits: Tensor
+_Answer = tuple[str, list[int], Tensor]
+"""How tokens were fed, the tokens, and our logits ``[N, V]`` of the last N of them."""
 
 
 def self_check(model: HFModel) -> list[str]:
@@ -105,14 +99,14 @@ def _compare(model: HFModel, expected: Tensor, usual: Tensor, answers: Iterator[
     dtype = model.facts["dtype"]
     bound = max(bound, usual.quantile(quantile).item())
     by_tokens = {tuple(_ids(model, len(expected), 0)): expected}
-    for answer in answers:
-        key, num_rows = tuple(answer.tokens), len(answer.logits)
+    for how, tokens, logits in answers:
+        key, num_rows = tuple(tokens), len(logits)
         if key not in by_tokens:
             by_tokens[key] = model.own_logits(key, num_rows)
-        error = _errors(answer.logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
+        error = _errors(logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
         if not error <= bound:  # NaN is an error, too
             raise ValueError(
-                f"{type(model.module).__name__} gives other logits for {answer.how} than "
+                f"{type(model.module).__name__} gives other logits for {how} than "
                 f"transformers' own forward, by {error:.2g} of their spread (rounding in "
                 f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
                 "choose another model"
@@ -156,35 +150,27 @@ def _answers(
     """Feed prompts as decoders do, with `kind` (of the calls) in the answers' descriptions."""
     window = 0 if kind else _windows(model)[1]
     model.reserve(max(1, *batch_sizes), max(len(tokens), window + _BLOCK))
-    yield _fed(model, f"a {kind}prompt alone", tokens, len(tokens))
+    yield from _fed(model, f"a {kind}prompt alone", [tokens], [len(tokens)])
     if len(tokens) > _BLOCK:
-        yield _fed(model, f"{_BLOCK} {kind}rows after a prefix", tokens, _BLOCK)
+        yield from _fed(model, f"{_BLOCK} {kind}rows after a prefix", [tokens], [_BLOCK])
         if kind:
-            yield _fed(model, f"one {kind}row after a prefix", tokens, 1)
+            yield from _fed(model, f"one {kind}row after a prefix", [tokens], [1])
         for number in [number for number in batch_sizes if number > 1]:
+            prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * number]
             batches = [(len(tokens), 2, *[3] * number)[:number], (1,) * number]
             for counts in batches if kind else batches[:1]:
-                yield from _merged(model, f"{kind}prompts", tokens, counts)
+                how = f"{kind}prompts of unequal lengths in one call"
+                yield from _fed(model, how, prompts[:number], counts)
     if window:
         beyond = _ids(model, window + _BLOCK, 3)
-        yield _fed(model, f"a prompt beyond its window of {window}", beyond, _BLOCK)
+        yield from _fed(model, f"a prompt beyond its window of {window}", [beyond], [_BLOCK])
 
 
-def _fed(model: HFModel, how: str, tokens: list[int], num_rows: int) -> _Answer:
-    session = model.open()
-    if before := tokens[:-num_rows]:
-        model.forward([session.call(before)])
-    logits = model.forward([session.call(tokens[-num_rows:], read=range(num_rows))])
-    model.close(session)
-    return _Answer(how, tokens, logits)
-
-
-def _merged(
-    model: HFModel, kind: str, tokens: list[int], counts: Sequence[int]
+def _fed(
+    model: HFModel, how: str, prompts: Sequence[list[int]], counts: Sequence[int]
 ) -> Iterator[_Answer]:
+    """Feed the last rows of each prompt in one call of all, so many as `counts` says."""
     sessions = [model.open() for _ in counts]
-    prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * len(counts)]
-    prompts = prompts[: len(counts)]
     for session, prompt, count in zip(sessions, prompts, counts, strict=True):
         if before := prompt[:-count]:
             model.forward([session.call(before)])
@@ -196,7 +182,7 @@ def _merged(
     for session in sessions[::-1]:
         model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):
-        yield _Answer(f"{kind} of unequal lengths in one call", prompt, logits)
+        yield how, prompt, logits
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:

@@ -28,9 +28,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiling
+from decoders.core.device import upload
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
-from decoders.core.upload import upload
 
 NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
@@ -188,7 +188,11 @@ def tiled_attention(
         first += len(block.contexts)
         scores = (scores.view(*scores.shape[:2], -1, tile, BLOCK) + mask).flatten(2, 3)
         tiles[block.tile] = _attend(scores, block.select(value), tiles[block.tile])
-    out = [_mean(attended, query.shape[1], tile) for attended in tiles]
+    out = []
+    for attended in tiles:
+        assert attended is not None, "a tile without rows"
+        mean = attended[2] / attended[1]
+        out.append(mean.view(query.shape[1], tile, -1).transpose(0, 1))
     return torch.cat(out).to(query.dtype)[None], None
 
 
@@ -211,12 +215,6 @@ def _attend(scores: Tensor, values: Tensor, before: _Attended | None) -> _Attend
         kept = torch.exp(before[0] - peak)
         total, mixed = before[1] * kept + total, before[2] * kept + mixed
     return peak, total, mixed
-
-
-def _mean(attended: _Attended | None, num_heads: int, tile: int) -> Tensor:
-    assert attended is not None, "a tile without rows"
-    mixed = attended[2] / attended[1]
-    return mixed.view(num_heads, tile, -1).transpose(0, 1)
 
 
 def prepare(module: Any) -> list[Any]:

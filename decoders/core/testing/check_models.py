@@ -12,11 +12,10 @@ import torch
 
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models, model_names
-from decoders.core.masked import MaskedForm
 from decoders.core.model import Model
 from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Sampling
+from decoders.core.types import MaskedForm, Sampling
 
 VOCAB, EOS = 7, 6
 _LLAMA_LENGTH = 512

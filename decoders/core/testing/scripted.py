@@ -7,9 +7,9 @@ usual; then the verdict on each chain of drafts is replaced (`Scheduler(…, rea
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from torch import Tensor
 
@@ -41,8 +41,10 @@ class Scripted:
         drafts = call.drafts or (() if call.mask is None else call.tokens[1:])
         if readout.slots or not drafts:
             return result
-        tests = zip(range(len(drafts)), readout.outputs, strict=False)
-        accepted = sum(1 for _ in takewhile(lambda test: self._stands(readout, *test), tests))
+        chances = itertools.chain(self.chances, itertools.repeat(self.chances[-1]))
+        uniforms = (readout.uniforms.at("accept", output) for output in readout.outputs)
+        tests = zip(range(len(drafts)), uniforms, chances, strict=False)
+        accepted = sum(1 for _ in itertools.takewhile(lambda test: test[1] < test[2], tests))
         if result.acceptance is not None:
             acceptance = Acceptance(accepted, result.acceptance.token)
             return dataclasses.replace(result, acceptance=acceptance)
@@ -51,7 +53,3 @@ class Scripted:
             after = (after + 1) % vocab_size
         picks = (*drafts[:accepted], after, *result.picks[accepted + 1 :])
         return dataclasses.replace(result, picks=picks)
-
-    def _stands(self, readout: Readout, number: int, output: int) -> bool:
-        chance = self.chances[min(number, len(self.chances) - 1)]
-        return readout.uniforms.at("accept", output) < chance

@@ -43,21 +43,21 @@ def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> 
     }
     config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
-    draft, *named = (_disturbed(target, 1 + number) for number in range(1 + len(names)))
+    models = []
+    for seed in range(1, 2 + len(names)):
+        module, generator = copy.deepcopy(target.library_module), torch.Generator()
+        generator.manual_seed(seed)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
+        models.append(HFModel(module))
+    draft, *named = models
     layer, norm = draft.module.model.layers[0].state_dict(), draft.module.model.norm.weight
     target.tensors = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}
     target.tensors |= {f"mtp.{name}.weight": norm for name in _MTP_NORMS}
     joins = torch.randn(_WIDTH, 2 * _WIDTH, generator=torch.Generator().manual_seed(0))
     target.tensors["mtp.fc.weight"] = joins / _WIDTH
     return Models(target=target, draft=draft, named=dict(zip(names, named, strict=True)))
-
-
-def _disturbed(target: HFModel, seed: int) -> HFModel:
-    module, generator = copy.deepcopy(target.library_module), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
-    return HFModel(module)
 
 
 def attach_random(model: HFModel, name: str, variant: Variant) -> None:

@@ -19,7 +19,7 @@ from decoders.core.model import DraftCall, Session
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, DraftShape, Sampling
 from tests.tiny_models import WIDTH, fresh
-from training.heads.layer_job import unrolled
+from training.heads.job import unrolled
 
 VOCAB = 11
 Path = tuple[int, ...]

@@ -6,15 +6,21 @@ Letters: B sequences, N rows of a sequence, V vocabulary.
 import functools
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders.core.adapter.gating import GatedModule, join, layer_shapes, linear_layers
-from decoders.core.adapter.low_rank import Delta, layer_deltas
+from decoders.core.adapter.gating import (
+    Delta,
+    GatedModule,
+    join,
+    layer_deltas,
+    layer_shapes,
+    linear_layers,
+)
 from decoders.core.hf import llama
 from decoders.core.hf.model import HFModel
 from tests.tiny_models import VOCAB, fresh, slot_adapter
@@ -120,7 +126,7 @@ class Case:
             self.module.get_input_embeddings()(ids),
             torch.arange(ids.shape[1]).expand(ids.shape),
             None,
-            NoCache(),
+            cast("Any", NoCache()),
             gate=None if gate is None else llama.SlotGate(self.deltas, gate),
         )
         return self.module.get_output_embeddings()(states)

@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from decoders.core.adapter.gating import GatedModule, layer_shapes
-from decoders.core.adapter.low_rank import layer_deltas
+from decoders.core.adapter.gating import GatedModule, layer_deltas, layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import CODES, AdapterConfig, Code
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.core.drafting.allocation import Survival, allocate, best_length, branch_chances
+from decoders.core.drafting.proposer import Survival, allocate, best_length, branch_chances
 
 PROBABILITY = st.floats(0, 1)
 CONFIDENCES = st.lists(PROBABILITY, max_size=3)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.decoder import Decoder
-from decoders.core.engine.law import answers_before, lawful
+from decoders.core.engine.forms import answers_before, lawful
 from decoders.core.engine.models import Models
 from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from decoders.core.hf.checkpoint import is_masked, masked_form
 from decoders.core.hf.loading import max_context
-from decoders.core.hf.masked import is_masked, masked_form
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
-from decoders.core.masked import MaskedForm
+from decoders.core.types import MaskedForm
 from tests.tiny_checkpoint import save_checkpoint
 from tests.tiny_models import fresh
 

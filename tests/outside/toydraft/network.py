@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter_config import AdapterConfig, SizeRule
+from decoders.core.device import upload
 from decoders.core.types import CallResult
-from decoders.core.upload import upload
 
 
 class BigramPass(DraftPass):

@@ -18,10 +18,9 @@ from decoders.core.types import MASKED, NO_UNIFORM
 from tests.tiny_models import fresh, slot_adapter
 from tests.training.adapter.test_objectives import judge
 from tests.training.adapter.test_student import gap, gated_by_hooks
-from training.adapter.blocks import BlockRules
 from training.adapter.objectives import run, slot_loss
 from training.adapter.student import Student
-from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 STOP, LONGEST = 50, 6

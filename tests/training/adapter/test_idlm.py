@@ -26,12 +26,11 @@ from decoders.nar import NonAutoregressive
 from tests.command_line import bench
 from tests.tiny_recipe import RUN, SIZES
 from tests.training.adapter.test_train import Given, job_of, silent
-from training.adapter.blocks import BlockRules
 from training.adapter.job import AdapterJob
 from training.adapter.objectives import predictions, run
 from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.student import Student
-from training.adapter.windows import WindowSampling
+from training.adapter.windows import BlockRules, WindowSampling
 from training.adapters import train_adapter
 from training.cli import train_kind
 from training.loop import Loop
@@ -133,7 +132,8 @@ def job_on(
         checkpoint_minutes=1000, **options,
     )  # fmt: skip
     blocks = BlockRules(stops=frozenset({STOP}), room=64) if variant == "refine" else None
-    source, told = Given(rows, 8, num_held_out=24), silent(folder)
+    source: Any = Given(rows, 8, num_held_out=24)
+    told = silent(folder)
     return AdapterJob(Student(module, adapter), source, WindowSampling(), table, told, 0, blocks)
 
 

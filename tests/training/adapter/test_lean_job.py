@@ -25,9 +25,10 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
 from training.adapters import begin_from, build_job, train_adapter
-from training.judged import Best
+from training.loop import Best
 from training.reporter import Reporter, TrainingProgress
-from training.text.completion_file import Completion, write_completions
+from training.run import JobContext
+from training.text.completions import Completion, write_completions
 from training.text.data import PoolSource, prompt_hash
 from training.text.sources import build_source
 
@@ -237,7 +238,7 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
     code = "constant" if variant == "isd" else "dyadic"
     lean["adapter"] |= {"variant": variant, "code": code, "enter": int(variant != "o-ptp")}
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
-    job = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
     names = ("ask_teacher", "explain", "taught_loss")
     asked, explained, taught = (Spy(monkeypatch, name) for name in names)
     rows = {tuple(row.ids): row for row in job.source.rows(0)}
@@ -357,7 +358,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
         "variant": "c-ptp", "code": "dyadic", "num_slots": 5, "initial": str(tmp_path / "isd"),
     }  # fmt: skip
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
-    job = build_job(AdapterRecipe.of(lean), tmp_path, torch.device("cpu"), reporter)
+    job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
     begun = job.student.adapter
     state, given = begun.state_dict(), initial.state_dict()
     for name in given:

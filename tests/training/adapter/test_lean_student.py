@@ -20,10 +20,9 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import GQA, SIZES, fresh, slot_adapter
-from training.adapter.blocks import BlockRules
 from training.adapter.lean_job import LeanStudent
 from training.adapter.student import Student
-from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 TOLERANCE = 2e-5

@@ -28,9 +28,8 @@ from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
 from decoders.nar import NonAutoregressive
 from tests.tiny_models import fresh, slot_adapter
-from training.adapter.blocks import BlockRules
 from training.adapter.student import Student
-from training.adapter.windows import Windows, WindowSampling, draw_windows
+from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 PROMPT = [5, 11, 3, 42, 7]

@@ -20,8 +20,7 @@ from tests.tiny_models import WIDTH, fresh
 from tests.tiny_recipe import ADAPTER
 from training import forward
 from training.adapter import student
-from training.adapter.rehearsal import rehearse
-from training.adapters import train_adapter, train_heads
+from training.adapters import rehearse, train_adapter, train_heads
 from training.text.sources import build_source
 
 _ISD = {"variant": "isd", "code": "constant", "num_slots": 3, "rank": 2}

@@ -8,7 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from training.cli import train_kind
 from training.loop import Loop, update
 from training.recipe import RECIPES, customised, read_recipe, with_settings
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 from training.text.data import Row, groups
 
 SHIPPED = sorted(
@@ -54,7 +55,9 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def job_of(recipe: dict[str, Any], folder: Path) -> AdapterJob:
-    return build_job(AdapterRecipe.of(recipe), folder, torch.device("cpu"), silent(folder))
+    return build_job(
+        AdapterRecipe.of(recipe), JobContext(folder, torch.device("cpu"), silent(folder))
+    )
 
 
 def silent(folder: Path) -> Reporter:
@@ -169,7 +172,9 @@ def test_two_workers_share_the_rows_and_their_losses_add_up(
     recipe["sampling"] = {}
     job = job_of(recipe, tmp_path)
     lengths = (9, 4, 30, 14, 17, 6, 11)
-    job.source = Given([Row([*range(5, 5 + n)], [False] * (n - 1) + [True]) for n in lengths], 7)
+    job.source = cast(
+        "Any", Given([Row([*range(5, 5 + n)], [False] * (n - 1) + [True]) for n in lengths], 7)
+    )
     totals, gradients = [], []  # ... and one trained token leaves one place for windows
     for ranks in ([(0, 1)], [(0, 2), (1, 2)]):
         job.trained.zero_grad()
@@ -245,7 +250,8 @@ class Fixed:
             slots_per_row=24, eval_rows=64, eval_temperature=1.0, eval_top_p=1.0,
             eval_steps=1000, checkpoint_minutes=1000,
         )  # fmt: skip
-        source, told = Given(self.rows, 8, num_held_out=64), silent(folder)
+        source: Any = Given(self.rows, 8, num_held_out=64)
+        told = silent(folder)
         job = AdapterJob(Student(module, adapter), source, WindowSampling(), table, told, 0)
         Loop(job, folder / f"{code}.pt").train(None)
         assert job.report is not None
@@ -271,7 +277,7 @@ def test_a_step_without_anything_to_learn_moves_nothing(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     job = job_of(recipe, tmp_path)
-    job.source = Given([Row([5, 6, 7], [False] * 3)] * 2, 2)
+    job.source = cast("Any", Given([Row([5, 6, 7], [False] * 3)] * 2, 2))
     before = {name: value.clone() for name, value in job.trained.state_dict().items()}
     loss, _ = update(job.pieces(TrainingProgress()), job.trained, job.optimizers())
     assert math.isnan(loss)
@@ -491,7 +497,7 @@ def test_the_shipped_recipes_are_complete_and_build(name: str, tmp_path: Path) -
         tables["data"] |= {"num_completions": 8, "max_new_tokens": 3, "max_tokens": 512}
         tables["data"]["prompts"] = {"kind": "zoo", "counts": {"translation": 1}}
     recipe = AdapterRecipe.of(tables)
-    job = build_job(recipe, tmp_path, torch.device("cpu"), silent(tmp_path))
+    job = build_job(recipe, JobContext(tmp_path, torch.device("cpu"), silent(tmp_path)))
     assert job.base["architecture"] == "LlamaForCausalLM"
     assert job.student.adapter.config.num_slots == recipe.adapter.num_slots
     assert job.source.rows(0)

@@ -28,6 +28,7 @@ from training.heads.parallel_job import ParallelJob
 from training.heads.recipe import DrafterTable, HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 
 SLOTS = 3
 
@@ -54,7 +55,7 @@ def tables(home: Path) -> dict[str, Any]:
 
 def job_of(tables: dict[str, Any], folder: Path) -> ParallelJob:
     reporter = Reporter("none", "heads", None)
-    job = build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
+    job = build_job(HeadsRecipe.of(tables), JobContext(folder, torch.device("cpu"), reporter))
     assert isinstance(job, ParallelJob)
     return job
 
@@ -303,7 +304,7 @@ def test_a_word_left_out_is_neither_learnt_nor_drafted_and_counts_as_wrong(
 ) -> None:
     tables["drafter"]["num_words"] = 6
     job = job_of(tables, tmp_path)
-    assert job.heads.words.tolist() == sorted(job.source.frequent(6))  # type: ignore[attr-defined]
+    assert job.heads.words.tolist() == sorted(job.source.frequent(6))  # type: ignore[union-attr]
     slots = job._slots(job.source.rows(0))
     there = torch.isin(slots.label, job.heads.words)
     assert torch.equal(slots.usable, slots.inside & there)

@@ -24,11 +24,11 @@ from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapters import build_job, train_heads
-from training.heads.job import NONE, HeldOut, head_targets, word_ranks
-from training.heads.layer_job import unrolled
+from training.heads.job import NONE, HeldOut, head_targets, unrolled, word_ranks
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 from training.text.data import Row
 
 
@@ -51,7 +51,7 @@ def tables(home: Path) -> dict[str, Any]:
 
 def job_of(tables: dict[str, Any], folder: Path) -> Any:
     reporter = Reporter("none", "heads", None)
-    return build_job(HeadsRecipe.of(tables), folder, torch.device("cpu"), reporter, str)
+    return build_job(HeadsRecipe.of(tables), JobContext(folder, torch.device("cpu"), reporter))
 
 
 def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:

@@ -24,20 +24,31 @@ from torch import Tensor
 from decoders.core.sampling import pick
 from tests.command_line import bench
 from training.inverse.data import Trips, TripSettings
-from training.inverse.model import ModelSettings, SlotTransformer
-from training.inverse.report import (
+from training.inverse.train import (
+    InverseJob,
+    InverseRecipe,
     acceptance,
     ar_nats,
     c_ptp_nats,
     compare,
     held_out_text,
     source_nats,
+    train_both,
 )
-from training.inverse.train import InverseJob, InverseRecipe, train_both
-from training.inverse.windows import Read, TextWindows, draw_text, explain, picked, roll
+from training.inverse.windows import (
+    ModelSettings,
+    Read,
+    SlotTransformer,
+    TextWindows,
+    draw_text,
+    explain,
+    picked,
+    roll,
+)
 from training.loop import Loop
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
+from training.run import JobContext
 
 TOLERANCE = 2e-5
 SOURCE = TripSettings(width=9, num_goals=2, spread=0.6, roughness=0.3)
@@ -310,8 +321,8 @@ def test_roll_feeds_back_what_it_picked() -> None:
 
 
 def made(tables: dict[str, Any], folder: Path, name: Any = "c-ptp") -> InverseJob:
-    place = folder, torch.device("cpu"), reporter(folder), str
-    return InverseJob(name, InverseRecipe.of(tables), *place)
+    context = JobContext(folder, torch.device("cpu"), reporter(folder))
+    return InverseJob(name, InverseRecipe.of(tables), context)
 
 
 def job_of(folder: Path, name: Any = "c-ptp", **run: Any) -> InverseJob:

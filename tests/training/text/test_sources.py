@@ -19,8 +19,7 @@ from decoders.core.hf.model import HFModel, load_tokenizer, stop_ids
 from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
 from tests.specbench_tasks.published import write_csv
-from training.text.completion_file import Completion, CompletionPlan
-from training.text.completions import Teacher, sample, sampled_rows
+from training.text.completions import Completion, CompletionPlan, Teacher, sample, sampled_rows
 from training.text.data import Encoder, PoolSource, Row, row_hash
 from training.text.documents import cut_rows, first_prompt
 from training.text.sources import Source, ZooSource, build_source

@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
-from decoders.core.hf.masked import is_masked
+from decoders.core.hf.checkpoint import is_masked
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
 from decoders.dllm import BlockDiffusion
 from tests.training.zoo.test_train import RECIPE, SIZE
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter
+from training.run import JobContext
 from training.text.data import Row
 from training.zoo.dllm import MaskedJob, MaskedRecipe, train_masked
 from training.zoo.train import build_model
@@ -37,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job_of(output: Path) -> MaskedJob:
     reporter = Reporter("none", "dllm", None)
-    return MaskedJob(MaskedRecipe.of(TINY), output, torch.device("cpu"), reporter, str)
+    return MaskedJob(MaskedRecipe.of(TINY), JobContext(output, torch.device("cpu"), reporter))
 
 
 def test_a_row_for_each_answer_ends_in_whole_blocks_of_end_tokens(trained: Path) -> None:

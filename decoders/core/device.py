@@ -1,0 +1,37 @@
+"""Copies to a device that do not block the host, and sizes that keep the shapes of graphs few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Return numbers, or a host tensor (in its own dtype), as a tensor on a device.
+
+    Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
+    """
+    on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
+    if device.type == "cpu":
+        return on_host
+    if device.type == "cuda":
+        on_host = on_host.pin_memory()
+    return on_host.to(device, non_blocking=True)
+
+
+def graph_size(number: int, bucketed: bool) -> int:
+    """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
+    return power_of_two(max(1, number)) if bucketed else max(2, number)
+
+
+def first_rows(rows: Iterable[int], num_rows: int) -> range:
+    """Return all of `num_rows` rows up to the last of `rows`, rounded up to a power of two."""
+    return range(min(power_of_two(max(rows) + 1), num_rows))
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least a number."""
+    return 1 << (number - 1).bit_length()

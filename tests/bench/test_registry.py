@@ -301,3 +301,20 @@ def test_the_plan_keeps_the_registered_name_of_a_file_s_decoder(tmp_path: Path) 
     assert [(arm.cell.registered, arm.cell.title) for arm in arms.values()] == [
         (None, "ar"), ("mine", "mine"), ("mine", "mine@x"), (None, files[2]), (None, "lookup")
     ]  # fmt: skip
+
+
+def test_extras_that_the_checkout_gained_since_it_was_installed_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "_ROOT", tmp_path)
+    for cached in (registry._declared, registry._report):
+        cached.cache_clear()
+    text = '[project.entry-points."bench.sections"]\nnewest = "a:b"\nengines = "c:d"\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    for _ in range(2):
+        assert "engines" in extras("bench.sections")
+    line = "bench: the installed package lacks newest (bench.sections), which the checkout has; "
+    assert capsys.readouterr().err.splitlines() == [
+        f"{line}install this one again: pip install -e ."
+    ]
+    registry._declared.cache_clear()

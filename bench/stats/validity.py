@@ -85,7 +85,7 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its measurements so far, and the reasons."""
-    damage = _damage(run)
+    damage, base = _damage(run), run.plan.baseline
     phased = read_phases(run.path)
     greedy = not run.config.get("temperature")
     numerics = run.config.get("numerics")
@@ -96,7 +96,7 @@ def judge(run: Run) -> RunStatus:
     }
     remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
-    broken = (*_broken(run), *_unanswered(run, [run.plan.baseline]), *kept)
+    broken = (*_broken(run), *_unanswered(run, [base]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
@@ -118,7 +118,7 @@ def judge(run: Run) -> RunStatus:
         if drifted(part.drift):
             line = f"{_slower(part.drift)} of its blocks than at their start"
             warnings.append(f"worker {part.title} drifted: {line}")
-        warnings += _unsteady(f"worker {part.title}", part.floor)
+        warnings += _unsteady(f"worker {part.title}", part.floor, base)
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -130,7 +130,7 @@ def judge(run: Run) -> RunStatus:
             *([_SET_BACK] if run.status.ends_early else []),
             *_noise_warnings(loads, cores, None if parts else drift),
             *warnings,
-            *([] if parts else _unsteady("the machine", noise_floor(run.records))),
+            *([] if parts else _unsteady("the machine", noise_floor(run.records), base)),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
             *_claim_warnings(run.plan.cells),
@@ -345,13 +345,13 @@ def _noise_warnings(
     if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
-            f"{len(loads)} blocks (up to {max(cores):.1f}): times are noisy"
+            f"{counted(len(loads), 'block')} (up to {max(cores):.1f}): times are noisy"
         )
     throttled = [load["throttled"] for load in loads if load.get("throttled")]
     if throttled:
         warnings.append(
-            f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
-            f"({throttled[0]})"
+            f"the processor was slowed down during {len(throttled)} of "
+            f"{counted(len(loads), 'block')} ({throttled[0]})"
         )
     if drifted(drift):
         warnings.append(
@@ -371,12 +371,12 @@ def _slower(drift: float | None) -> str:
     return f"the baseline took {percent(abs(drift))} {how_much} time per token at the end"
 
 
-def _unsteady(subject: str, floor: Estimate) -> list[str]:
+def _unsteady(subject: str, floor: Estimate, baseline: str) -> list[str]:
     """Warn if the baseline's second arm was clearly faster or slower than its first."""
     if floor.value is None or not floor.differs_from_one or abs(floor.value - 1) <= _MAX_DRIFT:
         return []
     ends = f"[{factor(floor.low, '')}, {factor(floor.high, '')}]"
-    return [f"{subject} is not steady: ar against itself gave {factor(floor.value)} {ends}"]
+    return [f"{subject} is not steady: {baseline} against itself gave {factor(floor.value)} {ends}"]
 
 
 def _claim_warnings(cells: Iterable[Cell]) -> list[str]:

@@ -44,7 +44,7 @@ NUMBERS = (
 """Columns kept from summary.csv, for the family `all`."""
 _FACTS = (
     *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
-    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee"),
+    *("model", "tasks", "device", "dtype", "key", "series", "baseline", "decoder", "guarantee"),
 )
 COLUMNS = (*_FACTS, *NUMBERS)
 _UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
@@ -107,6 +107,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "branch": status.revision or env.git.branch,
         "commit": env.git.commit,
         "dirty": env.git.dirty,
+        "baseline": config.get("baseline"),
         "model": config.get("model"),
         "tasks": config.get("tasks"),
         "device": env.gpu_name or env.machine.cpu or env.device,
@@ -158,12 +159,14 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
     """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
-    rows = history[(history["run"] == name) & (history["decoder"] != BASELINE)]
+    base = str(run["baseline"] or BASELINE)
+    rows = history[(history["run"] == name) & (history["decoder"] != base)]
     faster = rows.dropna(subset=["speedup"])
     speedups = [
         f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
+    over = f"over {base}: " * (base != BASELINE and bool(speedups))
     started = str(run["started_utc"] or "")[:16].replace("T", " ")
     facts = (started, run["branch"], commit, run["model"], run["tasks"], run["device"])
     report = f"{name}/report.html"
@@ -171,7 +174,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         **run,
         "link": report if (folder / report).is_file() else None,
         "good": run["verdict"] == VALID,
-        "cells": (*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
+        "cells": (*(str(fact or UNKNOWN) for fact in facts), over + ", ".join(speedups) or UNKNOWN),
     }
 
 
@@ -185,7 +188,7 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]
                 points = rows.dropna(subset=[column])
                 if column == "speedup":  # a curve must not mix times of different machines
                     points = points[points["key"] == rows["key"].iloc[-1]]
-                if decoder != BASELINE and len(points) >= 3:
+                if decoder != rows["baseline"].fillna(BASELINE).iloc[-1] and len(points) >= 3:
                     curves.append(_curve(f"{decoder}: {title}", points, column))
         if curves:
             last = _without_na(of_series.iloc[-1].to_dict())

@@ -38,7 +38,7 @@ _UNTIMED = {"quality limit"}
 _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
 """Circumstances that the tables already show, or that follow from others."""
 _NOTE = (
-    "Speed-up over ar: geometric mean of paired, end-to-end time per token, with an interval over "
+    "Speed-up over {}: geometric mean of paired, end-to-end time per token, with an interval over "
     "prompts and sessions; bold if it excludes 1 and exceeds the A/A floor. Next session: interval "
     "predicted for another session of these prompts on this machine, and on no other. SD: standard "
     "deviation of sessions, as a factor. Predicted: sessions inside the interval predicted from "
@@ -334,7 +334,8 @@ def table(pool: Pool) -> Table:
     }
     if len(pool.by_machine) == 1:
         del columns["machine"]
-    return Table.from_rows("Pooled", _NOTE, columns, frame(pool).itertuples())
+    note = _NOTE.format(pool.sessions[0].side.plan.baseline)
+    return Table.from_rows("Pooled", note, columns, frame(pool).itertuples())
 
 
 def sessions(pool: Pool) -> Table:

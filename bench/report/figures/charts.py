@@ -6,7 +6,6 @@ times, entropy, passes.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -36,7 +35,7 @@ from bench.stats.decompose import Split
 from bench.stats.further_tables import BETWEEN, FIRST
 from bench.stats.parallel_counters import curves as settings_of
 from bench.stats.summary import ALL
-from bench.text import factor
+from bench.text import factor, name_lines
 
 _MAX_BARS = 16
 _PHASE_COLOURS = {
@@ -96,14 +95,14 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Pl
     clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
     shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
     means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()
-    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 3 else 30
+    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 2 else 30
     figure, grid = panels(len(decoders), 1.45)
     for decoder, axes in zip(decoders, grid, strict=True):
         share, mean = shares.loc[decoder], float(means[decoder])
         axes.bar(share.index, share.to_numpy(), width=0.86, **look.bar(decoder))
         titles = (decoder, look.marks.get(decoder, ""))
-        lines = [line for title in titles for line in textwrap.wrap(title, wide)]
-        axes.set_title("\n".join(lines), fontsize=9)
+        lines = [line for title in titles for line in name_lines(title, wide)]
+        axes.set_title("\n".join(lines), fontsize=8.5)
         axes.axvline(min(mean, last), color=INK, lw=1, ls=(0, (2, 2)))
         left, point = mean < 0.6 * last, (min(mean, last), 1.2 * top)
         side: Literal["left", "right"] = "left" if left else "right"
@@ -263,7 +262,7 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
         shown = rows[rows["drafts"] >= _MIN_STEPS]
         axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
-        axes.set_title("\n".join(textwrap.wrap(decoder, 22)), fontsize=9)
+        axes.set_title("\n".join(name_lines(decoder, 22)), fontsize=9)
         annotate_point(axes, f"ECE {errors[decoder]:.3f}", (0.03, 0.94), 0, 7.5)
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
         percents(axes.xaxis, 4)
@@ -277,7 +276,7 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
 def entropy_figure(summary: pd.DataFrame) -> Plot | None:
     """Draw tokens per forward by family, ordered by the mean entropy of ar's distributions."""
     of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
-    of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
+    of_ar = of_ar.dropna(subset=["base_entropy", "tpf"]).sort_values("base_entropy", kind="stable")
     entropy = of_ar.set_index("family")["base_entropy"].astype(float)
     mask = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
     data = summary.loc[mask, ["decoder", "family", "tpf"]].dropna()
@@ -335,6 +334,7 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
         percents(axes.yaxis, 4)
         whole(axes.xaxis, 4)
     key(figure, decoders, look)
-    figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
+    aside = "" if baseline.dropna().empty else " (grey line: ar)"
+    figure.supxlabel(f"passes per block{aside}", fontsize=9)
     figure.supylabel("quality", fontsize=9)
     return figure, data.reset_index(drop=True)

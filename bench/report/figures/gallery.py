@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.records.plan import WRONG
-from bench.report.figures.canvas import Plot, annotate, styled
+from bench.report.figures.canvas import Plot, annotate, overall, reach, styled
 from bench.report.figures.charts import (
     acceptance_figure,
     acceptance_length_figure,
@@ -25,8 +25,11 @@ from bench.report.figures.dots import overview_figure, speedup_figure
 from bench.report.figures.pareto import quality_speed_figure
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
-from bench.report.tables.table import without_wrong
+from bench.report.tables.main import bases
+from bench.report.tables.quality import reference
+from bench.report.tables.table import over, without_wrong
 from bench.stats.intervals import LEVEL
+from bench.text import counted
 
 
 class _Entry(NamedTuple):
@@ -47,24 +50,27 @@ _WITH = f" with {LEVEL} intervals"
 _BAND = " The grey band is the A/A noise floor."
 _METHODS = (
     " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
+    "arXiv 2601.07568), over tokens per forward (*: without settings that lose over 5 points of "
+    "{reference}'s quality; '-': fewer than two are left)."
 )
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 """Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
+_CUT = ("speedup", "acceptance_length")
+"""Numbers without an upper bound, whose intervals are cut at `reach`."""
 _ENTRIES = (
     _Entry(
         "overview",
         f"The run at a glance: speed-up, tokens per step and quality{_WITH}. The share of answers "
         "identical to ar's is shown unless it is 100 % for every decoder with a guarantee. The "
-        "thin line is ar.",
-        "no decoder was timed against ar",
+        "thin line is {base}.",
+        "no decoder was timed against {base}",
         lambda _, summary: overview_figure(summary),
         hollow=True,
     ),
     _Entry(
         "speedup",
-        f"Speed-up over ar by decoder: geometric mean over prompts{_WITH}.{_BAND}",
-        "no decoder was timed against ar",
+        f"Speed-up over {{base}} by decoder: geometric mean over prompts{_WITH}.{_BAND}",
+        "no decoder was timed against {base}",
         lambda findings, summary: speedup_figure(summary, findings.floor),
     ),
     _Entry(
@@ -72,7 +78,7 @@ _ENTRIES = (
         f"Quality against speed-up{_WITH}: up and right is better.{_FRONT}{_METHODS} Qualities "
         "that their intervals cannot tell apart count as equal. Ticks: decoders with a guarantee "
         "that share one quality; the grey band is its interval.",
-        "no decoder was both timed against ar and scored",
+        "no decoder was both timed against {base} and scored",
         lambda _, summary: quality_speed_figure(summary),
     ),
     _Entry(
@@ -103,7 +109,7 @@ _ENTRIES = (
         "calibration",
         "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
         "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
-        "than 20 drafts are not drawn.",
+        "than 20 drafts are not drawn. ECE: mean distance from the line, weighted by drafts.",
         "no decoder gave its drafts probabilities",
         lambda findings, summary: calibration_figure(findings.calibration, summary),
     ),
@@ -116,8 +122,8 @@ _ENTRIES = (
     ),
     _Entry(
         "time_split",
-        "Time of a token by phase, from the second pass. Draft layers and heads that a decoder "
-        "runs itself are in the grey part.",
+        "Time of a token by phase, from the instrumented second pass over {second}. Draft layers "
+        "and heads that a decoder runs itself are in the grey part.",
         "there was no second pass",
         lambda findings, summary: time_split_figure(findings.splits, summary),
     ),
@@ -136,7 +142,7 @@ _ENTRIES = (
     ),
     _Entry(
         "passes",
-        "Quality against predictions (passes) per block; the grey line is ar.",
+        "Quality against predictions (passes) per block.",
         "fewer than three decoders predict blocks and were scored",
         lambda _, summary: passes_figure(summary),
     ),
@@ -158,6 +164,7 @@ def draw_all(findings: Findings) -> Gallery:
     WRONG decoders are left out, as a line under each figure says.
     """
     summary = without_wrong(findings.report_summary)
+    words = _words(findings, summary)
     plots: dict[str, Plot] = {}
     with styled():
         for entry in _ENTRIES:
@@ -167,22 +174,43 @@ def draw_all(findings: Findings) -> Gallery:
     entries = [entry for entry in _ENTRIES if entry.name in plots]
     return Gallery(
         plots=plots,
-        captions={entry.name: _caption(entry, findings, plots[entry.name][1]) for entry in entries},
-        left_out=[f"{e.name} ({e.without})" for e in _ENTRIES if e.name not in plots],
+        captions={e.name: _caption(e, findings, plots[e.name][1], words) for e in entries},
+        left_out=[
+            f"{e.name} ({e.without})".format_map(words) for e in _ENTRIES if e not in entries
+        ],
     )
 
 
-def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame) -> str:
-    """Return the caption without parts that are not drawn, plus the decoders left out."""
+def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
+    """Return what captions name: baseline, reference of quality, and the samples of all passes."""
+    scored = overall(summary, ["quality_prompts"])["quality_prompts"].max()
+    return {
+        "base": over(summary),
+        "reference": reference(summary),
+        "timed": bases(summary),
+        "scored": f"; quality: {counted(int(scored), 'held-out prompt')}" if scored > 0 else "",
+        "second": counted(max((s.prompts for s in findings.splits), default=0), "prompt"),
+    }
+
+
+def _caption(
+    entry: _Entry, findings: Findings, data: pd.DataFrame, words: Mapping[str, str]
+) -> str:
+    """Return the caption without parts that are not drawn, plus its n and decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
     text = entry.caption if has_interval else entry.caption.replace(_WITH, "")
     if "front" in data and data["front"].sum() < 2:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
-        text = text.replace(_FRONT, f" The Pareto front {front}.")
+        text = text.replace(_FRONT, " The Pareto front {front}.")
+        words = {**words, "front": front}
     if "method" in data and not any(data["method"]):
         text = text.replace(_METHODS, "")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
-    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
-    return " ".join(lines)
+    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns if name in _CUT):
+        lines.append("Arrows: intervals that go on beyond three times the highest number.")
+    if "{second}" not in text:
+        lines.append("{timed}{scored}." if "quality" in data else "{timed}.")
+    lines = [line.format_map(words) for line in lines]
+    return " ".join([*lines, *(f"Left out: {cell} is {WRONG}." for cell in findings.wrong)])

@@ -42,7 +42,7 @@ _ROUNDS: Columns = {
     "alpha": lambda r: number(r.alpha_all, ".3f"),
     "tokens per block": lambda r: number(r.tokens_per_block, ".1f"),
     "passes per block": lambda r: number(r.passes_per_block),
-    "p95": lambda r: number(r.passes_per_block_p95, ".0f"),
+    "passes p95": lambda r: number(r.passes_per_block_p95, ".0f"),
 }
 
 

@@ -216,7 +216,7 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
     return None if rest.empty else by_family(rest, title, note, lost)
 
 
-def _reference(summary: pd.DataFrame) -> str:
+def reference(summary: pd.DataFrame) -> str:
     """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
     return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
 
@@ -229,7 +229,7 @@ def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     texts: dict[tuple[str, str], str] = {}
     if all(len(cells) == 1 for cells in methods.values()):
         return texts
-    base = _reference(summary)
+    base = reference(summary)
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
@@ -251,7 +251,7 @@ def area(summary: pd.DataFrame) -> Table | None:
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        f"number. Those that lose over 5 points of {_reference(summary)}'s quality are left out "
+        f"number. Those that lose over 5 points of {reference(summary)}'s quality are left out "
         "(*); d3LLM compares with the slowest setting. '-': fewer than two settings are left."
     )
     cells = areas(summary)

@@ -50,7 +50,7 @@ _FAMILY_TABLES = {
     ),
     "speedup_total": (
         "ratio of totals",
-        f"Ar's seconds per token over all answers / the decoder's, end to end, {_BOOTSTRAP}",
+        f"Total seconds per token of the baseline / the decoder's, end to end, {_BOOTSTRAP}",
     ),
     "specbench_compat": (
         "specbench_compat",
@@ -104,10 +104,10 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     note = (
         f"End to end, over {over(summary)}. Geometric mean (the headline) of paired per-prompt "
         "ratios, with a t-interval of their logs, clustered by conversation; the other intervals "
-        "are bootstraps. Ratio of totals: its seconds per token over all answers / the decoder's. "
-        "specbench_compat: mean over questions of the decoder's tokens per second / mean of its, "
-        "unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the headline's "
-        f"interval to {WITHIN}. {SESSIONS}"
+        "are bootstraps. Ratio of totals: the baseline's seconds per token over all answers / the "
+        "decoder's. specbench_compat: mean over questions of the decoder's tokens per second / the "
+        "baseline's, unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the "
+        f"headline's interval to {WITHIN}. {SESSIONS}"
     )
     rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
@@ -280,7 +280,7 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
         "Costs are per step, in units of the baseline's seconds per token; overhead is sampling, "
         f"scheduler and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the "
         "timed pass's ratio of totals of the same answers. Residual: measured / predicted - 1; "
-        f"bold beyond {MAX_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
+        f"bold beyond {100 * MAX_RESIDUAL:.0f} %, where one of the two passes was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _SPEEDUP_PARTS, decomposed)
 

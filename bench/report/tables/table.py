@@ -19,7 +19,7 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, family_order
-from bench.text import UNKNOWN, csv_value, factor, markdown, percent
+from bench.text import UNKNOWN, csv_value, factor, markdown, name_lines, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,6 +139,7 @@ class Table:
         for row in self.rows:
             styles = [(style or _style)(row, index) for index in indices]
             texts = [row[index].text for index in indices]
+            texts[0] = "\n".join(name_lines(texts[0], _LONGEST_NAME))
             printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styles, strict=True)))
         return printed
 
@@ -208,8 +209,9 @@ def by_family(
 
 
 def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
-    """Make a table by family from cells keyed by decoder and family."""
-    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
+    """Make a table by family from cells keyed by decoder and family, without empty families."""
+    filled = {f for (_, f), cell in cells.items() if getattr(cell, "text", cell) != UNKNOWN}
+    families = [*family_order(filled - {ALL}), ALL]
 
     def cell(decoder: str, family: str) -> TableCell | str:
         return cells.get((decoder, family), UNKNOWN)
@@ -299,7 +301,8 @@ def step_length(row: SummaryRow) -> TableCell:
     unverified = row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
     length = number(row.acceptance_length)
     ends = interval(row.acceptance_length_low, row.acceptance_length_high)
-    return TableCell(with_interval(f"({length})" if unverified else length, ends))
+    text = f"({length})" if unverified and length != UNKNOWN else length
+    return TableCell(with_interval(text, ends))
 
 
 def guarantee_label(row: SummaryRow) -> str:

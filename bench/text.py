@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,23 +73,17 @@ def counted(number: int, noun: str) -> str:
 
 def shown_value(value: object) -> str:
     """Format the value of an option or setting: ``none`` if it is empty, flags as in TOML."""
-    if isinstance(value, Mapping):
-        value = [f"{key}={shown_value(each)}" for key, each in value.items()]
     if isinstance(value, (list, tuple)):
-        value = ", ".join(map(shown_value, value))
-    text = "" if value is None else str(value)
-    return (text.lower() if isinstance(value, bool) else text) or "none"
+        return ", ".join(map(shown_value, value)) or "none"
+    text = "none" if value in (None, "", {}) else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def name_lines(name: str, width: int) -> list[str]:
     """Break a decoder's name into lines, after a slash, a colon, an @ or a blank if it has one."""
-    lines = [""]
-    for part in re.split(r"(?<=[/:@ ])", name):
-        for piece in (part[i : i + width] for i in range(0, len(part), width)):
-            if len(lines[-1] + piece.rstrip()) > width:
-                lines.append("")
-            lines[-1] += piece
-    return [line.rstrip() for line in lines]
+    marked = re.sub(r"(?<=[/:@])", "\v", name)  # white space for textwrap, and in no name
+    lines = textwrap.wrap(marked, width, replace_whitespace=False)
+    return [line.replace("\v", "") for line in lines]
 
 
 def printable(text: str) -> str:

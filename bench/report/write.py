@@ -108,7 +108,7 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
         for block in _blocks(findings, console, wide):
             console.print(block, "")
         notes = findings.footnotes if wide else findings.footnotes[:1]
-        for line in filter(None, (findings.basis, *notes, main.entropy_sentence(findings.summary))):
+        for line in filter(None, [findings.basis, *notes, main.entropy_sentence(findings.summary)]):
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
     if (table := findings.reference_table) is not None:
@@ -135,14 +135,9 @@ def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
         steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
     width = max(len(command) for command, _ in steps.values())
     console.print()
-    fits = 11 + width + max(len(purpose) for _, purpose in steps.values()) <= console.width
     for name, (command, purpose) in steps.items():
-        line = Text(f"{name:<9}", style="dim")
-        if fits:
-            line.append(f"{command:<{width}}", style="not dim").append(f"  {purpose}")
-        else:  # a line to read, and one to copy
-            line.append(f"{purpose}\n").append(command, style="not dim")
-        console.print(line, soft_wrap=True)
+        line = Text(f"{name:<9}", style="dim").append(f"{command:<{width}}", style="not dim")
+        console.print(line.append(f"  {purpose}"), soft_wrap=True)
 
 
 def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> None:

@@ -166,7 +166,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
-    over = f"over {base}: " * (base != BASELINE and bool(speedups))
+    over = f"over {base}: " * (base != BASELINE) + ", ".join(speedups) if speedups else UNKNOWN
     started = str(run["started_utc"] or "")[:16].replace("T", " ")
     facts = (started, run["branch"], commit, run["model"], run["tasks"], run["device"])
     report = f"{name}/report.html"
@@ -174,7 +174,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         **run,
         "link": report if (folder / report).is_file() else None,
         "good": run["verdict"] == VALID,
-        "cells": (*(str(fact or UNKNOWN) for fact in facts), over + ", ".join(speedups) or UNKNOWN),
+        "cells": (*(str(fact or UNKNOWN) for fact in facts), over),
     }
 
 

@@ -29,8 +29,6 @@ from bench.stats.summary import ALL
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
 
-_AR = "AR"
-
 
 def write_paper(
     members: Sequence[NamedRun],
@@ -113,13 +111,13 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
     base = _baseline(members, layout)
     noise = f" {base} against a second {base} in the same run: {', '.join(floors)}." * bool(floors)
     text = f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
-    return text if base == _AR else text.replace("autoregressive decoding", base)
+    return text if base == "AR" else text.replace("autoregressive decoding", base)
 
 
 def _baseline(members: Sequence[NamedRun], layout: PaperLayout) -> str:
     """Name the cells that speed-ups refer to, `ar` as ``AR``."""
     names = dict.fromkeys(over(member.summary) for member in members)
-    usual = {**layout.labels, BASELINE: _AR}
+    usual = {**layout.labels, BASELINE: "AR"}
     return " or ".join(latex(usual.get(name, name)) for name in names)
 
 

@@ -55,8 +55,6 @@ _METHODS = (
 )
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 """Parts of captions for figures that show intervals, a noise floor, or a Pareto front."""
-_CUT = ("speedup", "acceptance_length")
-"""Numbers without an upper bound, whose intervals are cut at `reach`."""
 _ENTRIES = (
     _Entry(
         "overview",
@@ -172,18 +170,17 @@ def draw_all(findings: Findings) -> Gallery:
                 annotate(plot[0], findings.report_summary, hollow=entry.hollow)
                 plots[entry.name] = plot
     entries = [entry for entry in _ENTRIES if entry.name in plots]
+    rest = [entry for entry in _ENTRIES if entry.name not in plots]
     return Gallery(
         plots=plots,
         captions={e.name: _caption(e, findings, plots[e.name][1], words) for e in entries},
-        left_out=[
-            f"{e.name} ({e.without})".format_map(words) for e in _ENTRIES if e not in entries
-        ],
+        left_out=[f"{e.name} ({e.without.format_map(words)})" for e in rest],
     )
 
 
 def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
     """Return what captions name: baseline, reference of quality, and the samples of all passes."""
-    scored = overall(summary, ["quality_prompts"])["quality_prompts"].max()
+    scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
     return {
         "base": over(summary),
         "reference": reference(summary),
@@ -200,17 +197,17 @@ def _caption(
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
     text = entry.caption if has_interval else entry.caption.replace(_WITH, "")
+    if "method" in data and not any(data["method"]):
+        text = text.replace(_METHODS, "")
+    text = text.format_map(words)
     if "front" in data and data["front"].sum() < 2:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         front = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
-        text = text.replace(_FRONT, " The Pareto front {front}.")
-        words = {**words, "front": front}
-    if "method" in data and not any(data["method"]):
-        text = text.replace(_METHODS, "")
+        text = text.replace(_FRONT, f" The Pareto front {front}.")
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
-    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns if name in _CUT):
+    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns):
         lines.append("Arrows: intervals that go on beyond three times the highest number.")
-    if "{second}" not in text:
-        lines.append("{timed}{scored}." if "quality" in data else "{timed}.")
-    lines = [line.format_map(words) for line in lines]
-    return " ".join([*lines, *(f"Left out: {cell} is {WRONG}." for cell in findings.wrong)])
+    if "{second}" not in entry.caption:
+        lines.append(f"{words['timed']}{words['scored'] if 'quality' in data else ''}.")
+    lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
+    return " ".join(lines)

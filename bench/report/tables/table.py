@@ -209,9 +209,8 @@ def by_family(
 
 
 def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
-    """Make a table by family from cells keyed by decoder and family, without empty families."""
-    filled = {f for (_, f), cell in cells.items() if getattr(cell, "text", cell) != UNKNOWN}
-    families = [*family_order(filled - {ALL}), ALL]
+    """Make a table by family from cells keyed by decoder and family."""
+    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
 
     def cell(decoder: str, family: str) -> TableCell | str:
         return cells.get((decoder, family), UNKNOWN)

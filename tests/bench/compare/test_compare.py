@@ -588,7 +588,7 @@ def test_another_split_is_told(pair: Pair) -> None:
     base, head = pair()
     with (head / "config.toml").open("a") as config:
         config.write('split = "test"\n')
-    assert "split: None -> test" in judged((base, head)).changes
+    assert "split: none -> test" in judged((base, head)).changes
 
 
 @pytest.mark.slow

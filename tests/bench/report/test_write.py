@@ -336,6 +336,16 @@ def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
     assert environment == {"python": "3.11", "packages.torch": "2.11"}
 
 
+def test_settings_are_shown_as_they_are_written_and_none_is_empty(synthetic_run: Write) -> None:
+    path = synthetic_run(env={"machine": {"instructions": ["avx2", "avx512f"]}})
+    with (path / "config.toml").open("a") as config:
+        config.write('compile = false\n[decoders.spec]\ncascade = ""\n')
+    findings = Findings(load_run(path))
+    assert dict(findings.environment)["machine.instructions"] == "avx2, avx512f"
+    shown = dict(findings.configuration)
+    assert (shown["compile"], shown["decoders.spec.cascade"]) == ("false", "none")
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_terminals_table_fits_its_width(reported_run: Path, width: int) -> None:
     text = printed(reported_run, width)

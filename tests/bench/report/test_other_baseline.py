@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bench.extras.cost.explain import print_explanation
 from bench.extras.exports.formats import github_action
 from bench.extras.index.index import write_index
 from bench.extras.paper.table import PaperLayout
@@ -118,3 +119,11 @@ def test_tables_name_it_or_the_baseline(run: Path) -> None:
     notes = [t.note for tables in tables_of(Findings(load_run(run))).values() for t in tables]
     assert any(note.startswith("Total seconds per token of the baseline / ") for note in notes)
     assert not any("Ar's seconds" in note for note in notes)
+
+
+def test_a_step_costs_tokens_of_the_baseline(run: Path) -> None:
+    console = Console(width=120, color_system=None)
+    with console.capture() as capture:
+        print_explanation(Findings(load_run(run)), console)
+    assert "ar tokens" not in capture.get()
+    assert "per step" in capture.get()

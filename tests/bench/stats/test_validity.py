@@ -156,9 +156,7 @@ def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
 
 def test_throttling_is_said(record: Make) -> None:
     validity = judge(run_of(baseline(record, [1.0]), [load(0, 0.0, throttled="CPU thermal")]))
-    assert validity.warnings == (
-        "the processor was slowed down during 1 of 1 block (CPU thermal)",
-    )
+    assert validity.warnings == ("the processor was slowed down during 1 of 1 block (CPU thermal)",)
 
 
 @pytest.mark.parametrize(

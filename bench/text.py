@@ -79,7 +79,7 @@ def shown_value(value: object) -> str:
     return text.lower() if isinstance(value, bool) else text
 
 
-def name_lines(name: str, width: int) -> list[str]:
+def name_lines(name: str, width: int = 26) -> list[str]:
     """Break a decoder's name into lines, after a slash, a colon, an @ or a blank if it has one."""
     marked = re.sub(r"(?<=[/:@])", "\v", name)  # white space for textwrap, and in no name
     lines = textwrap.wrap(marked, width, replace_whitespace=False)

@@ -69,16 +69,11 @@ def row_of_panels(
     return figure, grid
 
 
-def wrapped(name: str) -> list[str]:
-    """Return the lines of a decoder's name next to its row."""
-    return name_lines(name, 26)
-
-
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Write decoders' names at the rows, the first on top, long ones wrapped, with marks below."""
-    names = ["\n".join(filter(None, (*wrapped(name), marks.get(name)))) for name in decoders]
+    names = ["\n".join(filter(None, (*name_lines(name), marks.get(name)))) for name in decoders]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)

@@ -25,14 +25,13 @@ from bench.report.figures.canvas import (
     reach,
     row_of_panels,
     styled,
-    wrapped,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.findings import RunNumbers, ordered_decoders
 from bench.report.tables.table import number, over, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
-from bench.text import UNKNOWN, factor, percent
+from bench.text import UNKNOWN, factor, name_lines, percent
 
 _ROW = 0.042
 """Height of a decoder's row, in inches per point of font size."""
@@ -216,7 +215,7 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, b
 
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
     """Return the height of all rows, in inches per point of font size, with long names wrapped."""
-    names = [wrapped(labels.get(name, name)) for name in decoders]
+    names = [name_lines(labels.get(name, name)) for name in decoders]
     return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 

@@ -190,9 +190,7 @@ def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _caption(
-    entry: _Entry, findings: Findings, data: pd.DataFrame, words: Mapping[str, str]
-) -> str:
+def _caption(entry: _Entry, findings: Findings, data: pd.DataFrame, words: dict[str, str]) -> str:
     """Return the caption without parts that are not drawn, plus its n and decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)

@@ -336,6 +336,10 @@ def test_absolute_paths_are_cut_down(synthetic_run: Write) -> None:
     assert environment == {"python": "3.11", "packages.torch": "2.11"}
 
 
+def test_a_long_key_of_the_environment_breaks_at_its_dots(reported_run: Path) -> None:
+    assert "<th>packages.<wbr>torch</th>" in (reported_run / "report.html").read_text()
+
+
 def test_settings_are_shown_as_they_are_written_and_none_is_empty(synthetic_run: Write) -> None:
     path = synthetic_run(env={"machine": {"instructions": ["avx2", "avx512f"]}})
     with (path / "config.toml").open("a") as config:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,21 @@ def counted(number: int, noun: str) -> str:
     if number != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun}"
+
+
+def shown_value(value: object) -> str:
+    """Format the value of an option or setting: ``none`` if it is empty, flags as in TOML."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown_value, value)) or "none"
+    text = "none" if value in (None, "", {}) else str(value)
+    return text.lower() if isinstance(value, bool) else text
+
+
+def name_lines(name: str, width: int = 26) -> list[str]:
+    """Break a decoder's name into lines, after a slash, a colon, an @ or a blank if it has one."""
+    marked = re.sub(r"(?<=[/:@])", "\v", name)  # white space for textwrap, and in no name
+    lines = textwrap.wrap(marked, width, replace_whitespace=False)
+    return [line.replace("\v", "") for line in lines]
 
 
 def printable(text: str) -> str:

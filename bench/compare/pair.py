@@ -20,6 +20,7 @@ from bench.stats.metric import CellData, compute
 from bench.stats.quality import family_quality, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
+from bench.text import shown_value
 
 _WORK = (
     *("temperature", "top_p", "top_k", "law", "max_new_tokens", "fixed_length", "reuse_prefix"),
@@ -142,8 +143,9 @@ class RunPair:
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None) -> Iterator[str]:
     for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key):
-            yield f"{key}: {old.get(key, missing)} -> {new.get(key, missing)}"
+        before, now = (shown_value(side.get(key, missing)) for side in (old, new))
+        if before != now:
+            yield f"{key}: {before} -> {now}"
 
 
 def _facts(side: RunSnapshot) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ def _machine() -> Machine:
         logical_cores=psutil.cpu_count(logical=True),
         affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        load_average=os.getloadavg(),
+        load_average=tuple(round(load, 2) for load in os.getloadavg()),
         memory_bytes=psutil.virtual_memory().total,
         cgroup_cpus=allowed_us / period_us if allowed_us and period_us and allowed_us > 0 else None,
         cgroup_memory_bytes=cgroup_memory_bytes(),

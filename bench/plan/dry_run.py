@@ -62,15 +62,15 @@ def dry_run(
 def describe(plan: Plan) -> list[str]:
     """Describe the plan in words, for ``--dry-run``."""
     timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
-    lines = [
-        f"{cell.cell}: {', '.join(f'{k}={v}' for k, v in cell.options.items()) or 'no options'}"
-        for cell in plan.cells
-    ]
+    lines = []
+    for cell in plan.cells:
+        options = ", ".join(f"{k}={v}" for k, v in cell.options.items() if v != "")
+        lines.append(f"{cell.cell}: {options or 'no options'}")
     lines.append(f"{counted(len(timing), 'prompt')} timed ({_per_family(timing)})")
     if quality:
         lines.append(f"{counted(len(quality), 'prompt')} scored ({_per_family(quality)})")
     blocks = counted(len(plan.blocks), "block")
-    lines.append(f"{blocks}, {plan.num_answers} timed answers (ar twice)")
+    lines.append(f"{blocks}, {plan.num_answers} timed answers ({plan.baseline} twice)")
     return lines + ([f"{counted(len(plan.skipped), 'prompt')} skipped"] if plan.skipped else [])
 
 

@@ -29,7 +29,7 @@ from bench.stats.quality import with_telling_quality
 from bench.stats.side import summarise_run
 from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, judge
-from bench.text import counted, portable
+from bench.text import counted, portable, shown_value
 
 _T = TypeVar("_T")
 _REPRODUCE = (
@@ -271,7 +271,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:
-            yield f"{prefix}{key}", portable(str(value))
+            yield f"{prefix}{key}", portable(shown_value(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

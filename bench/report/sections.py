@@ -25,13 +25,16 @@ class Figure:
 
     Args:
         name: name of its files.
-        caption: the text below it, or a function from the figure's data to that text.
-        without: the reason why a run has no such figure.
+        caption: the text below it, or a function from the figure's data to that text. ``{base}``
+            in it is the baseline, and ``{reference}`` the cell whose quality others should keep.
+        without: the reason why a run has no such figure, with the same names.
         draw: draws it and makes its data from findings, and from the summary without WRONG
             decoders; returns None if the run has no data for it.
         rank: its place among the figures.
         hollow: whether a footnote explains hollow markers, for rows that do not name lossy
             decoders.
+        sample: counts what is drawn, as ``{sample}`` of the caption; None: n of the timed pass, at
+            the caption's end.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Figure:
     draw: Callable[[Findings, pd.DataFrame], Plot | None]
     rank: int
     hollow: bool = False
+    sample: Callable[[Findings], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -110,7 +110,7 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
         for block in _blocks(findings, console, wide):
             console.print(block, "")
         notes = findings.footnotes if wide else findings.footnotes[:1]
-        for line in (findings.basis, *notes, main.entropy_sentence(findings.summary)):
+        for line in filter(None, [findings.basis, *notes, main.entropy_sentence(findings.summary)]):
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
     printed = (section for section in sections() if section.is_printed)

@@ -46,8 +46,9 @@ def calibrate(records: Iterable[SampleRecord]) -> tuple[Estimate, Estimate]:
             groups.setdefault(clusters[record.conversation], []).append(
                 np.sum([*counts.values()], 0)
             )
-    ece, brier = (jackknife(groups, error) for error in (_ece, _brier))
-    return replace(ece, low=ece.low and max(0.0, ece.low)), brier
+    both = (jackknife(groups, error) for error in (_ece, _brier))
+    ece, brier = (replace(each, low=each.low and max(0.0, each.low)) for each in both)
+    return ece, brier
 
 
 def _ece(counts: Sequence[Counts]) -> float:

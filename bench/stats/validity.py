@@ -85,7 +85,7 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its measurements so far, and the reasons."""
-    damage = _damage(run)
+    damage, base = _damage(run), run.plan.baseline
     phased = read_phases(run.path)
     greedy = not run.config.get("temperature")
     numerics = run.config.get("numerics")
@@ -96,7 +96,7 @@ def judge(run: Run) -> RunStatus:
     }
     remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
-    broken = (*_broken(run), *_unanswered(run, [run.plan.baseline]), *kept)
+    broken = (*_broken(run), *_unanswered(run, [base]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)
     reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
@@ -118,9 +118,9 @@ def judge(run: Run) -> RunStatus:
         if drifted(part.drift):
             line = f"{_slower(part.drift)} of its blocks than at their start"
             warnings.append(f"worker {part.title} drifted: {line}")
-        warnings += _unsteady(f"worker {part.title}", part.floor, run.plan.baseline)
+        warnings += _unsteady(f"worker {part.title}", part.floor, base)
     if not parts:
-        warnings += _unsteady("the machine", noise_floor(run.records), run.plan.baseline)
+        warnings += _unsteady("the machine", noise_floor(run.records), base)
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -346,13 +346,13 @@ def _noise_warnings(
     if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
-            f"{len(loads)} blocks (up to {max(cores):.1f}): times are noisy"
+            f"{counted(len(loads), 'block')} (up to {max(cores):.1f}): times are noisy"
         )
     throttled = [load["throttled"] for load in loads if load.get("throttled")]
     if throttled:
         warnings.append(
-            f"the processor was slowed down during {len(throttled)} of {len(loads)} blocks "
-            f"({throttled[0]})"
+            f"the processor was slowed down during {len(throttled)} of "
+            f"{counted(len(loads), 'block')} ({throttled[0]})"
         )
     if drifted(drift):
         warnings.append(

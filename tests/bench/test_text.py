@@ -9,7 +9,7 @@ import pytest
 
 from bench.records.frames import csv_bytes
 from bench.report.tables.table import number
-from bench.text import change, counted, factor, percent
+from bench.text import change, counted, factor, name_lines, percent, shown_value
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,29 @@ def test_a_count_agrees_with_its_noun() -> None:
     assert [counted(num, "repeat") for num in (0, 1, 2)] == ["0 repeats", "1 repeat", "2 repeats"]
     assert counted(6, "family") == "6 families"
     assert counted(12345, "prompt") == "12,345 prompts"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(("", "none"), (None, "none"), ({}, "none"), ([], "none"), (0, "0"), (0.0, "0.0")),
+        *((False, "false"), ("False", "False"), (("avx2", "sse"), "avx2, sse")),
+    ],
+)
+def test_an_empty_setting_is_none_and_a_flag_is_as_in_toml(value: object, text: str) -> None:
+    assert shown_value(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("spec", ["spec"]),
+        ("", []),
+        ("examples/wrong.py:Unverified", ["examples/wrong.py:", "Unverified"]),
+        ("AR greedy of a very long paper", ["AR greedy of a very", "long paper"]),
+        ("a" * 30, ["a" * 20, "a" * 10]),
+    ],
+)
+def test_a_name_breaks_between_its_parts(name: str, lines: list[str]) -> None:
+    assert name_lines(name, 20) == lines
+    assert "".join(lines).replace(" ", "") == name.replace(" ", "")

@@ -22,7 +22,7 @@ from bench.extras.sections.durations import Decomposition, Split, speedup_parts,
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import telling
-from bench.report.tables.table import Columns, Table, guarantee_label, number, speed
+from bench.report.tables.table import Columns, Table, guarantee_label, number, over, speed
 from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
@@ -68,7 +68,7 @@ _OVERVIEW: Columns = {
     "decoder": lambda facts: facts.row.decoder,
     "speed-up": lambda facts: factor(facts.row.speedup),
     "tokens\nper step": lambda facts: number(facts.row.acceptance_length),
-    "step costs\nar tokens": lambda facts: number(facts.parts and facts.parts.cost),
+    "step costs\n{} tokens": lambda facts: number(facts.parts and facts.parts.cost),
     "prefill\n%": lambda facts: number(facts.share("prefill"), ".0f", 100),
     "draft\n%": lambda facts: number(facts.share("draft"), ".0f", 100),
     "target\ncalls %": lambda facts: number(facts.share("verify"), ".0f", 100),
@@ -84,7 +84,9 @@ def print_explanation(findings: Findings, console: Console, cost: Cost | None = 
         columns = [
             i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
         ]
-        console.print(table.to_rich({table.headings[i]: table.headings[i] for i in columns}), "")
+        names = [table.headings[i] for i in columns]
+        base = over(findings.report_summary)
+        console.print(table.to_rich({name: name.format(base) for name in names}), "")
     console.print(Text("\n".join(rest)), soft_wrap=not console.is_terminal)
 
 

@@ -46,7 +46,7 @@ _COUNTERS = (
 )
 _SMALLER = (("time per token", "ms", "time_per_token_s", 1e3), ("TTFT", "ms", "ttft_s", 1e3))
 _BIGGER = (
-    ("speed-up over ar", "x", "speedup", 1.0),
+    ("speed-up over {over}", "x", "speedup", 1.0),
     ("tokens per call", "tokens", "tokens_per_call", 1.0),
     ("tokens per step", "tokens", "acceptance_length", 1.0),
     ("quality", "%", "quality", 100.0),
@@ -136,7 +136,7 @@ def _entries(
     floor = floor_note(row) if column == "speedup" else ""
     extra = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
     extra += f", guarantee: {guarantee_label(row)}" + (f", {floor}" if floor else "")
-    name = f"{row.decoder}: {label}"
+    name = f"{row.decoder}: {label.format(over=row.over)}"
     entry = {"name": name, "unit": unit, "value": value * scale, "extra": extra}
     low, high = row.value(f"{column}_low"), row.value(f"{column}_high")
     if low is not None and high is not None:

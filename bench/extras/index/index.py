@@ -160,6 +160,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
     """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
+    base = str(run["baseline"] or BASELINE)
     rows = history[history["run"] == name]
     rows = rows[rows["decoder"] != rows["baseline"].fillna(BASELINE)]
     faster = rows.dropna(subset=["speedup"])
@@ -167,6 +168,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         f"{decoder} {factor(value)}"
         for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
     ]
+    over = f"over {base}: " * (base != BASELINE) + ", ".join(speedups) if speedups else UNKNOWN
     started = str(run["started_utc"] or "")[:16].replace("T", " ")
     facts = (started, run["branch"], commit, run["model"], run["tasks"], run["device"])
     report = f"{name}/report.html"
@@ -174,7 +176,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         **run,
         "link": report if (folder / report).is_file() else None,
         "good": run["verdict"] == VALID,
-        "cells": (*(str(fact or UNKNOWN) for fact in facts), ", ".join(speedups) or UNKNOWN),
+        "cells": (*(str(fact or UNKNOWN) for fact in facts), over),
     }
 
 

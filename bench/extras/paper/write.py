@@ -18,11 +18,11 @@ from bench.extras.paper.table import COLUMNS, SPEEDUPS, VENUES, PaperLayout, Tab
 from bench.extras.together.runs import NamedRun
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
-from bench.records.plan import NO_GUARANTEE, WRONG
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
 from bench.report.tables.conclusion import leaders, telling
 from bench.report.tables.setting import describe_model, hardware
-from bench.report.tables.table import interval
+from bench.report.tables.table import interval, over
 from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID
@@ -107,8 +107,17 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
             ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
             of = f" ({latex(label)})" if len(members) > 1 else ""
             floors.append(factor(floor.value, f"{ends}{of}"))
-    noise = f" AR against a second AR in the same run: {', '.join(floors)}." if floors else ""
-    return f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
+    base = _baseline(members, layout)
+    noise = f" {base} against a second {base} in the same run: {', '.join(floors)}." * bool(floors)
+    text = f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
+    return text if base == "AR" else text.replace("autoregressive decoding", base)
+
+
+def _baseline(members: Sequence[NamedRun], layout: PaperLayout) -> str:
+    """Name the cells that speed-ups refer to, `ar` as ``AR``."""
+    names = dict.fromkeys(over(member.summary) for member in members)
+    usual = {**layout.labels, BASELINE: "AR"}
+    return " or ".join(latex(usual.get(name, name)) for name in names)
 
 
 def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
@@ -117,7 +126,8 @@ def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
     if ahead is None:
         return ""
     if not ahead.shown:
-        return f" No decoder{of} with a guarantee is shown to be faster than AR."
+        base = _baseline([member], layout)
+        return f" No decoder{of} with a guarantee is shown to be faster than {base}."
     if not ahead.tied:
         return ""
     each = (ahead.best.decoder, *ahead.tied)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, WRONG
-from bench.report.tables.table import Table, from_cells, over
+from bench.records.plan import WRONG
+from bench.report.tables.table import Table, from_cells, reference
 from bench.stats.metrics import summary_rows
 from bench.text import UNKNOWN
 
@@ -73,11 +73,6 @@ def curves(cells: Iterable[str]) -> dict[str, list[str]]:
     return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}
 
 
-def _reference(summary: pd.DataFrame) -> str:
-    """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
-    return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
-
-
 def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return accuracy under parallelism by method and family, if a method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
@@ -86,7 +81,7 @@ def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     texts: dict[tuple[str, str], str] = {}
     if all(len(cells) == 1 for cells in methods.values()):
         return texts
-    base = _reference(summary)
+    base = reference(summary)
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
@@ -108,7 +103,7 @@ def area(summary: pd.DataFrame) -> Table | None:
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        f"number. Those that lose over 5 points of {_reference(summary)}'s quality are left out "
+        f"number. Those that lose over 5 points of {reference(summary)}'s quality are left out "
         "(*); d3LLM compares with the slowest setting. '-': fewer than two settings are left."
     )
     cells = areas(summary)

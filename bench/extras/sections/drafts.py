@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from bench.stats.counters import group_by, ratio, timed_steps
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
+from bench.text import name_lines
 
 _ACCEPTANCE_COLUMNS = (
     *("decoder", "family", "position"),
@@ -184,14 +184,14 @@ def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Pl
     clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
     shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
     means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()
-    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 3 else 30
+    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 2 else 30
     figure, grid = canvas.panels(len(decoders), 1.45)
     for decoder, axes in zip(decoders, grid, strict=True):
         share, mean = shares.loc[decoder], float(means[decoder])
         axes.bar(share.index, share.to_numpy(), width=0.86, **look.bar(decoder))
         titles = (decoder, look.marks.get(decoder, ""))
-        lines = [line for title in titles for line in textwrap.wrap(title, wide)]
-        axes.set_title("\n".join(lines), fontsize=9)
+        lines = [line for title in titles for line in name_lines(title, wide)]
+        axes.set_title("\n".join(lines), fontsize=8.5)
         axes.axvline(min(mean, last), color=INK, lw=1, ls=(0, (2, 2)))
         left, point = mean < 0.6 * last, (min(mean, last), 1.2 * top)
         side: Literal["left", "right"] = "left" if left else "right"
@@ -359,7 +359,7 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
         shown = rows[rows["drafts"] >= _MIN_STEPS]
         axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
-        axes.set_title("\n".join(textwrap.wrap(decoder, 22)), fontsize=9)
+        axes.set_title("\n".join(name_lines(decoder, 22)), fontsize=9)
         canvas.annotate_point(axes, f"ECE {errors[decoder]:.3f}", (0.03, 0.94), 0, 7.5)
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
         canvas.percents(axes.xaxis, 4)
@@ -378,7 +378,7 @@ _FIGURE = Figure(
     "calibration",
     "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
     "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
-    "than 20 drafts are not drawn.",
+    "than 20 drafts are not drawn. ECE: mean distance from the line, weighted by drafts.",
     "no decoder gave its drafts probabilities",
     lambda findings, summary: calibration_figure(findings.once(_calibration), summary),
     7,

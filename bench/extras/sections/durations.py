@@ -253,7 +253,7 @@ def parts(decomposed: Sequence[Decomposition]) -> Table | None:
         "Costs are per step, in units of the baseline's seconds per token; overhead is sampling, "
         f"scheduler and the decoder's own code. {_PASS.format(_prompts(decomposed))} Measured: the "
         "timed pass's ratio of totals of the same answers. Residual: measured / predicted - 1; "
-        f"bold beyond {MAX_RESIDUAL:.0%}, which means that one of the two passes was disturbed."
+        f"bold beyond {100 * MAX_RESIDUAL:.0f} %, where one of the two passes was disturbed."
     )
     return Table.of("What the speed-up is made of", note, _SPEEDUP_PARTS, decomposed)
 
@@ -316,11 +316,12 @@ def caveats(findings: Findings) -> Iterable[str]:
 
 _FIGURE = Figure(
     "time_split",
-    "Time of a token by phase, from the second pass. Draft layers and heads that a decoder "
-    "runs itself are in the grey part.",
+    "Time of a token by phase, from the instrumented second pass over {sample}. Draft layers and "
+    "heads that a decoder runs itself are in the grey part.",
     "there was no second pass",
     lambda findings, summary: time_split_figure(findings.once(time_splits), summary),
     9,
+    sample=lambda findings: _prompts(findings.once(time_splits)),
 )
 TIME = Section(
     "time",

@@ -43,7 +43,7 @@ _FAMILY_TABLES = {
     ),
     "speedup_total": (
         "ratio of totals",
-        f"Ar's seconds per token over all answers / the decoder's, end to end, {_BOOTSTRAP}",
+        f"Total seconds per token of the baseline / the decoder's, end to end, {_BOOTSTRAP}",
     ),
     "specbench_compat": (
         "specbench_compat",
@@ -143,7 +143,7 @@ def entropy_figure(summary: pd.DataFrame) -> Plot | None:
     from bench.report.figures import canvas  # matplotlib: only where something is drawn
 
     of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
-    of_ar = of_ar.dropna(subset=["base_entropy"]).sort_values("base_entropy", kind="stable")
+    of_ar = of_ar.dropna(subset=["base_entropy", "tpf"]).sort_values("base_entropy", kind="stable")
     entropy = of_ar.set_index("family")["base_entropy"].astype(float)
     mask = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
     data = summary.loc[mask, ["decoder", "family", "tpf"]].dropna()

@@ -47,11 +47,12 @@ _ROUNDS: Columns = {
     "alpha": lambda r: number(r.alpha_all, ".3f"),
     "tokens per block": lambda r: number(r.tokens_per_block, ".1f"),
     "passes per block": lambda r: number(r.passes_per_block),
-    "p95": lambda r: number(r.passes_per_block_p95, ".0f"),
+    "passes p95": lambda r: number(r.passes_per_block_p95, ".0f"),
 }
 _METHODS = (
     " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward ('-': fewer than two are within 5 points of ar)."
+    "arXiv 2601.07568), over tokens per forward (*: without settings that lose over 5 points of "
+    "{reference}'s quality; '-': fewer than two are left)."
 )
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 _MIN_DECODERS = 3
@@ -249,7 +250,8 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
         canvas.percents(axes.yaxis, 4)
         canvas.whole(axes.xaxis, 4)
     canvas.key(figure, decoders, look)
-    figure.supxlabel("passes per block (grey line: ar)", fontsize=9)
+    aside = "" if baseline.dropna().empty else " (grey line: ar)"
+    figure.supxlabel(f"passes per block{aside}", fontsize=9)
     figure.supylabel("quality", fontsize=9)
     return figure, data.reset_index(drop=True)
 
@@ -276,11 +278,15 @@ def _caption(data: pd.DataFrame) -> str:
 
 _FIGURES = (
     Figure(
-        "quality_speed", _caption, "no decoder was both timed against ar and scored", _pareto, 3
+        "quality_speed",
+        _caption,
+        "no decoder was both timed against {base} and scored",
+        _pareto,
+        3,
     ),
     Figure(
         "passes",
-        "Quality against predictions (passes) per block; the grey line is ar.",
+        "Quality against predictions (passes) per block.",
         "fewer than three decoders predict blocks and were scored",
         lambda _, summary: passes_figure(summary),
         12,

@@ -17,6 +17,7 @@ from matplotlib.transforms import Bbox, Transform
 
 from bench.extras.sections.aup import areas, curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
+from bench.report.figures import canvas
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
 from bench.report.tables.table import over
@@ -138,11 +139,11 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
     for decoder, x, y in data.loc[data["tick"], ["decoder", "speedup", "quality"]].to_numpy():
         colour = look.palette[decoder]
         axes.plot(x, y, ls="", marker="|", ms=12, mew=3, color=colour, zorder=3)
-    alone = data.loc[~data["tick"], ["decoder", *_COLUMNS]]
+    alone, limit = data.loc[~data["tick"], ["decoder", *_COLUMNS]], canvas.reach(data["speedup"])
     for decoder, *values in alone.itertuples(index=False, name=None):
         (x, left, right), (y, bottom, top) = values[:3], values[3:]
         colour = look.palette[decoder]
-        axes.plot([left, right], [y, y], color=colour, lw=1.2)
+        canvas.draw_interval(axes, (left, right), y, limit, color=colour, lw=1.2)
         axes.plot([x, x], [bottom, top], color=colour, lw=1.2)
         axes.plot(x, y, ms=7, zorder=3, **look.marker(decoder))
     axes.grid(visible=True)
@@ -151,7 +152,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
 def _frame(axes: Axes, data: pd.DataFrame) -> None:
     """Limit axes to the given decoders with their intervals and room for names."""
     values = data[_COLUMNS].to_numpy(dtype=float)
-    left, right = np.min(values[:, :3]), np.max(values[:, :3])
+    left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.reach(data["speedup"]))
     spare = 0.13 * (right - left or 1.0)
     axes.set_xlim(left - spare, right + spare)
     bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
@@ -198,7 +199,8 @@ def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
         name.set_position(tuple(axes.transAxes.inverted().transform(middle)))
         obstacles.append(box.padded(4, 1))
         if gap > _GAPS[1]:
-            x, y = axes.transData.inverted().transform([point, middle]).T
+            edge = np.clip(point, box.min, box.max)
+            x, y = axes.transData.inverted().transform([point, edge]).T
             axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0, gid=_LEADER)
     return True
 

@@ -29,11 +29,14 @@ from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, WIDTH, Look, footnotes
 from bench.report.sections import Plot as Plot
 from bench.stats.summary import ALL, family_order
+from bench.text import name_lines
 
 _KEY_ROW = 0.19
 """Height of a row of the legend above a figure, in inches."""
 _LETTER, _SYMBOL = 0.082, 0.35
 """Widths of a letter, and of a marker with its gaps, in the legend, in inches."""
+_REACH = 3.0
+"""Largest end of an interval that is drawn, in units of the highest number."""
 _WHOLE = [1, 2, 5, 10]
 """Steps between ticks that give whole per cents."""
 
@@ -65,16 +68,11 @@ def row_of_panels(
     return figure, grid
 
 
-def wrapped(name: str) -> list[str]:
-    """Return the lines of a decoder's name next to its row."""
-    return textwrap.wrap(name, 26)
-
-
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Write decoders' names at the rows, the first on top, long ones wrapped, with marks below."""
-    names = ["\n".join(filter(None, (*wrapped(name), marks.get(name)))) for name in decoders]
+    names = ["\n".join(filter(None, (*name_lines(name), marks.get(name)))) for name in decoders]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -93,6 +91,18 @@ def annotate_point(
     """Write text next to a point, `gap` points to the right, with the alignment `side`."""
     style |= {"va": "center", "ha": side, "fontsize": size}
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
+
+
+def reach(numbers: pd.Series) -> float:
+    """Return where an axis cuts intervals: few prompts give ones that would hide all numbers."""
+    return _REACH * max(1.0, float(numbers.max()))
+
+
+def draw_interval(axes: Axes, ends: Sequence[float], y: float, limit: float, **style: Any) -> None:
+    """Draw an interval at height `y`, with an arrow where it goes on beyond `limit`."""
+    axes.plot(np.minimum(ends, limit), [y, y], **style)
+    if ends[1] > limit:
+        axes.plot(limit, y, marker=">", ms=4, color=style["color"], clip_on=False)
 
 
 def whole(axis: Axis, max_intervals: int) -> None:

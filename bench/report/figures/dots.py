@@ -14,29 +14,31 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from bench.records.plan import BASELINE
 from bench.report.figures.canvas import (
     Plot,
     annotate_point,
+    draw_interval,
     name_rows,
     overall,
     panels,
     percents,
+    reach,
     row_of_panels,
     several_families,
     styled,
     whole,
-    wrapped,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.findings import RunNumbers, ordered_decoders
 from bench.report.tables.table import number, over, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
-from bench.text import UNKNOWN, factor, percent
+from bench.text import UNKNOWN, factor, name_lines, percent
 
 _ROW = 0.042
 """Height of a decoder's row, in inches per point of font size."""
-_LINE = 0.0145
+_LINE = 0.0165
 """Height of a line of a name, in inches per point of font size; a mark may follow below."""
 _TITLE, _AXIS = 0.2, 0.5
 """Heights of a panel's title, and of the axis below all panels, in inches."""
@@ -66,7 +68,7 @@ class Number(NamedTuple):
         return [f"{self.column}{end}" for end in ("", "_low", "_high")]
 
 
-SPEEDUP = Number("speedup", "speed-up over ar", factor, 1.0)
+SPEEDUP = Number("speedup", "speed-up over {base}", factor, 1.0)
 TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
 QUALITY = Number("quality", "quality", percent, share=True)
 _OVERVIEW = (
@@ -118,7 +120,8 @@ def dots_figure(
                 axes.set_title(run.label, fontsize=size)
         together = pd.concat([data for _, data in panels])
         within = interval_note(together, metric.column, ", ")
-        figure.supxlabel(f"{metric.label}{within}", fontsize=size)
+        base = " or ".join(dict.fromkeys(labels.get(n := over(r.summary), n) for r, _ in panels))
+        figure.supxlabel(metric.label.format(base=base) + within, fontsize=size)
         _scale(grid[-1, 0], together, metric)
         _make_room(figure)
     named = [data.assign(run=run.name) for run, data in panels]
@@ -128,13 +131,14 @@ def dots_figure(
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
     base = over(summary)
-    label = f"times as fast as {base}, end to end (geometric mean of prompts)"
+    label = "times as fast as {base}, end to end (geometric mean of prompts)"
     metric = SPEEDUP._replace(label=label)
     run, palette = RunNumbers(summary=summary, floor=floor), Look.of(summary).palette
     plot = dots_figure([run], metric, WIDTH, size=9, palette=palette)
     if plot is None:
         return None
     figure, data = plot
+    figure.set_figheight(figure.get_figheight() + _TITLE)
     axes = figure.axes[0]
     axes.set_title("Speed-up by decoder")
     style: dict[str, Any] = {"fontsize": 8, "fontweight": "normal", "color": GREY}
@@ -182,29 +186,28 @@ def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _draw_point(
-    axes: Axes, row: Mapping[Any, Any], y: int, metric: Number, look: Look, size: float
+    axes: Axes, row: Mapping[Any, Any], y: int, metric: Number, look: Look, size: float, top: float
 ) -> None:
-    """Draw a number at height `y`, with its interval."""
-    value, low, high = (row.get(name, math.nan) for name in metric.columns)
-    axes.plot([low, high], [y, y], color=look.palette[row["decoder"]], lw=1.8)
+    """Draw a number at height `y`, with its interval up to `top`."""
+    value, *ends = (row.get(name, math.nan) for name in metric.columns)
+    draw_interval(axes, ends, y, top, color=look.palette[row["decoder"]], lw=1.8)
     axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
 
 
 def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, base: str) -> None:
-    reach = data[[name for name in metric.columns if name in data]]
-    top = 1.0 if metric.share else max(1.0, float(reach.max().max()))
+    high = float(data[[name for name in metric.columns if name in data]].max().max())
+    top = 1.0 if metric.share else max(1.0, min(high, reach(data[metric.column])))
     axes.set_xlim(0, top * _WIDE)
     for value in data.loc[data["decoder"] == base, metric.column].dropna():
         axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
     for y, row in enumerate(data.to_dict("records")):
         axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
-        _draw_point(axes, row, y, metric, look, 6)
+        _draw_point(axes, row, y, metric, look, 6, top)
         text = metric.text(row[metric.column])
         colour = GREY if text == UNKNOWN else INK
         annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
     emitted = metric.column == TOKENS.column and bool(look.marks)
-    label = f"speed-up over {base}" if metric is SPEEDUP else metric.label
-    axes.set_title(label + "\n(hollow: emitted)" * emitted, fontsize=8.5)
+    axes.set_title(metric.label.format(base=base) + "\n(hollow: emitted)" * emitted, fontsize=8.5)
     if metric.share:
         percents(axes.xaxis, 2)
         axes.set_xticks([0, 0.5, 1])
@@ -216,7 +219,7 @@ def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, b
 
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
     """Return the height of all rows, in inches per point of font size, with long names wrapped."""
-    names = [wrapped(labels.get(name, name)) for name in decoders]
+    names = [name_lines(labels.get(name, name)) for name in decoders]
     return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 
@@ -226,7 +229,7 @@ def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     data = without_wrong(summary).reindex(columns=columns)
     data = data[data["family"] == ALL].drop(columns="family").dropna(subset=[metric.column])
     if metric.neutral is not None:
-        data = data[data["decoder"] != over(summary)]
+        data = data[data["decoder"] != (over(summary) if metric.column == "speedup" else BASELINE)]
     data = data.sort_values(metric.column, ascending=False, kind="stable")
     return _lossy_last(data, lossy(summary))
 
@@ -242,6 +245,7 @@ def _draw(
     def bare(value: float) -> str:
         return percent(value, "") if metric.share else number(value)
 
+    top = reach(data[metric.column])
     for y, row in enumerate(data.to_dict("records")):
         value, low, high = (float(row[name]) for name in metric.columns)
         hollow = row["decoder"] in look.marks
@@ -249,9 +253,9 @@ def _draw(
             style: dict[str, Any] = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
             style |= {"color": look.palette[row["decoder"]], "solid_capstyle": "butt"}
             axes.plot([metric.neutral, value], [y, y], **style)
-        _draw_point(axes, row, y, metric, look, 5.5)
+        _draw_point(axes, row, y, metric, look, 5.5, top)
         ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
-        right = np.nanmax([value, high, metric.neutral or value])
+        right = np.nanmax([value, min(high, top), metric.neutral or value])
         annotate_point(axes, f"{metric.text(value)}{ends}", (right, y), 5, size - 1)
     num_exact = int((~data["decoder"].isin(look.marks)).sum())
     if 0 < num_exact < len(data):
@@ -271,7 +275,7 @@ def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
     """Fit the axis to the data, with ticks only there and room for texts on the right."""
     ends = data[metric.columns].to_numpy(float)
     values = [*ends[~np.isnan(ends)], *([] if metric.neutral is None else [metric.neutral])]
-    low, high = min(values), max(values)
+    low, high = min(values), min(max(values), reach(data[metric.column]))
     span = max(high - low, 0.02)
     axes.set_xlim(low - 0.06 * span, low + 1.1 * span)
     if metric.share:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,13 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures import dots
-from bench.report.figures.canvas import Plot, annotate, styled
+from bench.report.figures.canvas import Plot, annotate, overall, reach, styled
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
-from bench.report.tables.table import without_wrong
+from bench.report.tables.main import bases
+from bench.report.tables.table import over, reference, without_wrong
+from bench.text import counted
 
 _BAND = " The grey band is the A/A noise floor."
 FIGURES = (
@@ -21,16 +24,16 @@ FIGURES = (
         "overview",
         f"The run at a glance: speed-up, tokens per step and quality{WITH_INTERVALS}. The "
         "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
-        "guarantee. The thin line is ar.",
-        "no decoder was timed against ar",
+        "guarantee. The thin line is {base}.",
+        "no decoder was timed against {base}",
         lambda _, summary: dots.overview_figure(summary),
         1,
         hollow=True,
     ),
     Figure(
         "speedup",
-        f"Speed-up over ar by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
-        "no decoder was timed against ar",
+        f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
+        "no decoder was timed against {base}",
         lambda findings, summary: dots.speedup_figure(summary, findings.floor),
         2,
     ),
@@ -67,6 +70,7 @@ def draw_all(findings: Findings) -> Gallery:
     WRONG decoders are left out, as a line under each figure says.
     """
     summary = without_wrong(findings.report_summary)
+    words = _words(findings, summary)
     extra_figures = (figure for section in sections() for figure in section.figures)
     figures = sorted((*FIGURES, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
@@ -78,19 +82,45 @@ def draw_all(findings: Findings) -> Gallery:
     return Gallery(
         plots=plots,
         captions={
-            f.name: _caption(f, findings, plots[f.name][1]) for f in figures if f.name in plots
+            f.name: _caption(f, findings, plots[f.name][1], words)
+            for f in figures
+            if f.name in plots
         },
-        left_out=[f"{f.name} ({f.without})" for f in figures if f.name not in plots],
+        left_out=[f"{f.name} ({_fill(f.without, words)})" for f in figures if f.name not in plots],
     )
 
 
-def _caption(figure: Figure, findings: Findings, data: pd.DataFrame) -> str:
-    """Return the caption without parts that are not drawn, plus the decoders left out."""
+def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
+    """Return what captions name: baseline, reference of quality, and samples of two passes."""
+    scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
+    return {
+        "base": over(summary),
+        "reference": reference(summary),
+        "timed": bases(summary),
+        "scored": f"; quality: {counted(int(scored), 'held-out prompt')}" if scored > 0 else "",
+    }
+
+
+def _fill(text: str, words: Mapping[str, str]) -> str:
+    """Replace ``{word}`` for every word, and keep other braces, as in decoders' names."""
+    return re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], match[0]), text)
+
+
+def _caption(
+    figure: Figure, findings: Findings, data: pd.DataFrame, words: Mapping[str, str]
+) -> str:
+    """Return the caption without parts that are not drawn, plus its n and decoders left out."""
     columns = [str(name).removesuffix("_low") for name in data if str(name).endswith("_low")]
     has_interval = any(interval_note(data, column, " ") for column in columns)
     text = figure.caption if isinstance(figure.caption, str) else figure.caption(data)
     text = text if has_interval else text.replace(WITH_INTERVALS, "")
-    text = text.replace("over ar by", f"over {findings.run.plan.baseline} by")
+    if figure.sample is not None:
+        words = {**words, "sample": figure.sample(findings)}
+    text = _fill(text, words)
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
+    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns):
+        lines.append("Arrows: intervals that go on beyond three times the highest number.")
+    if figure.sample is None:
+        lines.append(f"{words['timed']}{words['scored'] if 'quality' in data else ''}.")
     lines += [f"Left out: {cell} is {WRONG}." for cell in findings.wrong]
     return " ".join(lines)

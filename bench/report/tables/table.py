@@ -19,7 +19,7 @@ from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, family_order
-from bench.text import UNKNOWN, csv_value, factor, markdown, percent
+from bench.text import UNKNOWN, csv_value, factor, markdown, name_lines, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,6 +139,7 @@ class Table:
         for row in self.rows:
             styles = [(style or _style)(row, index) for index in indices]
             texts = [row[index].text for index in indices]
+            texts[0] = "\n".join(name_lines(texts[0], _LONGEST_NAME))
             printed.add_row(*(Text(t, style=s) for t, s in zip(texts, styles, strict=True)))
         return printed
 
@@ -272,6 +273,11 @@ def over(summary: pd.DataFrame) -> str:
     return next((row.over for row in summary_rows(summary, None)), BASELINE)
 
 
+def reference(summary: pd.DataFrame) -> str:
+    """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
+    return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
+
+
 def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
     """Format a speed-up, bold if its interval excludes 1 and it exceeds the A/A floor."""
     return TableCell(estimated(estimate), bold=estimate.exceeds(floor))
@@ -299,7 +305,8 @@ def step_length(row: SummaryRow) -> TableCell:
     unverified = row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
     length = number(row.acceptance_length)
     ends = interval(row.acceptance_length_low, row.acceptance_length_high)
-    return TableCell(with_interval(f"({length})" if unverified else length, ends))
+    text = f"({length})" if unverified and length != UNKNOWN else length
+    return TableCell(with_interval(text, ends))
 
 
 def guarantee_label(row: SummaryRow) -> str:

@@ -588,7 +588,7 @@ def test_another_split_is_told(pair: Pair) -> None:
     base, head = pair()
     with (head / "config.toml").open("a") as config:
         config.write('split = "test"\n')
-    assert "split: None -> test" in judged((base, head)).changes
+    assert "split: none -> test" in judged((base, head)).changes
 
 
 @pytest.mark.slow
@@ -652,3 +652,18 @@ def test_a_decoder_that_failed_on_every_answer_of_both_runs_is_not_comparable(pa
     (spec,) = [cell for cell in comparison.cells if cell.cell == "spec"]
     assert spec.notes == ("no answer was finished on both sides, so nothing was compared",)
     assert judged((base, head)).exit_code == Exit.REGRESSION, "new failures regress as before"
+
+
+def test_an_empty_option_or_setting_is_none_and_equals_one_that_is_not_there(pair: Pair) -> None:
+    base, head = pair()
+    for side, cascade in ((base, ""), (head, "tiny")):
+        manifest = json.loads((side / "manifest.json").read_text())
+        for cell in manifest["cells"]:
+            cell["options"] = {"cascade": cascade} if cell["cell"] == "spec" else {}
+        (side / "manifest.json").write_text(json.dumps(manifest))
+    with (head / "config.toml").open("a") as config:
+        config.write("models = {}\n")
+    comparison = judged((base, head))
+    (spec,) = (cell for cell in comparison.cells if cell.cell == "spec")
+    assert "cascade: none -> tiny" in spec.options
+    assert not any(change.startswith("models") for change in comparison.changes)

@@ -14,6 +14,8 @@ import pytest
 from bench.errors import UsageError
 from bench.extras.sections.estimators import prompt_table
 from bench.plan.checks import check_first
+from bench.plan.dry_run import describe
+from bench.records.plan import Block, Cell, Plan
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import resume, run
@@ -147,6 +149,18 @@ def test_other_verbs_refuse_a_masked_model(
     assert shown.code != 0
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err
+
+
+def test_a_dry_run_omits_empty_options_and_names_the_baseline_that_runs_twice() -> None:
+    cells = (
+        Cell(cell="spec", lossless=True, options={"k": "4", "stop": "0.0", "cascade": ""}),
+        Cell(cell="lookup", lossless=True, options={"cascade": ""}),
+    )
+    block = Block(block=0, repeat=0, prompts=("a#1",), order=("spec", "spec@aa", "lookup"))
+    first, second, *_, last = describe(Plan(cells=cells, blocks=(block,)))
+    assert first == "spec: k=4, stop=0.0"
+    assert second == "lookup: no options"
+    assert last == "1 block, 3 timed answers (spec twice)"
 
 
 def test_a_law_that_leaves_a_masked_model_no_decoder_is_one_line(masked: Path) -> None:

@@ -156,9 +156,7 @@ def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
 
 def test_throttling_is_said(record: Make) -> None:
     validity = judge(run_of(baseline(record, [1.0]), [load(0, 0.0, throttled="CPU thermal")]))
-    assert validity.warnings == (
-        "the processor was slowed down during 1 of 1 blocks (CPU thermal)",
-    )
+    assert validity.warnings == ("the processor was slowed down during 1 of 1 block (CPU thermal)",)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +383,18 @@ def test_a_baseline_that_differs_from_itself_is_a_warning(record: Make) -> None:
         dataclasses.replace(run, plan=dataclasses.replace(run.plan, blocks=blocks))
     ).warnings
     assert any("not steady: spec against itself gave 0.83x" in line for line in warnings)
+
+
+def test_a_warning_names_the_baseline_and_counts_one_block_as_one(record: Make) -> None:
+    records = [
+        record(cell, conversation=f"c{n}", block=n, total_s=pace * (1 + n / 500))
+        for n in range(9)
+        for cell, pace in (("spec", 1.0), ("spec@aa", 1.2 * (1 + n % 2 / 100)))
+    ]
+    plan = Plan(blocks=(Block(block=0, repeat=0, prompts=(), order=("spec", "spec@aa")),))
+    busy, unsteady = judge(run_of(records, [load(0, 1.9)], plan)).warnings
+    assert busy.endswith("during 1 of 1 block (up to 1.9): times are noisy")
+    assert unsteady.startswith("the machine is not steady: spec against itself gave 0.8")
 
 
 def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:

@@ -209,3 +209,12 @@ def test_a_drafter_without_probabilities_stores_none() -> None:
     assert Tally.pool(records).drafted
     assert all(record.steps and record.steps.confidence == () for record in records)
     assert calibrate(records)[0].value is None
+
+
+def test_an_interval_of_an_error_does_not_go_below_zero(record: Make) -> None:
+    some = [
+        with_drafts(record(conversation=f"c{n}"), [(SURE, n > 0)] * 4, (), ()) for n in range(3)
+    ]
+    for error in calibrate(some):
+        assert error.value == pytest.approx(1 / 3, abs=0.01)
+        assert error.low == 0.0

@@ -105,3 +105,20 @@ def test_neither_is_drawn_without_what_it_shows() -> None:
     frame = frame.astype({"base_entropy": "float64", "passes_per_block": "float64"})
     assert entropy_figure(frame) is None
     assert passes_figure(frame) is None
+
+
+def test_a_family_that_was_scored_and_not_timed_has_no_place_among_the_entropies() -> None:
+    frame = summary()
+    scored = frame[frame["family"] == "qa"].assign(family="math_reasoning", tpf=float("nan"))
+    figure, _ = drawn(entropy_figure(pd.concat([frame, scored])))
+    ticks = [text.get_text().split("\n")[0] for text in figure.axes[0].get_xticklabels()]
+    assert "qa" in ticks
+    assert "math reasoning" not in ticks
+
+
+def test_a_figure_of_passes_without_ar_names_no_line_of_ar() -> None:
+    figure, _ = drawn(passes_figure(summary()))
+    assert figure.get_supxlabel() == "passes per block (grey line: ar)"
+    frame = summary()
+    figure, _ = drawn(passes_figure(frame[frame["decoder"] != "ar"]))
+    assert figure.get_supxlabel() == "passes per block"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.extras.together.runs import load_members, name_runs
+from bench.records.run_folder import load_run
 from bench.report.figures import dots
 from bench.report.figures.canvas import render
+from bench.report.figures.gallery import draw_all
+from bench.report.findings import Findings
+from bench.stats.intervals import Estimate
 from bench.stats.side import load_side
 
 pytestmark = pytest.mark.usefixtures("saved")
@@ -78,3 +84,37 @@ def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) 
     assert made[0] == made[1]
     assert b"/Type3" not in made[0]
     assert b"/FontFile2" in made[0]
+
+
+def test_an_interval_far_beyond_all_numbers_ends_in_an_arrow_and_keeps_its_text(
+    synthetic_run: Write,
+) -> None:
+    findings = Findings(load_run(synthetic_run()))
+    findings.summary.loc[findings.summary["decoder"] == "ptp", "speedup_high"] = 559.09
+    made = draw_all(findings)
+    overall = findings.summary[findings.summary["family"] == "all"]
+    highest = overall["speedup"].max()
+    for name in ("overview", "speedup", "quality_speed"):
+        axes = made.plots[name][0].axes[0]
+        (arrow,) = (line for line in axes.lines if line.get_marker() == ">")
+        assert float(np.asarray(arrow.get_xdata())[0]) == pytest.approx(3 * highest)
+        assert axes.get_xlim()[1] < 9 * highest
+        assert "Arrows: intervals that go on" in made.captions[name]
+        assert made.plots[name][1]["speedup_high"].max() == 559.09
+    texts = [text.get_text() for text in made.plots["speedup"][0].axes[0].texts]
+    assert any(text.endswith(", 559.09]") for text in texts)
+    assert "Arrows" not in made.captions["tokens_per_call"]
+
+
+def test_names_of_two_lines_and_their_marks_do_not_reach_the_next_row(
+    synthetic_run: Write,
+) -> None:
+    cells = {"spec": 3.0, "examples/wrong.py:Unverified": 9.0, "nar": 8.0}
+    run = synthetic_run(cells, lossy=["examples/wrong.py:Unverified", "nar"])
+    plot = dots.speedup_figure(Findings(load_run(run)).summary, Estimate())
+    assert plot is not None
+    plot[0].draw_without_rendering()
+    labels = plot[0].axes[0].get_yticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    assert "examples/wrong.py:\nUnverified\nlossy" in [label.get_text() for label in labels][1]
+    assert all(above.y0 >= below.y1 - 1 for above, below in itertools.pairwise(boxes))

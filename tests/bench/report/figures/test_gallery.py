@@ -11,7 +11,7 @@ import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas
-from bench.report.figures.gallery import FIGURES, Gallery, _caption, draw_all
+from bench.report.figures.gallery import Gallery, draw_all
 from bench.report.figures.style import GREY, PAPER, colours
 from bench.report.findings import Findings
 from tests.bench.conftest import over_spec, write_run
@@ -96,5 +96,4 @@ def test_a_decoder_has_one_colour_in_all_figures(synthetic_run: Write) -> None:
 
 def test_the_caption_of_speed_ups_names_the_baseline(synthetic_run: Write) -> None:
     findings = Findings(load_run(over_spec(synthetic_run({"spec": 3.0}))))
-    (entry,) = (entry for entry in FIGURES if entry.name == "speedup")
-    assert _caption(entry, findings, pd.DataFrame()).startswith("Speed-up over spec by decoder")
+    assert draw_all(findings).captions["speedup"].startswith("Speed-up over spec by decoder")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.report.tables.main import basis, floor_sentence
-from bench.report.tables.table import quality, speed
+from bench.report.tables.table import quality, speed, step_length
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow
 
@@ -61,3 +61,8 @@ def test_a_speed_up_is_bold_beyond_its_interval_and_the_noise(
 def test_the_floor_is_printed_as_the_speed_ups_beside_it_are() -> None:
     said = floor_sentence(Estimate(value=0.9964, low=0.981, high=1.0123, num=8))
     assert "measures 1.00x [0.98, 1.01], n = 8" in said
+
+
+def test_an_unknown_length_has_no_brackets() -> None:
+    assert step_length(row(guarantee="none")).text == "-"
+    assert step_length(row(guarantee="none", acceptance_length=2.5)).text == "(2.50)"

@@ -1,0 +1,120 @@
+"""Texts of a run whose speed-ups refer to another decoder than ar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.extras.cost.explain import print_explanation
+from bench.extras.exports.formats import github_action
+from bench.extras.index.index import write_index
+from bench.extras.paper.table import PaperLayout
+from bench.extras.paper.write import write_paper
+from bench.extras.sessions.pooled import Pool, PooledRun, table
+from bench.extras.together.runs import load_members
+from bench.records.run_folder import load_run
+from bench.report.figures import dots
+from bench.report.figures.gallery import Gallery, draw_all
+from bench.report.findings import Findings
+from bench.report.write import print_findings
+from bench.stats.side import load_side
+from tests.bench.conftest import over_spec, tables_of, write_run
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return over_spec(write_run(folder, {"spec": 3.0, "ptp": 4.0}))
+
+
+@pytest.fixture(scope="module")
+def made(run: Path) -> Gallery:
+    return draw_all(Findings(load_run(run)))
+
+
+def test_captions_name_the_baseline_that_is_drawn(made: Gallery) -> None:
+    assert made.captions["speedup"].startswith("Speed-up over spec by decoder: ")
+    assert "The thin line is spec." in made.captions["overview"]
+    assert made.plots["overview"][0].axes[0].get_title("left") == "speed-up over spec"
+    assert not any("over ar" in caption for caption in made.captions.values())
+
+
+def test_a_figure_without_data_names_it_too(run: Path) -> None:
+    records = [r for r in load_run(run).records if r.decoder.startswith("spec")]
+    (run.parent / "alone").mkdir()
+    for file in ("manifest.json", "env.json", "run.json", "config.toml"):
+        (run.parent / "alone" / file).write_bytes((run / file).read_bytes())
+    lines = "".join(record.to_json() + "\n" for record in records)
+    (run.parent / "alone" / "samples.jsonl").write_text(lines)
+    left_out = draw_all(Findings(load_run(run.parent / "alone"))).left_out
+    assert "speedup (no decoder was timed against spec)" in left_out
+
+
+def test_every_caption_has_its_sample(made: Gallery) -> None:
+    timed = "n = 14 prompts x 2 repeats in 12 clusters"
+    assert all(timed in caption for caption in made.captions.values())
+    held_out = {name for name, text in made.captions.items() if "held-out prompts" in text}
+    assert held_out == {"overview", "quality_speed"}
+
+
+@pytest.mark.usefixtures("saved")
+def test_figures_of_a_paper_name_it_and_leave_out_the_row_that_is_one(run: Path) -> None:
+    members = load_members([str(run)], run)
+    speedups, tokens = (dots.dots_figure(members, m, 3.25) for m in (dots.SPEEDUP, dots.TOKENS))
+    assert speedups is not None
+    assert tokens is not None
+    assert speedups[0].get_supxlabel() == "speed-up over spec, 95 % interval"
+    assert set(speedups[1]["decoder"]) == {"ar", "ptp"}
+    assert set(tokens[1]["decoder"]) == {"spec", "ptp"}
+
+
+@pytest.mark.usefixtures("saved")
+def test_the_caption_of_a_papers_table_names_it(run: Path, tmp_path: Path) -> None:
+    layout = PaperLayout(venue="icml", labels={"spec": "draft_1"})
+    write_paper(load_members([str(run)], tmp_path), tmp_path, layout)
+    text = (tmp_path / "main.tex").read_text()
+    assert r"speed-up over draft\_1 (geometric mean" in text
+    assert r"draft\_1 against a second draft\_1 in the same run: " in text
+    assert "autoregressive" not in text
+
+
+def test_pages_of_many_runs_and_exports_name_it(run: Path) -> None:
+    findings = Findings(load_run(run))
+    (run / "summary.csv").write_text(findings.summary.to_csv(index=False))
+    text = write_index(run.parent)[0].read_text()
+    assert "<td>over spec: ar 0." in text
+    assert b'"ptp: speed-up over spec"' in github_action(findings)["bigger-is-better.json"]
+    sessions = [PooledRun(load_side(str(run), run))] * 2
+    assert table(Pool(sessions)).note.startswith("Speed-up over spec: ")
+
+
+def test_the_terminal_has_no_empty_line_where_ar_is_not_measured(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"spec": 3.0, "ptp": 4.0})
+    for name in ("manifest.json", "samples.jsonl"):
+        text = (run / name).read_text().replace('"ar@aa"', '"dllm@aa"').replace('"ar"', '"dllm"')
+        (run / name).write_text(text)
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        print_findings(Findings(load_run(run)), console)
+    printed = capture.get().rstrip()
+    assert "A/A noise floor: dllm against a second dllm" in printed
+    assert "\n\n" not in printed[printed.index("A/A noise floor") :]
+
+
+def test_tables_name_it_or_the_baseline(run: Path) -> None:
+    notes = [t.note for tables in tables_of(Findings(load_run(run))).values() for t in tables]
+    assert any(note.startswith("Total seconds per token of the baseline / ") for note in notes)
+    assert not any("Ar's seconds" in note for note in notes)
+
+
+def test_a_step_costs_tokens_of_the_baseline(run: Path) -> None:
+    console = Console(width=120, color_system=None)
+    with console.capture() as capture:
+        print_explanation(Findings(load_run(run)), console)
+    assert "ar tokens" not in capture.get()
+    assert "per step" in capture.get()

@@ -119,25 +119,32 @@ class ModuleRunner:
         self.graphs.drop(name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
-        """Run calls in one pass, without a graph if they return states between the ends."""
-        lower = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
-        self._lower = dict.fromkeys(lower)
+        """Run calls in one pass, as a graph if there is one."""
+        layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
+        lower = tuple(sorted(layers - {0}))
         num_rows = max(call.num_rows for call in calls)
-        if self.compiling and not any(lower) and self.graphs.serve(num_rows, len(calls)):
+        if self.compiling and self.graphs.serve(num_rows, len(calls)):
             rows = layout.framed(calls)
-            logits, *states = self.graphs(*self._inputs(rows, self.graphs))
+            name, inputs, planes = self._inputs(rows, self.graphs)
+            logits, *states = self.graphs((name, lower) if lower else name, inputs, planes)
             logits = logits[: len(rows.read or ())]
         else:
             rows = layout.plain(calls)
+            self._lower = dict.fromkeys(lower)
             logits, *states = self._run_plain(rows)
+            states += self._pop_lower()
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
-        if 0 in lower:
-            self._lower[0] = self.tokens(rows.ids)
-        pairs = [(n, s.flatten(0, 1)) for n, s in self._lower.items() if s is not None]
-        pairs += [(self.num_layers, each) for each in states]
-        self._lower = {}
-        hidden = {n: self._select(each.to(self._device), rows.hidden) for n, each in pairs}
+        shown = (self.num_layers, *lower) if self._reads_hidden else lower
+        by_layer = dict(zip(shown, states, strict=True))
+        if 0 in layers:
+            by_layer[0] = self.tokens(rows.ids).flatten(0, 1)
+        hidden = {n: self._select(s.to(self._device), rows.hidden) for n, s in by_layer.items()}
         return logits, hidden
+
+    def _pop_lower(self) -> list[Tensor]:
+        """Pop the states ``[B N, D]`` of lower layers that the last pass left."""
+        lower, self._lower = self._lower, {}
+        return [each.flatten(0, 1) for each in lower.values() if each is not None]
 
     def _run_plain(self, rows: Pass) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
@@ -216,18 +223,21 @@ class ModuleRunner:
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Compute a pass from tensors only, so that a graph can capture it.
 
-        `name` is the adapter's name, or None. Returns logits of the read rows and, if the model
-        shows hidden states, the states of all rows.
+        `name` is the adapter's name, or None, or a pair of it and numbers of layers. Returns logits
+        of the read rows and, if the model shows hidden states, the states of all rows after the
+        last layer, and after these layers.
         """
+        name, lower = name if isinstance(name, tuple) else (name, ())
+        self._lower = dict.fromkeys(lower)
         masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
         seen = next(iter(masks.values())).shape[-1]
         cache = PlaneCache(planes, inputs["entries"], seen)
         by_kind: Masks = {**masks}
         out = self._states(name, inputs, masks.get("", by_kind), cache)
-        rows_read = out.index_select(0, inputs["read"])
+        rows_read, states = out.index_select(0, inputs["read"]), self._pop_lower()
         if not self._reads_hidden:
-            return (rows_read.float(),)
-        return self._logits(rows_read), out
+            return rows_read.float(), *states
+        return self._logits(rows_read), out, *states
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
@@ -264,13 +274,13 @@ class ModuleRunner:
                 past_key_values=cache,
                 use_cache=True,
             )
-        self._lower.update((n, out.hidden_states[n]) for n in self._lower if n)
+        self._lower.update((number, out.hidden_states[number]) for number in self._lower)
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return states.to(self._device).flatten(0, 1)  # a copy only on several devices
 
     def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
-        adapter = self.adapters.get(name)
+        adapter = self.adapters.get(name[0] if isinstance(name, tuple) else name)
         used: dict[str, Any] = {"module": self._module, "weights": self.weights}
         config = None
         if adapter is not None:  # without its tables of embedded uniforms, one per warp

@@ -95,8 +95,11 @@ def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) ->
     """A sequence that waits with a call of a model (one for each `kind`)."""
     session = SimpleNamespace(length=length, model=_MODELS[kind], root=object())
     call = SimpleNamespace(session=session, num_rows=num_rows, read=(0,))
-    request = SimpleNamespace(target=session.root)
-    return SimpleNamespace(pending=(call,), turns_waited=turns, request=request)
+    return SimpleNamespace(
+        pending=(call,),
+        turns_waited=turns,
+        drafts=lambda call: call.session.root is not session.root,
+    )
 
 
 _MODELS = [SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cpu", "cuda")]

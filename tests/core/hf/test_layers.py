@@ -120,19 +120,40 @@ def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows():
     torch.testing.assert_close(session.hidden, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_calls_with_layers_leave_the_graphs_alone():
-    model, tokens = opened("llama", compile=True, backend="eager"), ids(8, 6)
-    session = model.open()
-    expected = transformers_states(model, tokens)[:, LAYERS]
-    torch.testing.assert_close(states_of(session, tokens), expected, atol=TOLERANCE, rtol=TOLERANCE)
-    assert model.num_graphs == 0
-    session.truncate(0)
-    found = states_of(session, tokens, layers=(-1, 0))  # a graph has these
+@pytest.mark.parametrize("backend", ["eager", "export"])
+@pytest.mark.parametrize("name", ["llama", "gpt-neox", "gemma2-window"])
+def test_graphs_have_the_states_of_layers_that_calls_name(name, backend):
+    model, tokens = opened(name, compile=True, backend=backend), ids(8, 6)
+    session, expected = model.open(), transformers_states(model, tokens)
+    shown = (1, -1, 0) if model.architecture.reads_hidden else (1, 0)
+    for layers, num_graphs in ((shown, 1), ((1, 0), 1), ((0,), 2), ((), 2)):
+        session.truncate(0)
+        call = session.call(tokens, read=(5,), hidden=range(6), hidden_layers=layers)
+        if not (layers or model.architecture.reads_hidden):
+            call = session.call(tokens, read=(5,))
+        model.forward([call])
+        assert model.num_graphs == num_graphs
+        if layers:
+            wanted = expected[:, layers]
+            torch.testing.assert_close(session.hidden, wanted, atol=TOLERANCE, rtol=TOLERANCE)
+        elif call.hidden:
+            wanted = expected[:, -1]
+            torch.testing.assert_close(session.hidden, wanted, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window"])
+def test_a_graph_of_several_sequences_has_the_layers_that_any_of_them_names(name):
+    model = opened(name, compile=True, backend="export")
+    texts, layers = [ids(2, 8), ids(3, 5)], [(1,), (-1, 0)]
+    calls = [
+        model.open().call(text, hidden=(0, 3), hidden_layers=numbers)
+        for text, numbers in zip(texts, layers, strict=True)
+    ]
+    model.forward(calls)
     assert model.num_graphs == 1
-    torch.testing.assert_close(found, expected[:, [3, 1]], atol=TOLERANCE, rtol=TOLERANCE)
-    session.truncate(0)
-    model.forward([session.call(tokens, hidden=True)])
-    torch.testing.assert_close(session.hidden, expected[-1:, 3], atol=TOLERANCE, rtol=TOLERANCE)
+    for text, call in zip(texts, calls, strict=True):
+        wanted = transformers_states(model, text)[[0, 3]][:, list(call.hidden_layers)]
+        torch.testing.assert_close(call.session.hidden, wanted, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_tiles_have_the_states_too():
@@ -148,8 +169,9 @@ def test_tiles_have_the_states_too():
 
 @pytest.mark.parametrize("enter", [0, 1])
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt-neox"])
-def test_slots_in_a_call_leave_the_states_of_its_tokens(name, enter):
-    model, tokens = opened(name), ids(11, 6)
+@pytest.mark.parametrize("backend", [None, "eager", "export"])
+def test_slots_in_a_call_leave_the_states_of_its_tokens(name, enter, backend):
+    model, tokens = opened(name, compile=bool(backend), backend=backend or "eager"), ids(11, 6)
     model.attach("ptp", slot_adapter(model.module, enter=enter))
     session = model.open()
     slots = vector_slots(torch.zeros(3, 1), anchors=(tokens[-1],))
@@ -157,6 +179,11 @@ def test_slots_in_a_call_leave_the_states_of_its_tokens(name, enter):
     found = states_of(session, tokens, slots=slots)
     expected = transformers_states(model, tokens)[:, LAYERS]
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert model.num_graphs == bool(backend)
+    model.attach("ptp", slot_adapter(model.module, enter=enter))  # another one of this name
+    session.truncate(0)
+    states_of(session, tokens, slots=slots)
+    assert model.num_graphs == 2 * bool(backend)
 
 
 # Vectors as rows.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 54_950
+MAX_LINES = 54_750
 """A ceiling to lower, to 45,000 next. It was 49,369; deleted features gave 2,300 back (ADR 0024),
 what outsiders could do and were not told took 4,400 (checks of claims before a run, the run's own
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every
@@ -18,9 +18,10 @@ columns moved here from docs (ADR 0036); trees that grow on the device for sever
 260 (ADR 0038). Memories with `suffix`, public verification rules with block verification, laws of
 logits and networks of other packages took 1,040, for which merged modules gave 390. Masked targets
 with `dllm`, outputs of a row, `mtp`, sequences and cascades took 1,260, calibrated lengths 400,
-metrics of peers 350, `bench submit` 350; one way to run a call gave 130 (ADR 0042). Lines are
+metrics of peers 350, `bench submit` 350; one way to run a call gave 130 (ADR 0042). Modules and
+helpers of one use gave 660, sections as extras took 80, a selector of drafts 140. Lines are
 Python's: `products.cpp` has 750 more."""
-MAX_CORE_LINES = 37_846
+MAX_CORE_LINES = 35_572
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]

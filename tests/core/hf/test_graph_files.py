@@ -143,6 +143,8 @@ def test_a_damaged_file_of_rows_is_measured_again(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.ops.decoders, "product", None, raising=False)
+    for name in ("_max_rows", "_prices"):
+        monkeypatch.setattr(products, name, {})
     limits = {torch.bfloat16: (64, 0.031), torch.float32: (8, 0.0)}
     monkeypatch.setattr(products, "_measure", limits.get)
     library = tmp_path / "rows.so"

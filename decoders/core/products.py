@@ -28,7 +28,6 @@ _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _max_rows: dict[torch.dtype, int] = {}
 """Most rows for our code by dtype, once it is loaded."""
 _prices: dict[torch.dtype, float] = {}
-"""See `rows_and_price`."""
 
 VECTORS = {"cpp.vec_isa_ok": True}
 """Setting of torch's compiler: use all vector instructions of the processor. Its own probe compiles
@@ -82,10 +81,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
 
 
 def rows_and_price(dtype: torch.dtype) -> tuple[int, float] | None:
-    """Return the most rows for our code and its price, in products of one row, once it is loaded.
-
-    The price is the most time that calls of up to so many rows lose against the library.
-    """
+    """Return the most rows for our code, once loaded, and what it loses, in products of one row."""
     return (_max_rows[dtype], _prices[dtype]) if dtype in _prices else None
 
 

@@ -79,13 +79,10 @@ def draw_all(findings: Findings) -> Gallery:
             if (plot := figure.draw(findings, summary)) is not None:
                 annotate(plot[0], findings.report_summary, hollow=figure.hollow)
                 plots[figure.name] = plot
+    shown = [figure for figure in figures if figure.name in plots]
     return Gallery(
         plots=plots,
-        captions={
-            f.name: _caption(f, findings, plots[f.name][1], words)
-            for f in figures
-            if f.name in plots
-        },
+        captions={f.name: _caption(f, findings, plots[f.name][1], words) for f in shown},
         left_out=[f"{f.name} ({_fill(f.without, words)})" for f in figures if f.name not in plots],
     )
 

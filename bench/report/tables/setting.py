@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.run_folder import Run
-from bench.text import counted, portable
+from bench.text import counted, percent, portable
 
 
 def report_title(run: Run) -> str:
@@ -58,7 +58,7 @@ def _products(run: Run) -> str | None:
         return None
     return (
         f"one code for calls of up to {rows} rows, so that a row has the same bits in all of them; "
-        f"price: at most {price:.0%} of a call of one row".replace("%", " %")
+        f"price: at most {percent(price, places=0)} of a call of one row"
     )
 
 

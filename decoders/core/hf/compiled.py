@@ -129,10 +129,9 @@ class Graphs:
         if self.fixed:
             self._graphs.clear()
 
-    def drop(self, name: Hashable) -> None:
-        """Drop the graphs of a name, or of a pair that begins with it: its tensors are replaced."""
-        names = {key: key[0][0] if isinstance(key[0], tuple) else key[0] for key in self._graphs}
-        self._graphs = {key: graph for key, graph in self._graphs.items() if names[key] != name}
+    def drop(self, matches: Callable[[Any], bool]) -> None:
+        """Drop the graphs whose names match, because their tensors are replaced."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if not matches(key[0])}
 
     def _kind(self, tensor: Tensor) -> tuple[object, ...]:
         return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)
@@ -178,9 +177,7 @@ class Graphs:
         def make() -> None:
             program = _export(flat, names, tensors)
             rows = "one row" if _rows(inputs).shape[1] == 1 else "rows"
-            of, layers = name if isinstance(name, tuple) else (name, ())
-            kind = f"{sequences} x {rows}{f' of {of}' if of else ''}"
-            kind += f" with states of layers {', '.join(map(str, layers))}" if layers else ""
+            kind = f"{sequences} x {rows}{name or ''}"
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if not package.exists:

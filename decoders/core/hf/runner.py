@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,17 @@ class Head:
             return product(states, self.module.weight, self.module.bias)
         logits: Tensor = self.module(states)
         return logits
+
+
+class GraphName(NamedTuple):
+    """Names a graph by its slots' adapter, and by the lower `layers` whose states it returns."""
+
+    adapter: str | None = None
+    layers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        of = f" of {self.adapter}" if self.adapter else ""
+        return f"{of} with states of layers {[*self.layers]}" if self.layers else of
 
 
 class ModuleRunner:
@@ -116,7 +127,7 @@ class ModuleRunner:
     def detach(self, name: str) -> None:
         """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
         self.adapters.pop(name, None)
-        self.graphs.drop(name)
+        self.graphs.drop(lambda graph: graph.adapter == name)
 
     def run(self, layout: Layout, calls: Sequence[Call]) -> Results:
         """Run calls in one pass, as a graph if there is one."""
@@ -125,8 +136,7 @@ class ModuleRunner:
         num_rows = max(call.num_rows for call in calls)
         if self.compiling and self.graphs.serve(num_rows, len(calls)):
             rows = layout.framed(calls)
-            name, inputs, planes = self._inputs(rows, self.graphs)
-            logits, *states = self.graphs((name, lower) if lower else name, inputs, planes)
+            logits, *states = self.graphs(*self._inputs(rows, self.graphs, lower))
             logits = logits[: len(rows.read or ())]
         else:
             rows = layout.plain(calls)
@@ -207,8 +217,10 @@ class ModuleRunner:
         slots = self.adapters[name].inputs(rows.calls, rows.firsts, embedded, bucketed=bucketed)
         return name, inputs | slots
 
-    def _inputs(self, rows: Pass, graphs: Graphs) -> tuple[str | None, Inputs, Sequence[Tensor]]:
-        """Return the adapter's name (or None), a graph's inputs by name, and its planes."""
+    def _inputs(
+        self, rows: Pass, graphs: Graphs, layers: tuple[int, ...] = ()
+    ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
+        """Return a graph's name, its inputs by name, and its planes."""
         assert rows.entries is not None
         assert rows.read is not None
         masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
@@ -218,22 +230,20 @@ class ModuleRunner:
         lone = rows.ids.numel() == 1
         missing = (1 if lone else graph_size(len(rows.read), graphs.fixed)) - len(rows.read)
         inputs["read"] = upload([*rows.read, *[0] * missing], self._device)
-        return name, inputs, rows.planes
+        return GraphName(name, layers), inputs, rows.planes
 
-    def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+    def _computed(self, name: GraphName, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Compute a pass from tensors only, so that a graph can capture it.
 
-        `name` is the adapter's name, or None, or a pair of it and numbers of layers. Returns logits
-        of the read rows and, if the model shows hidden states, the states of all rows after the
-        last layer, and after these layers.
+        Returns logits of the read rows, the states of all rows after the last layer if the model
+        shows them, and those after the layers of the `name`.
         """
-        name, lower = name if isinstance(name, tuple) else (name, ())
-        self._lower = dict.fromkeys(lower)
+        self._lower = dict.fromkeys(name.layers)
         masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
         seen = next(iter(masks.values())).shape[-1]
         cache = PlaneCache(planes, inputs["entries"], seen)
         by_kind: Masks = {**masks}
-        out = self._states(name, inputs, masks.get("", by_kind), cache)
+        out = self._states(name.adapter, inputs, masks.get("", by_kind), cache)
         rows_read, states = out.index_select(0, inputs["read"]), self._pop_lower()
         if not self._reads_hidden:
             return rows_read.float(), *states
@@ -278,9 +288,9 @@ class ModuleRunner:
         states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
         return states.to(self._device).flatten(0, 1)  # a copy only on several devices
 
-    def facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
+    def facts(self, name: GraphName) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
-        adapter = self.adapters.get(name[0] if isinstance(name, tuple) else name)
+        adapter = self.adapters.get(name.adapter or "")
         used: dict[str, Any] = {"module": self._module, "weights": self.weights}
         config = None
         if adapter is not None:  # without its tables of embedded uniforms, one per warp
@@ -365,5 +375,5 @@ class DraftRunner:
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
-        about, _ = self._runner.facts(None)  # embedding and head belong to the model
+        about, _ = self._runner.facts(GraphName())  # embedding and head belong to the model
         return f"{text}\n{config}\n{about}", collect_tensors(self._work)

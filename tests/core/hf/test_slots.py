@@ -18,6 +18,7 @@ from decoders.core import masks
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
+from decoders.core.hf.runner import GraphName
 from decoders.core.types import MASKED, NO_UNIFORM, Slots
 from tests.tiny_models import VOCAB, fresh, slot_adapter, tiny
 
@@ -466,13 +467,15 @@ def test_a_graph_of_slots_alone_serves_any_number_at_any_temperature():
     prompts = [ids(70, 9), ids(71, 4)]
     first, second = opened(case, *prompts)
     before = model.num_graphs
-    held = [*model._runner.facts("ptp")[1]]
+    held = [*model._runner.facts(GraphName("ptp"))[1]]
     for sizes in (4,), (2,), (1,):
         slots = slots_of(73, sizes, [5])
         got = model.forward([everything(first, [], slots=slots)])
         assert gap(got, cold(case, prompts[0], [], slots)) < TOLERANCE
     assert model.num_graphs == before + 1
-    assert held == [*model._runner.facts("ptp")[1]], "a table of uniforms is part of the graph"
+    assert held == [*model._runner.facts(GraphName("ptp"))[1]], (
+        "a table of uniforms is part of the graph"
+    )
     both = [slots_of(75, (3,), [5]), slots_of(76, (3,), [7])]
     calls = [everything(first, [], slots=both[0]), everything(second, [], slots=both[1])]
     expected = [cold(case, prompt, [], of) for prompt, of in zip(prompts, both, strict=True)]

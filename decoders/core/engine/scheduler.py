@@ -195,7 +195,7 @@ class Scheduler:
     def _execute(self, group: Sequence[RunningSequence]) -> None:
         """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [call for job in group for call in job.pending]
-        sessions = [call.session for call in calls]
+        sessions = [call.session for call in calls] if len(group) > 1 else []
         before = [(each.length, each.base, each.calls, each.rows) for each in sessions]
         try:
             results = self._run(group, calls)

@@ -200,7 +200,8 @@ def check_setup(base: Environment, head: Environment) -> None:
 def _setup(env: Environment) -> dict[str, object]:
     return {
         **{name: getattr(env, name) for name in ("device", "dtype", "python")},
-        "torch": asdict(env.torch),
+        # rows and price are measured for each code, so they may differ
+        "torch": asdict(replace(env.torch, product_rows=None, product_price=None)),
         "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
         "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
         # computed here for both, which run on one machine: a checkout may name it otherwise

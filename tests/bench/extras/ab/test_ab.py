@@ -258,6 +258,7 @@ def env(**changes: Any) -> Environment:
 def test_only_code_may_differ_between_the_sides() -> None:
     check_setup(env(), env(packages={"torch": "2.13", "decoding-bench": "0.2"}))
     check_setup(env(), env(machine={"cpu": "x (family 26)", "affinity": 2, "cgroup_cpus": None}))
+    check_setup(env(), env(torch={"threads": 2, "product_rows": 64, "product_price": 0.1}))
     changes: dict[str, Any]
     for changes in (
         {"environment": {}},

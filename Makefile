@@ -60,7 +60,7 @@ gate: install    ## hard gates on the zoo against the stored reference
 hot-paths: install   ## the hot paths without a model against the stored times, in units of a calibration
 	$(PYTHON) -m pytest -q tests/benchmarks/test_hot_paths.py $(HOT_PATHS)
 
-gpu: install     ## everything a GPU is borrowed for, in nine minutes (GPU_ARGS=--rehearse: in small, on the CPU)
+gpu: install     ## everything a GPU is borrowed for, in eleven minutes (GPU_ARGS=--rehearse: in small, on the CPU)
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[gpu]'  # NVML: clocks, energy
 	$(PYTHON) -m bench.extras.gpu $(GPU_ARGS)
 

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+
+@dataclass(slots=True)
+class Switches:
+    """Ways to compute calls that differ in speed alone and that no GPU has compared yet.
+
+    `attention` is how a GPU attends with few rows: by two products, or by the kernel of
+    `hf.split_attention`. `regions` compiles what lies between attentions (`hf.regions`).
+    """
+
+    attention: Literal["products", "split"] = "products"
+    regions: bool = False
+
+
+switches = Switches()
+"""Those of this process; `bench.extras.cost.bare` sets them to compare them."""
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -4,6 +4,7 @@ It needs only torch, transformers and numpy. Every result is a line of JSON, wri
 is measured. Times cover everything after the first tokens, in the scheduler; CUDA calls are graphs.
 
 * ``ar``: time of a step of `ar`, and the share that reading weights and cache takes at least.
+* ``ways``: the same step for each way to compute calls (`device.Switches`), and as a mere replay.
 * ``profile``: the kernels of a token of `ar`.
 * ``scripted``: `spec`, `ptp`, `eagle` with k drafts, accepted with given chances (`Scripted`).
 * ``invariant``: cost of row-invariant numerics, and whether answers are equal under them.
@@ -17,7 +18,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -33,6 +34,7 @@ from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.device import Switches, switches
 from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
@@ -51,6 +53,13 @@ SPECS = {
     "eagle": "eagle:nodes={k}:width=1:depth={k}",
 }
 """Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
+WAYS: dict[str, dict[str, Any]] = {
+    "as now": {},
+    "regions": {"regions": True},
+    "split attention": {"attention": "split"},
+    "both": {"regions": True, "attention": "split"},
+}
+"""Changes of `device.switches`."""
 _MAX_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
 _FIRST_KS, _NAME = 2, 120
 _RUNS = 2
@@ -225,6 +234,42 @@ def _facts(timing: Timing, context: int, batch: int) -> dict[str, Any]:
     return {**where, "energy_per_token_j": joules}
 
 
+def time_ways(bench: Bench) -> Lines:
+    """Time a step of `ar` in each of `WAYS`, in the scheduler and as a replay without the host."""
+    target: Any = bench.models.target
+    context, usual = bench.contexts[0], dict[int, Sequence[Sequence[int]]]()
+    for (name, way), batch in product(WAYS.items(), bench.batches):
+        _switch(way)
+        target.reserve(1, 1)  # graphs are made anew in another cache
+        timing = bench.time("ar", context, batch)
+        usual.setdefault(batch, [each.tokens for each in timing.answers])
+        target.reserve(batch, context + 2)
+        sessions = [target.open() for _ in range(batch)]
+        target.forward([each.call([7] * context, read=()) for each in sessions])
+        replay = target.replay([each.call([7], read=[0], output="logits") for each in sessions])
+        times_s = []
+        for _ in range(bench.num_tokens):
+            start_s = bench.clock.now()
+            replay()
+            times_s.append(bench.clock.now() - start_s)
+        for each in sessions:
+            each.close()
+        yield {
+            "way": name,
+            "context": context,
+            "sequences": batch,
+            "step_s": timing.seconds / timing.num_steps,
+            "replay_s": median(times_s),
+            "same_answers": [each.tokens for each in timing.answers] == usual[batch],
+        }
+    _switch({})
+
+
+def _switch(way: dict[str, Any]) -> None:
+    for name, value in {**asdict(Switches()), **way}.items():
+        setattr(switches, name, value)
+
+
 def time_scripted(bench: Bench) -> Lines:
     """Time decoders whose drafts are accepted with each of the chances, relative to `ar`."""
     bench.attach()
@@ -288,6 +333,7 @@ def profile_ar(bench: Bench) -> Lines:
 
 PARTS: dict[str, Callable[[Bench], Lines]] = {
     "ar": time_ar,
+    "ways": time_ways,
     "profile": profile_ar,
     "scripted": time_scripted,
     "invariant": time_invariant,

@@ -14,14 +14,14 @@ K key-value heads, G query heads of a key-value head, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
-from decoders.core.device import upload
+from decoders.core.device import switches, upload
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
@@ -35,10 +35,6 @@ GROUPED_ROWS = 16
 _PROCESSORS, _WIDE = 128, 32
 """This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
 torch's kernel is faster (results/reference/h100/attention.csv)."""
-
-gpu_kernel: Literal["products", "split"] = "products"
-"""How a GPU attends with few rows: by two products, or by the kernel of `split_attention`, which is
-checked in Triton's interpreter and not yet measured on a GPU."""
 
 
 def leave_out_cudnn(device: torch.device) -> None:
@@ -154,7 +150,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
             out = products.attention(query, key, value, mask, scale)
         return out.transpose(1, 2)
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
-    if on_gpu and gpu_kernel == "split":
+    if on_gpu and switches.attention == "split":
         from decoders.core.hf.split_attention import split_attention  # needs Triton
 
         out = split_attention(rows, key, value, mask, scale)

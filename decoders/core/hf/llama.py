@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
+from decoders.core.hf import regions
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache, ViewCache
 from decoders.core.products import gated_product, product, rotated, switched_product
@@ -85,6 +86,23 @@ class SlotGate:
 
     changes: Sequence[Sequence[Change]]
     rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GatedLayer:
+    """A decoder layer of a pass, with the changes of its four products where `slots` are 1."""
+
+    sizes: Weights
+    weights: DecoderLayer
+    changes: Sequence[Change]
+    slots: Tensor | None
+
+    @classmethod
+    def at(cls, number: int, weights: Weights, gate: SlotGate | None) -> GatedLayer:
+        """Return the layer of a number."""
+        if gate is None:
+            return cls(weights, weights.layers[number], (None,) * 4, None)
+        return cls(weights, weights.layers[number], gate.changes[number], gate.rows)
 
 
 def join_weights(module: Any) -> Weights | None:
@@ -166,24 +184,19 @@ def forward(
         late: slots that enter above the first layer; a lone call's leave lower layers out.
         states: set to the outputs of the layers that it names, counted from 1 and without a norm.
     """
-
-    def run(numbers: range, rows: Tensor, *beside: Any) -> Tensor:
-        for number in numbers:
-            rows = _layer(weights, number, rows, *beside)
-            if states and number + 1 in states:
-                states[number + 1] = rows
-        return rows
-
+    states = {} if states is None else states
     turn = tuple(part[:, None] for part in weights.turn(rows, positions))
     below = range(0 if late is None else late.layer)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
         kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
-        hidden = run(below, hidden, kept, lower, turned, None)
+        hidden = _run(weights, below, hidden, kept, lower, turned, None, states)
         rows = late.joined(hidden, rows.shape[1])
     elif late is not None:
-        rows = late.replaced(run(below, rows, cache, masks, turn, gate))
-    rows = run(range(len(below), len(weights.layers)), rows, cache, masks, turn, gate)
+        rows = _run(weights, below, rows, cache, masks, turn, gate, states)
+        rows = late.replaced(rows)
+    above = range(len(below), len(weights.layers))
+    rows = _run(weights, above, rows, cache, masks, turn, gate, states)
     return norm(rows, weights.norm, weights.epsilon)
 
 
@@ -203,38 +216,66 @@ def _cut(
     return rows.index_select(1, tokens), kept, [cut(part) for part in turn]
 
 
-def _layer(
+def _run(
     weights: Weights,
-    number: int,
+    numbers: range,
     rows: Tensor,
     cache: PlaneCache | ViewCache,
     masks: Masks,
     turn: Sequence[Tensor],
     gate: SlotGate | None,
+    states: dict[int, Tensor | None],
 ) -> Tensor:
-    """Run a decoder layer: attention, then a gated MLP, both after a norm and added to the rows."""
-    layer = weights.layers[number]
-    mask = masks[layer.kind] if isinstance(masks, dict) else masks
-    changes = gate.changes[number] if gate is not None else (None,) * 4
-    slots = gate.rows if gate is not None else None
-    num_heads, num_shared = weights.num_heads, weights.num_shared
+    """Run decoder layers, each in parts: what is before its attention, the attention, the rest."""
+    enter, cross, leave = regions.compiled(_enter, _cross, _leave)
+    layers = [GatedLayer.at(number, weights, gate) for number in numbers]
+    heads: Any = enter(layers[0], rows, turn) if layers else ()
+    for number, layer, above in zip(numbers, layers, [*layers[1:], None], strict=True):
+        mask = masks[layer.weights.kind] if isinstance(masks, dict) else masks
+        query, key, value = heads
+        keys, values = cache.update(key, value, number)
+        mixed = attend(query, keys, values, mask, weights.scale)
+        if above is None:
+            rows = leave(layer, rows, mixed)
+        else:
+            rows, *heads = cross(layer, above, rows, mixed, turn)
+        if number + 1 in states:
+            states[number + 1] = rows
+    return rows
 
-    inputs = norm(rows, layer.attention_norm, weights.epsilon)
-    states = linear(inputs, layer.attention, changes[0], slots)
+
+def _enter(layer: GatedLayer, rows: Tensor, turn: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return a layer's queries ``[B, H, N, E]``, and its keys and values ``[B, K, N, E]``."""
+    weights, sizes = layer.weights, layer.sizes
+    num_heads, num_shared = sizes.num_heads, sizes.num_shared
+    inputs = norm(rows, weights.attention_norm, sizes.epsilon)
+    states = linear(inputs, weights.attention, layer.changes[0], layer.slots)
     heads = states.view(*states.shape[:2], num_heads + 2 * num_shared, -1).transpose(1, 2)
     turned, value = heads.split((num_heads + num_shared, num_shared), 1)  # type: ignore[no-untyped-call]
-    if layer.query_norm is not None and layer.key_norm is not None:
-        query = norm(turned[:, :num_heads], layer.query_norm, weights.epsilon)
-        key = norm(turned[:, num_heads:], layer.key_norm, weights.epsilon)
+    if weights.query_norm is not None and weights.key_norm is not None:
+        query = norm(turned[:, :num_heads], weights.query_norm, sizes.epsilon)
+        key = norm(turned[:, num_heads:], weights.key_norm, sizes.epsilon)
         turned = torch.cat((query, key), 1)
     query, key = rotated(turned, turn).split((num_heads, num_shared), 1)  # type: ignore[no-untyped-call]
-    keys, values = cache.update(key, value, number)
-    mixed = attend(query, keys, values, mask, weights.scale)
-    rows = rows + linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
+    return query, key, value
 
-    inputs = norm(rows, layer.feed_norm, weights.epsilon)
-    swish, up = linear(inputs, layer.feed, changes[2], slots).chunk(2, -1)
-    return rows + linear(weights.activation(swish) * up, layer.feed_out, changes[3], slots)
+
+def _leave(layer: GatedLayer, rows: Tensor, mixed: Tensor) -> Tensor:
+    """Return a layer's output from its input and its attention ``[B, N, H, E]``: add, then MLP."""
+    weights, changes, slots = layer.weights, layer.changes, layer.slots
+    rows = rows + linear(mixed.flatten(2), weights.attention_out, changes[1], slots)
+    inputs = norm(rows, weights.feed_norm, layer.sizes.epsilon)
+    swish, up = linear(inputs, weights.feed, changes[2], slots).chunk(2, -1)
+    fed = layer.sizes.activation(swish) * up
+    return rows + linear(fed, weights.feed_out, changes[3], slots)
+
+
+def _cross(
+    layer: GatedLayer, above: GatedLayer, rows: Tensor, mixed: Tensor, turn: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Return a layer's output, and the queries, keys and values of the layer above it."""
+    rows = _leave(layer, rows, mixed)
+    return rows, *_enter(above, rows, turn)
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:

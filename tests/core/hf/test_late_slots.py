@@ -128,13 +128,14 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(name, lo
     model = HFModel(fresh(name))
     model.attach("ptp", slot_adapter(tiny(name), enter=ENTER))
     model.reserve(2, 100)
-    rows, run = [], llama._layer
+    rows: list[int] = []
+    run = llama._run
 
-    def noted(weights, number, hidden, *rest):
-        rows.append(hidden.shape[1])
-        return run(weights, number, hidden, *rest)
+    def noted(weights, numbers, hidden, *rest):
+        rows.extend(hidden.shape[1] for _ in numbers)
+        return run(weights, numbers, hidden, *rest)
 
-    monkeypatch.setattr(llama, "_layer", noted)
+    monkeypatch.setattr(llama, "_run", noted)
     for layer in decoder_layers(model.module):
         layer.register_forward_hook(lambda _layer, args, _out: rows.append(args[0].shape[1]))
     session, other = model.open(), model.open()
@@ -150,14 +151,15 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(name, lo
 def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph(monkeypatch):
     adapter, prompt, sizes = slot_adapter(tiny("qwen2"), enter=ENTER), ids(1, 9), (0, 2, 1)
     calls = [(1, (2,)), (1, (1,)), (4, (3,)), (3, sizes), (2, None)]
-    found, run = [], llama._layer
+    found, run = [], llama._run
     widths: list[set[str]] = [set(), set()]
 
-    def noted(weights, number, hidden, *rest):
-        widths[number].add(str(hidden.shape))
-        return run(weights, number, hidden, *rest)
+    def noted(weights, numbers, hidden, *rest):
+        for number in numbers:
+            widths[number].add(str(hidden.shape))
+        return run(weights, numbers, hidden, *rest)
 
-    monkeypatch.setattr(llama, "_layer", noted)
+    monkeypatch.setattr(llama, "_run", noted)
     for compiled in (False, True):
         model = HFModel(fresh("qwen2"), compile=compiled, backend="export")
         model.attach("ptp", adapter)

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from bench.extras.cost import bare
 from bench.extras.gpu_summary import read_lines
 from bench.records.invariants import broken_invariants
+from decoders.core.device import Switches, switches
 from decoders.core.engine.forward import forward
 from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Generation, StepEvent
@@ -160,6 +162,24 @@ def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
     layers = bench.models.target.module.config.num_hidden_layers  # type: ignore[attr-defined]
     of_mlps = next(line for line in lines if line["kernel"] == "aten::silu")
     assert of_mlps["per_token"] == pytest.approx(layers, rel=0.01)  # one call a token
+
+
+@pytest.mark.slow
+def test_each_way_to_compute_calls_is_timed_with_graphs_of_its_own() -> None:
+    sizes: dict[str, Any] = {"contexts": (CONTEXT,), "batches": (1, 2), "ks": (), "chances": ()}
+    on_cpu: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
+    bench = bare.Bench(shape="zoo", **on_cpu, **sizes, num_tokens=4, compile=True)
+    lines, compiled = [], []
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(disable=False):
+        for line in bare.time_ways(bench):
+            lines.append(line)
+            compiled.append(counters["stats"]["unique_graphs"])
+    names = [(way, batch) for way in bare.WAYS for batch in (1, 2)]
+    assert [(line["way"], line["sequences"]) for line in lines] == names
+    assert all(line["same_answers"] and line["step_s"] > 0 < line["replay_s"] for line in lines)
+    assert compiled[1] < compiled[2] < compiled[3], "regions of one row, then of two sequences"
+    assert switches == Switches()
 
 
 @pytest.mark.slow

@@ -52,9 +52,9 @@ def test_without_a_gpu_it_is_one_line_and_exit_code_5(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.usefixtures("no_model")
-def test_budgets_leave_room_in_nine_minutes(tmp_path):
+def test_budgets_leave_room_in_eleven_minutes(tmp_path):
     steps = gpu.make_steps(tmp_path, rehearse=False)
-    assert sum(each.budget_s for each in steps) < gpu.TOTAL_S == 540
+    assert sum(each.budget_s for each in steps) < gpu.TOTAL_S == 640
     assert all(each.budget_s > gpu._GRACE_S for each in steps)
 
 
@@ -78,7 +78,7 @@ def test_steps_stand_in_the_order_of_their_worth(tmp_path):
     names = [each.name for each in gpu.make_steps(tmp_path, rehearse=False)]
     kinds = [name.partition("-")[0] for name in names]
     assert list(dict.fromkeys(kinds)) == [
-        *("ar", "profile", "scripted", "invariant", "tests", "smollm2", "zoo"),
+        *("ar", "ways", "profile", "scripted", "invariant", "tests", "smollm2", "zoo"),
     ]
 
 
@@ -201,7 +201,8 @@ def test_only_runs_the_steps_that_it_names_in_their_order(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_rehearsal_passes(tmp_path):
+def test_the_rehearsal_passes(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")  # regions are compiled
     command = [
         sys.executable,
         "-m",

@@ -115,7 +115,7 @@ def comparability_key(env: Environment) -> str:
         "torch": env.packages.get("torch"),
     }
     target = env.models.target or {}
-    for how in ("compiled", "quantized", "placed", "tile"):
+    for how in ("compiled", "quantized", "placed", "tile", "padded"):
         if target.get(how):  # keeps the keys of plain runs unchanged
             parts[how] = target[how]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ _ROWS = (1, 5, 9, 17)
 _TRIED = 10
 """Rows compared bit for bit: some calls of five have rows on both sides of a block's end."""
 _TIMED = 5
+_PADDED, _PRICE = 16, 0.1
 
 
 def open_device(name: str | None) -> torch.device:
@@ -168,6 +170,31 @@ def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:
     return Models.of(tiled), tile
 
 
+def pad_rows(model: HFModel, rows: int | None, batch_size: int) -> tuple[int, float | None]:
+    """Set the fewest rows of a model's captured calls, so that calls of few rows share a graph.
+
+    A row then has the same bits in `ar`'s calls and in calls that verify drafts.
+
+    Args:
+        model: the target, on a GPU.
+        rows: the fewest rows; None: `_PADDED` if one costs at most `_PRICE` more then, else 1.
+        batch_size: sequences of the calls whose time decides.
+
+    Returns:
+        The fewest rows, and if they were timed, what they cost, in calls of one row.
+    """
+    price = None
+    if rows is None:
+        times_s: dict[int, list[float]] = {1: [], _PADDED: []}
+        for _ in range(_TIMED):
+            for model.least_rows, seconds in times_s.items():
+                seconds.append(_seconds(model, (1,), batch_size))
+        price = max(0.0, min(times_s[_PADDED]) / min(times_s[1]) - 1)
+        rows = _PADDED if price <= _PRICE else 1
+    model.least_rows = rows
+    return rows, price
+
+
 def holds(model: HFModel) -> bool:
     """Return whether rows are bit for bit the same in calls of one, five and all rows."""
     text = max(1, min(tiles.BLOCK + _TRIED - 3, model.max_length) - _TRIED)
@@ -192,19 +219,21 @@ def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
         model.close(session)
 
 
-def _seconds(model: HFModel) -> float:
-    """Return the summed median times of one call of each usual width."""
-    Models(target=model).ensure(1, sum(_ROWS) * _TIMED)
-    session = model.open()
+def _seconds(model: HFModel, widths: Sequence[int] = _ROWS, batch_size: int = 1) -> float:
+    """Return the summed median times of one call of each width."""
+    Models(target=model).ensure(batch_size, sum(widths) * _TIMED)
+    sessions = [model.open() for _ in range(batch_size)]
     try:
         total = 0.0
-        for rows in _ROWS:
+        for rows in widths:
             times = []
             for _ in range(_TIMED):
                 start = time.perf_counter()
-                model.forward([session.call([1] * rows, output="logits")]).argmax().item()
+                calls = [each.call([1] * rows, output="logits") for each in sessions]
+                model.forward(calls).argmax().item()
                 times.append(time.perf_counter() - start)
             total += median(times[1:])
         return total
     finally:
-        model.close(session)
+        for each in sessions:
+            model.close(each)

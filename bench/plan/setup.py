@@ -23,6 +23,7 @@ from bench.plan.numerics import (
     device_map,
     in_tiles,
     open_device,
+    pad_rows,
     prepare_process,
     uses_tiles,
     usual_dtype,
@@ -67,7 +68,8 @@ class Setup:
     ``draft``) and, by name, further ``models`` and ``adapters``, including hashes of the weights.
     `stop_ids` end an answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
-    `past` has the answers so far that decoders remember.
+    `past` has the answers so far that decoders remember. `padding_price` is what padded calls cost
+    on a GPU (`numerics.pad_rows`).
     """
 
     config: RunConfig
@@ -81,6 +83,7 @@ class Setup:
     template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
     past: Memories = field(default_factory=Memories)
+    padding_price: float | None = None
 
     @property
     def baseline(self) -> str:
@@ -126,10 +129,11 @@ class Setup:
         """Return the machine's present state, with these models."""
         dtype = self.config.dtype or "float32"
         env = capture(device=self.device, dtype=dtype, models=self.facts)
-        limit = products.rows_and_price(getattr(torch, dtype)) if self.config.compile else None
-        if limit is not None and not self.on_gpu:
-            rows, price = limit
-            env = replace(env, torch=replace(env.torch, product_rows=rows, product_price=price))
+        shared = products.rows_and_price(getattr(torch, dtype)) if self.config.compile else None
+        rows, price = shared or (None, None)
+        if self.on_gpu:
+            rows, price = self.config.pad_rows, self.padding_price
+        env = replace(env, torch=replace(env.torch, product_rows=rows, product_price=price))
         return replace(env, repository=repository_state(arm.decoder for arm in self.arms.values()))
 
 
@@ -172,6 +176,11 @@ def open_setup(run: ResolvedRun) -> Setup:
     models, tile = {"fast": Models.of({"target": target, **further})}, None
     if tiled:
         models["invariant"], tile = in_tiles(models["fast"], config.tile)
+    padded, price = config.pad_rows, None
+    if config.compile and device.type == "cuda":
+        padded, price = pad_rows(target, padded, config.batch_size)
+    elif padded is not None:
+        raise UsageError(f"--pad-rows {padded} is for calls that a GPU captures; leave it out")
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in sources.items():
         model: Any = models[config.numerics or FAST].roles[role]
@@ -196,6 +205,7 @@ def open_setup(run: ResolvedRun) -> Setup:
             dtype=dtype,
             threads=config.threads or torch.get_num_threads(),
             tile=tile,
+            pad_rows=padded,
         ),
         models["fast"],
         tokenizer,
@@ -204,6 +214,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         clock=Clock.for_device(str(device)),
         facts=facts,
         invariant=models.get("invariant"),
+        padding_price=price,
     )
 
 
@@ -282,6 +293,7 @@ def assemble(
     facts: Mapping[str, Mapping[str, Any] | None],
     template: ChatTemplate | None = None,
     invariant: Models | None = None,
+    padding_price: float | None = None,
 ) -> Setup:
     """Return a setup of a run with given models (raises as `open_setup`).
 
@@ -315,6 +327,7 @@ def assemble(
         facts=facts,
         stop_ids=stop_ids,
         template=template,
+        padding_price=padding_price,
     )
 
 

@@ -68,8 +68,8 @@ class Machine:
 class TorchSettings:
     """Settings of torch, and as `attention` the SDPA kernels that are enabled on a GPU.
 
-    Compiled calls on a CPU of up to `product_rows` rows compute a row alike, by code that loses at
-    most `product_price` products of one row against the library.
+    Graphs of calls of up to `product_rows` rows compute a row alike, at a cost of at most
+    `product_price`: on a CPU in products of one row, on a GPU in calls of one row, if measured.
     """
 
     threads: Num | None = None

@@ -136,6 +136,10 @@ class RunConfig(BaseModel):
     tile: Literal[8, 16, 32] | None = _devices(
         None, "Rows per product if invariant: 8, 16 or 32. [default: measured]"
     )
+    pad_rows: bounds.Count | None = _devices(
+        None, "Fewest rows of a GPU's captured calls. [default: 16 where that is cheap, else 1]"
+    )
+    """A row then has the same bits in calls of one and of up to as many rows."""
     reuse_prefix: bool = _devices(False, "Later turns reuse the KV cache of the turn before.")
     device_map: bounds.DeviceMap | None = _devices(
         None, "Place the target's layers on several devices: auto, or a .json file."

@@ -54,12 +54,12 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
 
 def _products(run: Run) -> str | None:
     rows, price = run.env.torch.product_rows, run.env.torch.product_price
-    if rows is None or price is None:
+    if (rows or 1) == 1:
         return None
-    return (
-        f"one code for calls of up to {rows} rows, so that a row has the same bits in all of them; "
-        f"price: at most {percent(price, places=0)} of a call of one row"
-    )
+    text = f"one code for calls of up to {rows} rows, "
+    text += "so that a row has the same bits in all of them"
+    cost = None if price is None else percent(price, places=0)
+    return text if cost is None else f"{text}; price: at most {cost} of a call of one row"
 
 
 def _as_words(values: Mapping[str, Any]) -> str:

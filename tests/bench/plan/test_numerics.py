@@ -119,3 +119,39 @@ def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyP
     with pytest.raises(BenchError, match="not computed identically in tiles of 8") as refused:
         numerics.in_tiles(Models(target=HFModel(fresh("llama"))), 8)
     assert refused.value.exit_code == Exit.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("price", "rows"), [(0.05, 16), (0.09, 16), (0.2, 1)])
+def test_captured_calls_are_padded_where_that_is_cheap(
+    price: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = HFModel(fresh("llama")), []
+
+    def seconds(timed: HFModel, widths: Sequence[int], batch_size: int) -> float:
+        seen.append((timed.least_rows, tuple(widths), batch_size))
+        return (1 + price if timed.least_rows == 16 else 1.0) + (len(seen) == 1)
+
+    monkeypatch.setattr(numerics, "_seconds", seconds)
+    assert numerics.pad_rows(model, None, 4) == (rows, pytest.approx(price))
+    assert model.least_rows == rows
+    assert seen[:3] == [(1, (1,), 4), (16, (1,), 4), (1, (1,), 4)], "in turn"
+
+
+def test_chosen_rows_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HFModel(fresh("llama"))
+    monkeypatch.setattr(numerics, "_seconds", None)
+    assert numerics.pad_rows(model, 8, 1) == (8, None)
+    assert model.least_rows == 8
+
+
+def test_calls_of_several_sequences_are_timed() -> None:
+    model = HFModel(fresh("llama"))
+    assert numerics._seconds(model, (1,), 3) > 0
+    assert model.num_forwards == numerics._TIMED
+    assert model.facts.get("padded") is None
+
+
+def test_a_cpu_pads_no_calls() -> None:
+    with pytest.raises(BenchError, match="--pad-rows 8 is for calls that a GPU captures") as told:
+        open_setup(run_of(decoders="ar", pad_rows=8))
+    assert told.value.exit_code == Exit.USAGE

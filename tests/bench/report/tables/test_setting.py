@@ -42,6 +42,16 @@ def test_the_rows_and_the_price_of_one_code_for_all_calls_are_told() -> None:
     assert told.endswith("price: at most 3 % of a call of one row")
 
 
+@pytest.mark.parametrize(("rows", "told"), [(16, True), (1, False), (None, False)])
+def test_padded_calls_of_unknown_price_are_told_without_it(rows: int | None, told: bool) -> None:
+    side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
+    torch_env = dataclasses.replace(side.env.torch, product_rows=rows, product_price=None)
+    env = dataclasses.replace(side.env, torch=torch_env)
+    line = dict(setting(dataclasses.replace(side, env=env), ["ar"])).get("products")
+    assert (line is not None) is told
+    assert "price" not in (line or "")
+
+
 def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
     for name in ("manifest.json", "samples.parquet"):
         shutil.copy(REFERENCES / "cpu-zoo" / name, tmp_path)

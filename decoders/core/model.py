@@ -330,7 +330,7 @@ class Session:
             draft_probs=None if draft_probs is None else tuple(draft_probs),
             acceptance_rule=acceptance_rule,
             hidden=states,
-            hidden_layers=layer_numbers(hidden_layers, self.model),
+            hidden_layers=layer_numbers(hidden_layers, self.model) if hidden_layers else (),
             barred=frozenset(barred),
             uniforms=uniforms,
         )

@@ -84,7 +84,7 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
     if any(token >= vocab_size for token in (*result.picks, *result.slot_picks)):
         return True
     sure = sum(result.confidences) + sum(result.slot_confidences)
-    for each in (result, result.slots or result):
+    for each in (result,) if result.slots is None else (result, result.slots):
         sure += sum(each.entropies) + sum(map(sum, each.top_probs))
     return sure != sure
 

@@ -187,11 +187,11 @@ def pad_rows(model: HFModel, rows: int | None, batch_size: int) -> tuple[int, fl
     if rows is None:
         times_s: dict[int, list[float]] = {1: [], _PADDED: []}
         for _ in range(_TIMED):
-            for model.least_rows, seconds in times_s.items():
+            for model.min_rows, seconds in times_s.items():
                 seconds.append(_seconds(model, (1,), batch_size))
         price = max(0.0, min(times_s[_PADDED]) / min(times_s[1]) - 1)
         rows = _PADDED if price <= _PRICE else 1
-    model.least_rows = rows
+    model.min_rows = rows
     return rows, price
 
 

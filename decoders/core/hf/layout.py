@@ -138,10 +138,10 @@ class Layout:
         cache = self.store.scattered(row_index, rows.entries, seen, first)
         return _reading(calls, rows)._replace(cache=cache)
 
-    def framed(self, calls: Sequence[Call], least_rows: int = 1) -> Pass:
+    def framed(self, calls: Sequence[Call], min_rows: int = 1) -> Pass:
         """Lay calls out for a graph: all inputs are tensors, and the cache rows are consecutive.
 
-        A graph of fixed shapes has at least `least_rows` rows for each call.
+        A graph of fixed shapes has at least `min_rows` rows for each call.
         """
         (call, *rest), bucketed = calls, self._bucketed
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
@@ -159,7 +159,7 @@ class Layout:
         width = max(1 + lone_slot, *(call.num_rows for call in calls))
         seen = max(call.session.length + call.num_rows for call in calls)
         if bucketed:
-            width = power_of_two(max(width, least_rows))
+            width = power_of_two(max(width, min_rows))
             seen = _round_up(seen, _LENGTH_BUCKET)
         model, by_row = call.session.model, dict(zip(_cache_rows(calls), calls, strict=True))
         filled = [  # with empty calls for the other cache rows

@@ -58,7 +58,7 @@ class HFModel(Model):
 
     cut: tuple[str, str] | None = None
     """How the model is split over devices or processes, and the option that splits it."""
-    least_rows = 1
+    min_rows = 1
     """Fewest rows of each sequence in calls that run as graphs of fixed shapes."""
     unread: tuple[str, ...] = ()
     """Notes on weights of the files that the model does not take."""
@@ -302,7 +302,7 @@ class HFModel(Model):
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
-            "padded": self.least_rows if self.least_rows > 1 else None,
+            "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
         }
@@ -385,7 +385,7 @@ class HFModel(Model):
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        logits, hidden = self._runner.run(layout, fed, self.least_rows)
+        logits, hidden = self._runner.run(layout, fed, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
@@ -407,7 +407,7 @@ class HFModel(Model):
     def replay(self, calls: Sequence[Call]) -> Callable[[], Sequence[Tensor]]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         assert self._layout is not None
-        return self._runner.replay(self._layout, calls, self.least_rows)
+        return self._runner.replay(self._layout, calls, self.min_rows)
 
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -129,13 +129,13 @@ class ModuleRunner:
         self.adapters.pop(name, None)
         self.graphs.drop(lambda graph: graph.adapter == name)
 
-    def run(self, layout: Layout, calls: Sequence[Call], least_rows: int = 1) -> Results:
-        """Run calls in one pass, as a graph if there is one, of fixed shapes with `least_rows`."""
+    def run(self, layout: Layout, calls: Sequence[Call], min_rows: int = 1) -> Results:
+        """Run calls in one pass, as a graph if there is one, of fixed shapes with `min_rows`."""
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         num_rows = max(call.num_rows for call in calls)
         if self.compiling and self.graphs.serve(num_rows, len(calls)):
-            rows = layout.framed(calls, least_rows)
+            rows = layout.framed(calls, min_rows)
             logits, *states = self.graphs(*self._inputs(rows, self.graphs, lower))
             logits = logits[: len(rows.read or ())]
         else:
@@ -188,11 +188,11 @@ class ModuleRunner:
         return self.head(states).to(self._device).float()
 
     def replay(
-        self, layout: Layout, calls: Sequence[Call], least_rows: int = 1
+        self, layout: Layout, calls: Sequence[Call], min_rows: int = 1
     ) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         graphs = self.graphs if self.graphs.backend else self._graphs("inductor")
-        rows = layout.framed(calls, least_rows)
+        rows = layout.framed(calls, min_rows)
         inputs, num_read = self._inputs(rows, graphs), len(rows.read or ())
         on_gpu = self._device.type == "cuda"
         work = capture(lambda: self._computed(*inputs)) if on_gpu else graphs.bound(*inputs)

@@ -128,12 +128,12 @@ def test_captured_calls_are_padded_where_that_is_cheap(
     model, seen = HFModel(fresh("llama")), []
 
     def seconds(timed: HFModel, widths: Sequence[int], batch_size: int) -> float:
-        seen.append((timed.least_rows, tuple(widths), batch_size))
-        return (1 + price if timed.least_rows == 16 else 1.0) + (len(seen) == 1)
+        seen.append((timed.min_rows, tuple(widths), batch_size))
+        return (1 + price if timed.min_rows == 16 else 1.0) + (len(seen) == 1)
 
     monkeypatch.setattr(numerics, "_seconds", seconds)
     assert numerics.pad_rows(model, None, 4) == (rows, pytest.approx(price))
-    assert model.least_rows == rows
+    assert model.min_rows == rows
     assert seen[:3] == [(1, (1,), 4), (16, (1,), 4), (1, (1,), 4)], "in turn"
 
 
@@ -141,7 +141,7 @@ def test_chosen_rows_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HFModel(fresh("llama"))
     monkeypatch.setattr(numerics, "_seconds", None)
     assert numerics.pad_rows(model, 8, 1) == (8, None)
-    assert model.least_rows == 8
+    assert model.min_rows == 8
 
 
 def test_calls_of_several_sequences_are_timed() -> None:

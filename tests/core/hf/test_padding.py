@@ -14,9 +14,9 @@ def ids(seed: int, count: int) -> list[int]:
     return torch.randint(3, VOCAB, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def opened(least_rows: int) -> HFModel:
+def opened(min_rows: int) -> HFModel:
     model = HFModel(fresh("llama-gqa").bfloat16(), compile=True, backend="eager")
-    model.least_rows = least_rows
+    model.min_rows = min_rows
     model.reserve(2, 100)
     return model
 

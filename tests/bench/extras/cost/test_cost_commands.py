@@ -12,7 +12,7 @@ from bench.errors import InvalidRunError
 from bench.extras.cost.curve import CostCurve, load_cost
 from bench.extras.cost.explain import _best_lengths, _facts, draft_costs
 from bench.extras.cost.limit import OperatingPoint, relative_at
-from bench.extras.cost.records import CALLS, read_draft_costs, write_draft_costs
+from bench.extras.cost.records import CURVE, read_draft_costs, write_draft_costs
 from bench.extras.cost.texts import curve_table, run_points, write_cost
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
@@ -42,9 +42,9 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     assert {cell.sequences for cell in cost.curve.points} == {1, 2}
     assert (folder / "figures" / "call_time.svg").is_file()
     assert "no replay: not requested" in first.out
-    lines = (folder / CALLS).read_bytes()
+    curve = (folder / CURVE).read_bytes()
     assert bench(*command).code == 0
-    assert (folder / CALLS).read_bytes() == lines
+    assert (folder / CURVE).read_bytes() == curve
     other = bench(*command, "--rows", "8", "--folder", folder)
     assert (other.code, "another model or grid" in other.err) == (2, True)
 

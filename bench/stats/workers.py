@@ -14,7 +14,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from statistics import fmean, median
 
 from scipy import stats
@@ -32,8 +31,8 @@ _LEVEL = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Measurements of one worker (or one machine of a merged run).
+class WorkerStats:
+    """Measurements of one worker.
 
     `floor` compares the baseline's second arm with the first; `speedups` maps decoders to theirs.
     """
@@ -51,20 +50,10 @@ class Part:
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 
-def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each worker, none if the run's own process measured everything."""
-    return _parts(records, decoders, "worker")
-
-
-def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each machine of a merged run, none if there is only one."""
-    parts = _parts(records, decoders, "machine")
-    return parts if len(parts) > 1 else []
-
-
-def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str) -> list[Part]:
-    of = attrgetter(field)
-    grouped = group_by((r for r in records if r.kind == "timing" and of(r)), of)
+def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[WorkerStats]:
+    """Return the statistics of each worker, none if the run's own process measured everything."""
+    timings = (r for r in records if r.kind == "timing" and r.worker)
+    grouped = group_by(timings, lambda record: str(record.worker))
     drifting = drifts(grouped)
     parts = []
     for name, group in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
@@ -72,7 +61,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
         baseline, second = baseline_arms(units)
         ratios = {cell: paired_speedup(units[baseline], units[cell]) for cell in decoders}
         parts.append(
-            Part(
+            WorkerStats(
                 name=name,
                 node=group[0].node,
                 num_blocks=len({record.block for record in group}),

@@ -39,6 +39,8 @@ from bench.records.plan import (
     WRONG,
     Plan,
     RunStatus,
+    parse_part,
+    select_part,
     write_plan,
     write_status,
 )
@@ -89,10 +91,11 @@ def run(
     progress: Progress,
     opener: Opener = open_setup,
     spread: WorkerConfig = ALONE,
+    part: str | None = None,
     *,
     report: Report | None = write_report,
 ) -> RunResult:
-    """Measure and `report` `config` in a new folder under `parent`.
+    """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
 
     Every step stands here, in its order; `Attempt` has the passes. Its observers are `progress`,
     the status of the attempt and, with a `spread`, workers.
@@ -101,7 +104,11 @@ def run(
         BenchError: any failure before the plan is written (the new folder is then removed), or a
             disk that cannot be written to.
     """
+    if part is not None:
+        parse_part(part)
     resolved = check_first(config, progress.note, brings_models=opener is not open_setup)
+    if part is not None:
+        refuse_sharing(resolved, "--part")
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
     calendar = Calendar()
     started_utc = calendar.utc()
@@ -111,7 +118,7 @@ def run(
             undo.callback(shutil.rmtree, run_dir)
             # threads and kernels of the process; models, checked against transformers; graphs
             setup = open_with_graphs(resolved, opener, progress)
-            plan, prompts = _plan(run_dir, resolved, setup, progress)
+            plan, prompts = _plan(run_dir, resolved, setup, part, progress)
             undo.pop_all()
         attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc)
         with attempt.track_status():
@@ -159,7 +166,7 @@ def resume(
         if stopped is None:
             resolved = for_workers
             setup = open_with_graphs(resolved, opener, progress)
-            plan, prompts = _plan(run_dir, resolved, setup, progress)
+            plan, prompts = _plan(run_dir, resolved, setup, None, progress)
         else:
             plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(resolved)
             check_identity(setup, plan, prompts, stopped.env)
@@ -222,11 +229,13 @@ def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
 
 
 def _plan(
-    run_dir: Path, run: ResolvedRun, setup: Setup, progress: Progress
+    run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
 ) -> tuple[Plan, dict[str, Prompt]]:
     """Plan the run and write its files, of which the last, the manifest, marks it as planned."""
     progress.note(computed_in(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
+    if part is not None:
+        plan = select_part(plan, part)
     write_prompts(run_dir, list(prompts.values()))
     write_text(run_dir / CONFIG, setup.config.to_toml())
     write_environment(run_dir, setup.environment())

@@ -269,6 +269,12 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert "about " in ended.out
     assert "spec is skipped: it needs a draft model" in ended.err
     assert not (tmp_path / "r").exists()
+    asked = ("-m", checkpoint("target"), "-t", "qa", "-d", "ar", "--quality-limit", 4, "-L", 5)
+    part = bench("run", *asked, "--dry-run", "--repeats", 1, "--part", "1/2")
+    assert "3 blocks, 6 timed answers" in part.out, part.err
+    for wrong in ("3/2", "9/9"):
+        ended = bench("run", *asked, "--dry-run", "--repeats", 1, "--part", wrong)
+        assert (ended.code, f"--part {wrong}" in ended.err.replace("'", "")) == (2, True)
 
 
 @pytest.mark.slow

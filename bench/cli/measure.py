@@ -33,6 +33,7 @@ def run(
     executor: options.Executing = "local",
     workers: options.Workers = 1,
     executor_option: options.Executors = None,
+    part: options.Part = None,
     sessions: Annotated[
         int, _of_sessions(help="Number of fresh processes to measure in and pool.")
     ] = 1,
@@ -47,19 +48,19 @@ def run(
     with options.choose(progress) as shown:
         several = sessions != 1 or every != 0
         if several:
-            if spread != ALONE:
-                raise UsageError("--sessions does not go with --workers: leave one out")
+            if part is not None or spread != ALONE:
+                raise UsageError("--sessions does not go with --part or --workers: leave these out")
             extra("bench.jobs", "check-sessions")(sessions, every)
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
 
-            typer.echo("\n".join(plan_only(config, shown)))
+            typer.echo("\n".join(plan_only(config, shown, part=part)))
             return
         if several:
             extra("bench.jobs", "sessions")(config, sessions, every, output, progress)
         from bench import runs
 
-        ended = runs.run(config, output, shown, spread=spread)
+        ended = runs.run(config, output, shown, spread=spread, part=part)
     _conclude(ended)
 
 

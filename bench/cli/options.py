@@ -35,6 +35,7 @@ Workers = Annotated[int, _of_workers("--workers", help="Number of parallel worke
 Executors = Annotated[
     list[str] | None, _of_workers("--executor-option", help="KEY=VALUE for ray or submitit.")
 ]
+Part = Annotated[str | None, _of_workers(help="I/N: measure one part; `bench merge` joins parts.")]
 Allowing = Annotated[
     list[str] | None,
     typer.Option("--allow", help="Code that the folder names and that may run. Repeatable."),

@@ -12,7 +12,7 @@ from bench.plan.make import make_plan, quality_batch_size
 from bench.plan.numerics import computed_in
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
-from bench.records.plan import Plan, PlannedPrompt
+from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.text import counted, printable
@@ -25,12 +25,18 @@ _MAX_TEXT = 600
 """Most characters shown of the first prompt, half from its beginning and half from its end."""
 
 
-def dry_run(config: RunConfig, progress: Progress, opener: Opener = open_setup) -> list[str]:
+def dry_run(
+    config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
+) -> list[str]:
     """Return lines about a plan and its duration, writing nothing (raises as `bench.runs.run`)."""
+    if part is not None:
+        parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)
     with stored_only() as missing:  # compiling takes longer than the question may
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
+        if part is not None:
+            plan = select_part(plan, part)
         timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
         seconds, basis = estimate(setup, plan, timed)
     lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]

@@ -14,6 +14,8 @@ Values not yet known are None and not written.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -21,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bench.errors import InvalidRunError
+from bench.errors import InvalidRunError, UsageError
 from bench.records.files import SCHEMA, parse, read_json, write_json
 from bench.records.prompts import SkippedTurn
 from bench.settings.bounds import Gap, Moment, Num, Real, RecordSeed, Time
@@ -131,7 +133,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The content of manifest.json, with hashes (`identity`) that a resume must find unchanged."""
+    """The content of manifest.json, with hashes (`identity`) that a resume must find unchanged.
+
+    In a part of a plan (``bench run --part 2/4``), `parts` names the part and `whole` is the digest
+    of the whole plan. A merged run lists several parts, or none if it is complete.
+    """
 
     name: str | None = None
     created_utc: Moment | None = None
@@ -141,11 +147,24 @@ class Plan:
     blocks: tuple[Block, ...] = ()
     skipped: tuple[SkippedTurn, ...] = ()
     identity: Mapping[str, str | None] | None = None
+    parts: tuple[str, ...] = ()
+    whole: str | None = None
 
     @property
     def baseline(self) -> str:
         """The cell to which speed-ups refer."""
         return baseline_arms(self.blocks[0].order if self.blocks else ())[0]
+
+    @property
+    def digest(self) -> str:
+        """Hash of the whole plan's prompts, cells and order: sixteen hexadecimal digits."""
+        if self.whole is not None:
+            return self.whole
+        prompts = [(p.prompt, p.hash, p.passes) for p in self.prompts]
+        blocks = [asdict(block) for block in self.blocks]
+        cells = [(c.cell, c.name, dict(c.options)) for c in self.cells]
+        text = json.dumps([prompts, blocks, cells], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the plan as JSON data."""
@@ -163,6 +182,35 @@ class Plan:
     def in_pass(self, name: str) -> tuple[PlannedPrompt, ...]:
         """Return the prompts of the ``timing`` or ``quality`` pass."""
         return tuple(prompt for prompt in self.prompts if name in prompt.passes)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Parse ``I/N`` of ``--part`` into two numbers, I from 1 to N (`UsageError`)."""
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise UsageError(f"--part {text!r} is not I/N with I from 1 to N, e.g. 2/4")
+    return int(number), int(total)
+
+
+def select_part(plan: Plan, text: str) -> Plan:
+    """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
+
+    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
+    and prompts (`UsageError` if no block is left to time).
+    """
+    number, total = parse_part(text)
+    scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
+    prompts = tuple(
+        each
+        if each.prompt in scored
+        else replace(each, passes=tuple(name for name in each.passes if name != "quality"))
+        for each in plan.prompts
+    )
+    blocks = plan.blocks[number - 1 :: total]
+    if not blocks:
+        raise UsageError(f"--part {text} is empty: the plan has {len(plan.blocks)} blocks")
+    parts = (f"{number}/{total}",)
+    return replace(plan, blocks=blocks, prompts=prompts, parts=parts, whole=plan.digest)
 
 
 def read_plan(run_dir: Path) -> Plan | None:

@@ -175,10 +175,10 @@ class SampleRecord(_Holder):
     baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), only under its protocol.
     If `error` is set, all measurements are None, and `error_at` is the line of the decoder's file
     that raised the error or was running, as ``FILE.py:LINE``. `worker` and `node` (a hash that
-    names a machine) tell who measured the answer if there were several workers. `num_behind` tokens
-    follow the first end token, which a run of a fixed length ignores; `text` ends there. `drafters`
-    names the drafters if there were several, see `StepColumns`. After `pack`, `tokens` and `steps`
-    are unpacked on demand.
+    names a machine) tell who measured the answer if there were several workers. `machine` is the
+    comparability key of its part in a merged run. `num_behind` tokens follow the first end token,
+    which a run of a fixed length ignores; `text` ends there. `drafters` names the drafters if there
+    were several, see `StepColumns`. After `pack`, `tokens` and `steps` are unpacked on demand.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -213,6 +213,7 @@ class SampleRecord(_Holder):
     error_at: str | None = None
     worker: str | None = None
     node: str | None = None
+    machine: str | None = None
     energy_j: Real | None = None
     num_behind: Num | None = None
     drafters: tuple[str, ...] = ()
@@ -263,15 +264,13 @@ class SampleRecord(_Holder):
         """Rebuild a record from a parsed line.
 
         Raises:
-            ValueError: the schema differs, or a field is missing, unknown (and not null) or of the
-                wrong type.
+            ValueError: the schema differs, or a field is missing, unknown or of the wrong type.
         """
         if (schema := data.get("schema")) != SCHEMA:
             raise ValueError(f"record of schema {schema!r}; this version reads schema {SCHEMA}")
         names = {n: sys.intern(name) for n in _NAMES if isinstance(name := data.get(n), str)}
         try:
-            values = {n: value for n, value in data.items() if value is not None or n in _FIELDS}
-            record: Self = validator(cls).validate_python({**values, **names})
+            record: Self = validator(cls).validate_python({**data, **names})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where, value = ".".join(map(str, first["loc"])), str(first["input"])[:40]
@@ -295,10 +294,9 @@ def field_values(data: SampleRecord | StepColumns) -> dict[str, Any]:
     return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
 
 
-_FIELDS = frozenset(field.name for field in dataclasses.fields(SampleRecord))
 _NAMES = (
     *("kind", "decoder", "family", "conversation", "prompt_hash", "stop"),
-    *("error", "error_at", "worker", "node"),
+    *("error", "error_at", "worker", "node", "machine"),
 )
 """Fields whose strings repeat across records, so they are interned."""
 _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows")

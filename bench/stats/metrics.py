@@ -393,7 +393,7 @@ class SummaryRow(MetricRow):
     weights_per_s: float | None = _time(
         "bytes of the target's weights that a call reads x its calls after the first token / "
         "their seconds; median over unbatched answers",
-        lambda data: counters.weights_per_s(data.timed, data.read_bytes),
+        lambda data: counters.weights_per_s(times.within_a_machine(data.timed), data.read_bytes),
         unit=GIGABYTES_PER_SECOND,
         better="more",
     )

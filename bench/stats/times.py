@@ -50,12 +50,13 @@ class Unit:
 def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
     """Return the timed units of one decoder's records, sorted by repeat, failed units included.
 
-    A group of several families has the family None.
+    A group of several families has the family None. Records of several machines give no units,
+    because their times cannot be pooled.
     """
     groups: defaultdict[tuple[int, int], list[SampleRecord]] = defaultdict(list)
     units: list[Unit] = []
     named: list[tuple[str, str]] = []
-    for record in records:
+    for record in within_a_machine(records):
         if record.kind != "timing":
             continue
         if record.batch_size > 1:
@@ -76,6 +77,12 @@ def units_by_decoder(records: Iterable[SampleRecord]) -> Mapping[str, list[Unit]
     """Return the timed units of every decoder, none for a decoder without records."""
     units = {decoder: timed_units(answers) for decoder, answers in group_by(records).items()}
     return defaultdict(list, units)
+
+
+def within_a_machine(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """Return the records, or none if they come from several machines."""
+    records = list(records)
+    return [] if len({record.machine for record in records}) > 1 else records
 
 
 def answer_unit(record: SampleRecord) -> Unit:
@@ -132,5 +139,5 @@ def decode_time_per_token_s(units: Iterable[Unit]) -> float | None:
 
 def ttft_s(records: Iterable[SampleRecord]) -> float | None:
     """Return the seconds from request start to first token, averaged over answers."""
-    times = [r.ttft_s for r in timed(records) if r.ttft_s is not None]
+    times = [r.ttft_s for r in within_a_machine(timed(records)) if r.ttft_s is not None]
     return ratio(sum(times), len(times))

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean, median
 
 from scipy import stats
@@ -31,8 +32,8 @@ _LEVEL = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStats:
-    """Measurements of one worker.
+class Part:
+    """Measurements of one worker (or one machine of a merged run).
 
     `floor` compares the baseline's second arm with the first; `speedups` maps decoders to theirs.
     """
@@ -50,10 +51,20 @@ class WorkerStats:
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 
-def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[WorkerStats]:
-    """Return the statistics of each worker, none if the run's own process measured everything."""
-    timings = (r for r in records if r.kind == "timing" and r.worker)
-    grouped = group_by(timings, lambda record: str(record.worker))
+def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
+    """Return a part for each worker, none if the run's own process measured everything."""
+    return _parts(records, decoders, "worker")
+
+
+def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
+    """Return a part for each machine of a merged run, none if there is only one."""
+    parts = _parts(records, decoders, "machine")
+    return parts if len(parts) > 1 else []
+
+
+def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str) -> list[Part]:
+    of = attrgetter(field)
+    grouped = group_by((r for r in records if r.kind == "timing" and of(r)), of)
     drifting = drifts(grouped)
     parts = []
     for name, group in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
@@ -61,7 +72,7 @@ def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Wo
         baseline, second = baseline_arms(units)
         ratios = {cell: paired_speedup(units[baseline], units[cell]) for cell in decoders}
         parts.append(
-            WorkerStats(
+            Part(
                 name=name,
                 node=group[0].node,
                 num_blocks=len({record.block for record in group}),

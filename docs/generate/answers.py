@@ -37,6 +37,7 @@ FIELDS = {
     "drafters": "names of the drafters whose drafts were accepted, if several drafted (`hybrid`)",
     "worker": "worker that measured the answer, if there are several",
     "node": "hash of the name of that worker's machine",
+    "machine": "in a merged run the comparability key of its part ([cluster](cluster.md))",
     "schema": "version of the record",
     "steps_emitted": "tokens of the step",
     "steps_drafted": "drafts that the step verified, on all branches",

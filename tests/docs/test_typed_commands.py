@@ -40,6 +40,7 @@ ELSEWHERE = {
     r"^bench pool": "tests/bench/extras/sessions/test_pool.py",
     r"--allow ": "tests/robustness/test_named_code.py",
     r"--sessions ": "tests/bench/extras/sessions/test_sessions.py",
+    r"^bench (run --part|merge)": "tests/bench/extras/workers/test_merge.py",
     r"--device-map": "tests/core/hf/test_placed.py",
     r"^bench cost --shape": "tests/bench/extras/cost/test_cost_commands.py",
     r"^bench train (ptp|idlm)": "tests/training/adapter/test_train.py",

@@ -34,7 +34,7 @@ VERBS: Sequence[tuple[str, ...]] = (
     *(("ls", "runs", "--json"), ("ls", "runs"), ("index", "OUT")),
     *(("export", "RUN", "--to", to) for to in ("csv", "acceptance", "pytest-benchmark")),
     *(("export", "RUN", "--to", to) for to in ("reference", "github-action-benchmark")),
-    *(("paper", "RUN"), ("report", "RUN", "OTHER")),
+    *(("paper", "RUN"), ("report", "RUN", "OTHER"), ("merge", "RUN", "OTHER")),
 )
 Change = tuple[str, int, int, int]
 """A file, and numbers that choose its line, a place in it, and what is done there."""

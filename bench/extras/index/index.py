@@ -25,9 +25,9 @@ import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
-from bench.records.files import write_files
+from bench.records.files import read_json, write_files
 from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE, read_status
+from bench.records.plan import BASELINE, MANIFEST, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
 from bench.stats.folders import run_folders, run_verdict
@@ -94,12 +94,13 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 def _rows(run: Path) -> list[dict[str, Any]]:
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
+        parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
     settings = {key: value for key, value in config.items() if key not in _UNLIKE}
     if settings.get("baseline") == BASELINE:
         del settings["baseline"]  # older runs have none
-    work = json.dumps([settings, env.dtype], sort_keys=True, default=str)
+    work = json.dumps([settings, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,

@@ -349,7 +349,7 @@ def latency_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> p
     percentile 0 is the shortest wait.
     """
     waits: dict[tuple[str, str], array[float]] = {}
-    for record in counters.timed(records):
+    for record in times.within_a_machine(counters.timed(records)):
         first = [] if record.ttft_s is None else [record.ttft_s]
         for wait, more in ((FIRST, first), (BETWEEN, between_chunks_s(record))):
             waits.setdefault((wait, record.decoder), array("d")).extend(more)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Literal
 
 import pandas as pd
 
@@ -31,7 +32,7 @@ from bench.stats.metrics import summary_rows
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.summary import ALL
 from bench.stats.times import Unit
-from bench.stats.workers import WorkerStats, workers
+from bench.stats.workers import Part, machines, workers
 from bench.text import UNKNOWN, change
 
 _ESTIMATORS: Columns = {
@@ -41,6 +42,18 @@ _ESTIMATORS: Columns = {
     f"specbench_compat [{LEVEL}]": partial(speed, column="specbench_compat"),
     f"prompts needed for {WITHIN}": lambda r: number(r.prompts_needed, ".0f"),
 }
+_PARTS = {
+    "worker": (
+        "Each worker before pooling. Both sides of a ratio ran in the same worker, so its speed "
+        "cancels. A/A: the baseline's second arm against its first. Drift: how much longer a token "
+        "of the baseline took in the last third of a worker's blocks than in the first."
+    ),
+    "machine": (
+        "Parts of this run were measured on different machines: counters are pooled; times and "
+        "speed-ups hold only within a machine and are shown only here."
+    ),
+}
+"""Notes below the tables of a run's parts, by kind of part."""
 _PROMPT_COLUMNS = (
     *("decoder", "family", "conversation", "prompt"),
     *("tokens", "ar_time_per_token_s", "time_per_token_s", "speedup"),
@@ -96,28 +109,23 @@ def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
     return Table.of("Decoders against one another", note, columns, decoders)
 
 
-def by_worker(parts: Sequence[WorkerStats]) -> Table | None:
-    """Make the table of a run's workers."""
+def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table | None:
+    """Make the table of a run's workers, or of a merged run's machines."""
     columns: Columns = {
-        "worker": lambda part: part.name,
+        kind: lambda part: part.name,
         "node": lambda part: part.node or UNKNOWN,
         "blocks": lambda part: str(part.num_blocks),
         "A/A": lambda part: TableCell(estimated(part.floor), bad=part.floor.differs_from_one),
         "drift %": lambda part: change(part.drift, ""),
     }
 
-    def speedup(part: WorkerStats, decoder: str) -> TableCell:
+    def speedup(part: Part, decoder: str) -> TableCell:
         return against_floor(part.speedups[decoder], part.floor)
 
     for decoder in parts[0].speedups if parts else ():
         columns[decoder] = partial(speedup, decoder=decoder)
-    note = (
-        "Each worker before pooling. Both sides of a ratio ran in the same worker, so its speed "
-        "cancels. A/A: the baseline's second arm against its first. Drift: how much longer a token "
-        "of the baseline took in the last third of a worker's blocks than in the first. Geometric "
-        f"means with {LEVEL} intervals over conversations."
-    )
-    return Table.of("By worker", note, columns, parts)
+    note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."
+    return Table.of(f"By {kind}", note, columns, parts)
 
 
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
@@ -161,4 +169,12 @@ ESTIMATORS = Section(
     data={"by_prompt": lambda f: prompt_table(f.run.records, f.decoders)},
 )
 RIVALS = Section("rivals", lambda f: [pairwise_speedups(f.rivals, f.floor)], 2)
-WORKERS = Section("workers", lambda f: [by_worker(workers(f.run.records, f.timed_decoders))], 3)
+PARTS = Section(
+    "part",
+    lambda f: [
+        by_part("machine", machines(f.run.records, f.timed_decoders)),
+        by_part("worker", workers(f.run.records, f.timed_decoders)),
+    ],
+    3,
+    numbered=True,
+)

@@ -76,6 +76,8 @@ def problems(
     if findings.verdict != VALID:
         why = [from_here(reason, run.path) for reason in findings.validity.reasons]
         yield ": ".join([f"it is {findings.verdict}, not {VALID}", *why[:1]])
+    if run.plan.parts:
+        yield "it is a part of a run: `bench merge` joins the parts"
     if errors := sum(record.error is not None for record in run.records):
         yield f"{counted(errors, 'answer')} failed: measure again without these decoders"
     if floor.value is None:

@@ -177,7 +177,7 @@ def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     env = replace(env, machine=replace(env.machine, affinity=num_cores))
     if opening.key is not None and comparability_key(env) != opening.key:
         line = f"node {node()} differs from the machine that planned the run"
-        advice = "use equal nodes, or measure on each kind in a run of its own"
+        advice = "measure a part there (`bench run --part I/N`) and join the parts: `bench merge`"
         raise UnavailableError(f"{line}; {advice}")
 
 

@@ -117,13 +117,16 @@ def test_undeclared_state_beside_a_memory_makes_the_run_invalid(
     assert "secret: state survives an answer" in run.status.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("--part", {"part": "1/2"}), ("--workers", {"spread": WorkerConfig(workers=2)})],
+)
 def test_what_gives_a_process_some_answers_only_is_refused(
-    tmp_path: Path, small: Any, opener: Any, progress: Any
+    tmp_path: Path, small: Any, opener: Any, progress: Any, option: str, values: dict[str, Any]
 ) -> None:
-    line = "decoder 'suffix' remembers answers; --workers gives a process only some; leave out"
-    two = WorkerConfig(workers=2)
+    line = f"decoder 'suffix' remembers answers; {option} gives a process only some; leave out"
     with pytest.raises(UsageError, match=line) as caught:
-        bench_run.run(small(**SUFFIX), tmp_path, progress(), opener, report=None, spread=two)
+        bench_run.run(small(**SUFFIX), tmp_path, progress(), opener, report=None, **values)
     assert caught.value.exit_code == Exit.USAGE
     assert not list(tmp_path.iterdir())
 

@@ -114,7 +114,7 @@ def full() -> list[SampleRecord]:
     )
     bare = make_record("ar", tokens=(), text="", steps=steps, ttft_s=None, total_s=None,
                        drafters=("a", "b"))  # fmt: skip
-    texts = {name: f"{name} ü\n" for name in ("error_at", "worker", "node")}
+    texts = {name: f"{name} ü\n" for name in ("error_at", "worker", "node", "machine")}
     reals = dict.fromkeys(("nll", "agreement", "entropy", "group_s", "energy_j"), 1 / 7)
     whole: Any = {**texts, **reals, "steps": steps, "drafters": ("a", "b"), "recounted": 3}
     whole["num_behind"] = 2

@@ -52,7 +52,7 @@ def test_what_was_packed_is_what_was_there(record: Make, answer: dict[str, Any])
     assert after == before
     assert repr(after) == repr(before)  # 1 and 1.0 are equal
     assert after.to_json() == before.to_json()
-    assert dataclasses.replace(after, node="n") == dataclasses.replace(before, node="n")
+    assert dataclasses.replace(after, machine="m") == dataclasses.replace(before, machine="m")
 
 
 def test_of_an_answer_that_failed_nothing_is_packed(record: Make) -> None:

@@ -93,13 +93,6 @@ def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
     assert SampleRecord.from_dict(line) == record()
 
 
-def test_a_field_of_another_version_is_ignored_only_if_nothing_is_in_it(record: Make) -> None:
-    line = json.loads(record().to_json())
-    assert SampleRecord.from_dict(line | {"machine": None}) == record()
-    with pytest.raises(ValueError, match="a record's machine cannot be 'fast'"):
-        SampleRecord.from_dict(line | {"machine": "fast"})
-
-
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

@@ -13,7 +13,7 @@ import pytest
 from bench.errors import BenchError
 from bench.records.environment import Environment
 from bench.records.files import write_json, write_text
-from bench.records.plan import RunStatus, read_plan
+from bench.records.plan import Plan, PlannedPrompt, RunStatus, read_plan
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import (
     create_run_dir,
@@ -76,6 +76,14 @@ def test_a_block_of_several_prompts_counts_when_all_were_answered(
             for cell in ("ar", "spec"):
                 writer.record(record(cell, conversation=conversation))
         assert len(load_records(folder)) == num
+
+
+def test_a_plan_is_another_where_a_prompt_reads_otherwise() -> None:
+    prompt = PlannedPrompt(
+        prompt="c0#1", conversation="c0", turn=1, family="qa", hash="a", num_tokens=3, passes=()
+    )
+    plans = [Plan(prompts=(replace(prompt, hash=name),)) for name in "aab"]
+    assert plans[0].digest == plans[1].digest != plans[2].digest
 
 
 def test_superseded_lines_are_void_and_their_rerun_counts(folder: Path, record: Make) -> None:

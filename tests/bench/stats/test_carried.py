@@ -63,7 +63,7 @@ def test_half_precision_counts_only_where_the_tokens_are_equal(record: Make) -> 
     assert len(carried(pairs(record), (), greedy=True, exact={})) == 1
 
 
-@pytest.mark.parametrize("apart", [{"worker": "b"}, {"attempt": 1}])
+@pytest.mark.parametrize("apart", [{"worker": "b"}, {"machine": "b"}, {"attempt": 1}])
 def test_answers_of_another_process_prove_nothing(record: Make, apart: dict[str, Any]) -> None:
     assert carried(pairs(record, **apart), (), greedy=True, exact=EXACT) == ()
 

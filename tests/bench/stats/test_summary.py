@@ -421,3 +421,4 @@ def test_the_rate_of_reading_weights_is_the_median_over_answers_after_their_firs
     grouped = replace(twice, batch_size=2, ttft_s=None, total_s=None, group_s=2.0)
     assert pd.isna(rate([grouped]))
     assert pd.isna(rate(answers, None))
+    assert pd.isna(rate([answers[0], replace(answers[1], machine="other")]))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench.extras.sections.estimators import by_worker
+from bench.extras.sections.estimators import by_part
 from bench.records.record import SampleRecord, StepColumns
+from bench.stats import times
 from bench.stats.counters import group_by
-from bench.stats.workers import drifts, workers
+from bench.stats.workers import drifts, machines, workers
 
 STEPS = StepColumns(
     emitted=(1, 9), drafted=(0, 0), accepted=(0, 0), target_calls=(1, 9), target_rows=(5, 9),
@@ -62,7 +63,7 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
     ]
     assert [part.floor.differs_from_one for part in parts] == [False, True]
     assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.03) for part in parts)
-    table = by_worker(parts)
+    table = by_part("worker", parts)
     assert table is not None
     assert [row[0].text for row in table.rows] == ["w0", "w1"]
     assert [row[3].bad for row in table.rows] == [False, True]
@@ -70,9 +71,28 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
 
 def test_one_process_has_no_workers_and_few_blocks_no_drift() -> None:
     assert workers([record(None, "ar", 0, 0, 1.0)], ["ar"]) == []
-    assert by_worker([]) is None
+    assert by_part("worker", []) is None
     few = [r for r in measured(lambda *_: 1.0) if r.block < 10]
     assert all(part.drift is None for part in workers(few, ["ar"]))
+
+
+def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
+    records = [
+        replace(r, machine="fast" if r.block % 2 else "slow") for r in measured(lambda *_: 1.0)
+    ]
+    ar = [r for r in records if r.decoder == "ar"]
+    assert times.timed_units(ar) == []
+    assert times.ttft_s(ar) is None
+    assert len(times.timed_units(r for r in ar if r.machine == "fast")) == 30
+    parts = machines(records, ["ar", "spec"])
+    assert [part.name for part in parts] == ["fast", "slow"]
+    assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.05) for part in parts)
+    table = by_part("machine", parts)
+    assert table is not None
+    assert table.headings[0] == "machine"
+    same = [replace(r, machine="one") for r in records]
+    assert machines(same, ["ar"]) == []
+    assert len(times.timed_units(r for r in same if r.decoder == "ar")) == 60
 
 
 def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -> None:
@@ -99,7 +119,7 @@ def test_every_column_of_a_workers_table_is_its_own_decoders() -> None:
     ]
     records = [*measured(lambda *_: 1.0), *quick]
     parts = workers(records, ["ar", "spec", "ptp"])
-    table = by_worker(parts)
+    table = by_part("worker", parts)
     assert table is not None
     for row, part in zip(table.rows, parts, strict=True):
         cells = dict(zip(table.headings, row, strict=True))

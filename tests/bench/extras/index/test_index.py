@@ -145,6 +145,16 @@ def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> Non
     assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}
 
 
+def test_parts_and_their_merge_are_no_one_curve(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        put(tmp_path, day)
+    manifest = tmp_path / "20261103-run" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "parts": ["1/2"]}))
+    first, second, part = gather(tmp_path).groupby("run")["series"].first()
+    assert first == second != part
+    assert "<svg viewBox" not in write_index(tmp_path)[0].read_text()
+
+
 def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> None:
     for day, value in ((1, 3.0), (2, 4.0), (3, 3.5)):
         put(tmp_path, day, tokens_per_call=value)

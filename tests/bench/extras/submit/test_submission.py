@@ -78,6 +78,7 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
         lambda d: d.update(status="interrupted"),
         "it is INCOMPLETE, not VALID: the run did not end",
     ),
+    "a part": ("manifest.json", lambda d: d.update(parts=["1/2"]), "it is a part of a run"),
     "package": (
         "env.json",
         lambda d: d["packages"].update(torch=None, numpy=None),

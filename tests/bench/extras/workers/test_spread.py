@@ -282,7 +282,7 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
 ) -> None:
     in_process()
     monkeypatch.setattr("bench.machine.env._cpu_model", iter(["one", "another"]).__next__)
-    with pytest.raises(BenchError, match=r"worker w0: node .* differs from .*equal nodes") as r:
+    with pytest.raises(BenchError, match=r"worker w0: node .* differs from .*bench merge") as r:
         bench_run.run(config(), tmp_path, RecordedProgress(), open_here, spread=TWO, report=None)
     assert r.value.exit_code == Exit.UNAVAILABLE
 

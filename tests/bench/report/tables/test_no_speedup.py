@@ -100,6 +100,6 @@ def test_a_run_knows_the_bytes_that_a_call_reads(synthetic_run: Write) -> None:
 def test_no_table_of_workers_has_its_ratio(findings: Findings) -> None:
     halves = [replace(r, worker=str(r.repeat % 2)) for r in findings.run.records]
     tables = tables_of(Findings(replace(findings.run, records=tuple(halves))))
-    (table,) = tables["workers"]
+    (table,) = tables["part"]
     assert {"spec", "ptp"} <= {*table.headings}
     assert "nar" not in table.headings

@@ -31,7 +31,7 @@ from decoders.core.plugins import network
 from decoders.core.registry import build
 from decoders.core.types import DecoderSpec, Sampling
 from training.adapter.job import AdapterJob
-from training.adapter.lean_job import LeanJob, LeanStudent
+from training.adapter.lean_job import LeanJob
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.student import Student, max_row_length
 from training.adapter.windows import BlockRules, BlocksTable
@@ -144,9 +144,7 @@ def _begin_slots(
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
     @functools.cache
-    def student() -> Student:  # made late: it replaces the module's attention
-        if run.lean:
-            return LeanStudent(module, adapter)
+    def student() -> Student:  # made late: it joins the module's weights, or replaces attention
         return Student(module, adapter, gated=table.gated, teacher=teacher)
 
     def make(source: Source) -> AdapterJob:

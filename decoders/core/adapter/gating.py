@@ -27,12 +27,16 @@ _tile_rows: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A linear layer that can be gated: its weight ``[in, out]`` and bias, as views."""
+    """A linear layer that can be gated: the module, and what it computes without a gate."""
 
     name: str
     plain: Callable[[Tensor], Tensor]
-    weight: Tensor
-    bias: Tensor | None
+    module: Any
+
+    @property
+    def weight(self) -> Tensor:
+        """A view ``[in, out]`` of the weight, which may move when weights are joined."""
+        return _weight(self.module)
 
 
 def text_model(module: Any) -> Any:
@@ -119,8 +123,7 @@ class GatedModule:
         self._active: Forward | None = None
         for index, (name, layer) in enumerate(linear_layers(module).items()):
             plain = tiled(layer.forward)
-            bias = layer.bias if isinstance(layer.bias, Tensor) else None
-            self.layers.append(Layer(name, plain, _weight(layer), bias))
+            self.layers.append(Layer(name, plain, layer))
             layer.forward = self._wrapped(index, plain)
 
     def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

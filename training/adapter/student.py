@@ -115,10 +115,10 @@ class Student:
         self.head = module.get_output_embeddings()
         self.dtype: torch.dtype = module.dtype
         self.device: torch.device = module.device
-        # merging saves three products of r ranks per row and costs the gradient of the whole
-        # weight; it pays even if it costs twice as much, because thin products are slower
+        # merged deltas cost the whole weight's gradient, in * out per row; others cost three
+        # products of (in + out) * r, which are thin and therefore a third slower
         rank, shapes = adapter.config.rank, list(adapter.config.layers.values())
-        self.merged = sum(a * b for a, b in shapes) < 6 * rank * sum(map(sum, shapes)) or not rank
+        self.merged = sum(a * b for a, b in shapes) < 4 * rank * sum(map(sum, shapes)) or not rank
         self._check_states(ids, expected)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:

@@ -335,9 +335,10 @@ def test_slots_enter_late_with_either_loss(
 
 
 def test_another_architecture_learns_with_the_lean_loss(
-    lean: dict[str, Any], tmp_path: Path
+    lean: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slots enter at the first layer, and attend under one mask."""
+    monkeypatch.setattr("training.reporter.LOG_EVERY", 1)
     save("gpt_neox", tmp_path / "model")
     lean["model"]["path"] = str(tmp_path / "model")
     lean["adapter"]["enter"] = 0

@@ -143,9 +143,8 @@ def _begin_slots(
         room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
-    @functools.cache
-    def student() -> Student:  # made late: it joins the module's weights, or replaces attention
-        return Student(module, adapter, gated=table.gated, teacher=teacher)
+    # made late, because it joins the module's weights or replaces its attention
+    student = functools.cache(lambda: Student(module, adapter, gated=table.gated, teacher=teacher))
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0

@@ -248,7 +248,8 @@ class Student:
     def merge(self) -> Any:
         """Add the deltas to the module's weights permanently, and return the module."""
         self.merged = True
-        for part, weight in zip(self.linears, self._changes(), strict=True):
+        weights: Sequence[Any] = self._changes()
+        for part, weight in zip(self.linears, weights, strict=True):
             part.weight.copy_(weight)
         for parameter in self.module.parameters():  # apart, as files keep them
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)

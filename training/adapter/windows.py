@@ -219,7 +219,8 @@ class Windows(_Tensors):
 
         The W windows must have been drawn with a stride, L.
         """
-        start, number = (each.unflatten(1, (-1, self.stride)) for each in (self.start, self.number))
+        shape = len(self.ids), -1, self.stride
+        start, number = self.start.view(shape), self.number.view(shape)
         tokens = torch.arange(self.ids.shape[1], device=self.ids.device)
         same = number[..., None] == number[..., None, :]
         if self.blocks is None:

@@ -74,7 +74,8 @@ def test_a_student_of_another_attention_is_refused(
     def unscaled(*parts: Any) -> Any:
         return attend(*parts[:-1], 1.0)
 
-    attend, config = forward.attend, SimpleNamespace(layers={}, rank=1, enter=0)
+    attend: Any = forward.attend
+    config = SimpleNamespace(layers={}, rank=1, enter=0)
     adapter: Any = SimpleNamespace(check_fits=lambda _: None, config=config)
     student.Student(fresh(name), adapter)
     monkeypatch.setattr(forward, "attend", unscaled)

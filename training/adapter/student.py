@@ -10,7 +10,7 @@ Letters: B rows, S tokens of a row, Q slots of a row, D width.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from decoders.core.adapter.gating import Change, Delta, GatedModule
+from decoders.core.adapter.gating import Change, Delta, GatedModule, layer_weight
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import Architecture
@@ -98,8 +98,8 @@ class Student:
         self.weights = llama.join_weights(module)
         if self.weights is not None:
             self.weights = replace(self.weights, attend=attend)
-            layers = self.weights.layers[self.enter :]
-            self.linears = [part for layer in layers for part in layer.linears]
+            upper = self.weights.layers[self.enter :]
+            self.linears = [part for layer in upper for part in layer.linears]
         elif self.enter:
             raise ValueError(
                 f"adapter.enter is {self.enter}; in {type(module).__name__} slots can only be "
@@ -107,9 +107,11 @@ class Student:
             )
         else:
             self.wrapped = GatedModule(module)
+            layers: Mapping[str, Any] = self.wrapped.layers
             self.linears = [
-                llama.Linear([each.name], [each.weight.shape[1]], each.weight.t(), each.module.bias)
-                for each in self.wrapped.layers
+                llama.Linear([name], [len(weight)], weight, layer.bias)
+                for name, layer in layers.items()
+                for weight in [layer_weight(layer).t()]
             ]
             module.set_attn_implementation(ATTENTION)
         self.head = module.get_output_embeddings()

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from decoders.core.adapter.gating import GatedModule, layer_shapes
+from decoders.core.adapter.gating import GatedModule, layer_shapes, layer_weight
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
@@ -328,7 +328,8 @@ def test_a_model_that_decoded_with_an_adapter_keeps_one_copy_of_its_weights() ->
     student = Student(module, adapter_for(module))
     assert student.weights is not None
     joined = {part.weight.untyped_storage().data_ptr() for part in student.linears}
-    assert {layer.weight.untyped_storage().data_ptr() for layer in gated.layers} == joined
+    weights = map(layer_weight, gated.layers.values())
+    assert {weight.untyped_storage().data_ptr() for weight in weights} == joined
 
 
 def test_a_merged_module_is_written_with_tensors_of_their_own(tmp_path: Path) -> None:

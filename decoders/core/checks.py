@@ -310,11 +310,11 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = replace(_sampling(temperature, seed=seed), law=law)
         expected = _ars_answer(tuple(prompt), sampling)
-        said = _said(decoder, prompt, sampling, models)
-        assert said == expected, f"{decoder}{under} at T={temperature}: {said}, AR: {expected}"
+        answer = _answer(decoder, prompt, sampling, models)
+        assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
 
 
-def _said(
+def _answer(
     decoder: Decoder, prompt: Sequence[int], sampling: Sampling, models: Models
 ) -> tuple[int, ...] | str:
     """Return an answer's tokens, or under a law why it failed."""
@@ -329,7 +329,7 @@ def _said(
 @functools.cache
 def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
     decoder = Autoregressive()
-    return _said(decoder, prompt, sampling, tables(decoder))
+    return _answer(decoder, prompt, sampling, tables(decoder))
 
 
 def check_distribution(decoder: Decoder) -> None:

@@ -188,6 +188,8 @@ class TuningLLaDA(LLaDA):
 class StatefulGrammar(Numbers):
     """Goes on from its last state, as if no draft that it read had been rejected."""
 
+    _state: str | None = START
+
     def __call__(self, answer: tuple[int, ...], logits: Tensor) -> Tensor:
         self._state = (self.after(self._state, answer[-1]) if answer else None) or START
         return self.restrict(self._state, logits)

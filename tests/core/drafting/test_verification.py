@@ -86,9 +86,11 @@ def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
 
 
 def test_a_rule_may_tell_how_the_drafts_compare_with_the_target() -> None:
-    class Comparing(Coupled):
+    class Comparing(Rule):
+        coupled = True
+
         def decide(self, turn: Turn) -> tuple[Sequence[int], int, Acceptance]:
-            path, token = super().decide(turn)
+            path, token = Coupled().decide(turn)
             tests = (0.25,) * turn.tree.num_drafts
             return path, token, Acceptance(len(path) - 1, token, ratios=tests, overlaps=tests)
 

@@ -63,10 +63,10 @@ class Speculative(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with the draft model, or with a cascade."""
+        length = Length(self.k, self.row_cost, self.draft_cost)
         if self.cascade:
             from decoders.core.drafting.cascade import CascadeDrafter
 
             smaller = request.models[self.cascade]
-            return CascadeDrafter(request, self.verification, self.k, smaller, self.cascade_k)
-        length = Length(self.k, self.row_cost, self.draft_cost)
+            return CascadeDrafter(request, self.verification, length.limit, smaller, self.cascade_k)
         return ModelDrafter(request, self.verification, length, self.stop)

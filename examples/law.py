@@ -3,13 +3,15 @@
     bench run --decoders lookup,spec --law examples/law.py:NoRepeats
 
 The law changes what `ar` samples from, so every lossless decoder follows it, too: the rows that
-verify drafts pass through the same function. In transformers it is ``no_repeat_ngram_size=3``.
+verify drafts pass through the same function. In transformers it is ``no_repeat_ngram_size=3``,
+whose own processor is a law as well (`of_library`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -27,3 +29,11 @@ class NoRepeats:
         repeated = [answer[i + 2] for i in starts if len(last) == 2 and answer[i : i + 2] == last]
         logits[repeated] = float("-inf")
         return logits
+
+
+def of_library(tokenizer: Any) -> Any:
+    """Make the same law of a library's processor, as grammars are usually offered."""
+    from transformers import NoRepeatNGramLogitsProcessor
+
+    processor = NoRepeatNGramLogitsProcessor(3)
+    return lambda answer, logits: processor(torch.tensor([answer]).long(), logits[None])[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -86,42 +87,30 @@ _RECIPES = {
 """Recipes for the zoo and for any model, where the files are not KIND.toml and KIND-any.toml."""
 
 
-@train.command("zoo")
-def _zoo(
-    recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = RESULTS / "zoo",
-    restart: _Restart = False,
-    device: Device = None,
-    progress: Progressing = "auto",
-) -> None:
-    """Train the embedded target and its draft model from scratch (resumable)."""
-    from training.recipe import RECIPES, read_recipe
-    from training.zoo.train import train_zoo
+def _zoo_verb(name: str, place: str, text: str) -> None:
+    """Add the verb that trains models on the zoo's text by a function of ``training.zoo``."""
+    module, _, function = place.partition(".")
 
-    with as_error(UsageError):
-        arguments: Any = {"resume": not restart, "progress": progress, "device": device}
-        train_zoo(read_recipe(recipe or RECIPES / "zoo.toml"), output, **arguments)
-    typer.echo(str(output))
+    @train.command(name, help=text)
+    def verb(
+        recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
+        output: Annotated[Path, typer.Option("--output", "-o")] = RESULTS / name,
+        settings: Settings = None,
+        restart: _Restart = False,
+        device: Device = None,
+        progress: Progressing = "auto",
+    ) -> None:
+        from training.recipe import RECIPES, read_recipe, with_settings
+
+        with as_error(UsageError):
+            tables = with_settings(read_recipe(recipe or RECIPES / f"{name}.toml"), settings or ())
+            work = getattr(import_module(f"training.zoo.{module}"), function)
+            work(tables, output, resume=not restart, progress=progress, device=device)
+        typer.echo(str(output))
 
 
-@train.command("dllm")
-def _dllm(
-    recipe: Annotated[Path | None, typer.Option(help="[default: the zoo's own]")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = RESULTS / "dllm",
-    settings: Settings = None,
-    restart: _Restart = False,
-    device: Device = None,
-    progress: Progressing = "auto",
-) -> None:
-    """Train a small block-diffusion model on the zoo's text (resumable)."""
-    from training.recipe import RECIPES, read_recipe, with_settings
-    from training.zoo.dllm import train_masked
-
-    with as_error(UsageError):
-        tables = with_settings(read_recipe(recipe or RECIPES / "dllm.toml"), settings or ())
-        arguments: Any = {"resume": not restart, "progress": progress, "device": device}
-        train_masked(tables, output, **arguments)
-    typer.echo(str(output))
+_zoo_verb("zoo", "train.train_zoo", "Train the zoo's target and draft model (resumable).")
+_zoo_verb("dllm", "dllm.train_masked", "Train a small block-diffusion model (resumable).")
 
 
 def _adapter_verb(verbs: typer.Typer, kind: str, text: str) -> None:

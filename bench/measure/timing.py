@@ -122,16 +122,17 @@ class Runner:
         """Run every arm on a batch of each length bucket until its times are stable.
 
         Buckets are powers of two of prompt tokens. Each prompt is a `warm_up_prompt`, and no stop
-        id ends an answer. Results are dropped. Each bucket takes at most `WARMUP_MAX` turns of
-        `_WARMUP_TOKENS` tokens, or 1 turn after `WARMUP_BUDGET_S` in all.
+        id ends an answer, unless a law may forbid all that follows. Results are dropped. Each
+        bucket takes at most `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens, or 1 turn after
+        `WARMUP_BUDGET_S` in all.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:
             buckets[len(prompt.ids).bit_length()].append(warm_up_prompt(prompt))
-        budget = min(_WARMUP_TOKENS, self.setup.sampling.max_new_tokens)
-        sampling = dataclasses.replace(
-            self.setup.sampling, max_new_tokens=budget, stop_ids=frozenset()
-        )
+        sampling = self.setup.sampling
+        budget = min(_WARMUP_TOKENS, sampling.max_new_tokens)
+        stops = sampling.stop_ids if sampling.law else frozenset[int]()
+        sampling = dataclasses.replace(sampling, max_new_tokens=budget, stop_ids=stops)
         spent_s = 0.0
         turns = [(arm, group) for arm in self.setup.arms.values() for group in buckets.values()]
         self.progress.start("warm-up", len(turns))

@@ -23,7 +23,8 @@ from bench.machine.env import ROOT, git_state, is_installed, repository_root, so
 from bench.records.environment import GitState
 from bench.settings.config import RunConfig
 from decoders.core.decoder import Decoder
-from decoders.core.registry import named_code
+from decoders.core.registry import import_file, innermost_place, named_code
+from decoders.core.types import Law
 
 _CORE, _SHARED = "decoders.core.", "decoders.core.drafting"
 
@@ -34,6 +35,31 @@ def law_file(text: str) -> str:
     if not (colon and path.endswith(".py") and name.isidentifier()):
         raise UsageError(f"--law {text!r} is not FILE.py:NAME, e.g. grammar.py:Grammar")
     return path
+
+
+def load_law(text: str, tokenizer: Any) -> Law:
+    """Make the law ``FILE.py:NAME``, such as a grammar, by calling NAME with the tokenizer.
+
+    Raises:
+        UsageError: there is no such file or name, or it fails.
+    """
+    file, name = Path(law_file(text)), text.rpartition(":")[2]
+    if not file.is_file():
+        raise UsageError(f"--law {text}: there is no file {file}")
+    try:
+        make: Any = getattr(import_file(file, _law_module(text)), name)
+        law: Law = make(tokenizer)
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
+        line = f"--law {text} fails: {type(error).__name__}: {error}"
+        place = innermost_place(error, {str(file.absolute())})
+        raise UsageError(f"{line} ({place})" if place else line) from error
+    if not callable(law):
+        raise UsageError(f"--law {text}: {name}(tokenizer) gives no function of answer and logits")
+    return law
+
+
+def _law_module(text: str) -> str:
+    return f"bench_law_{Path(law_file(text)).stem}"
 
 
 def code_named(configs: Iterable[RunConfig]) -> list[str]:
@@ -93,8 +119,16 @@ def own_files(decoder: Decoder) -> list[Path]:
 
     The core, which all decoders share, is left out, except its building blocks of drafting.
     """
-    pending = [type(decoder).__module__]
-    first = _file(sys.modules.get(pending[0]))
+    return [*_module_files(type(decoder).__module__), *map(Path, decoder.sources)]
+
+
+def law_files(law: str | None) -> list[Path]:
+    """Return the file of a law that is loaded, and of what it imports, as of a decoder."""
+    return [] if law is None else _module_files(_law_module(law))
+
+
+def _module_files(name: str) -> list[Path]:
+    pending, first = [name], _file(sys.modules.get(name))
     files: dict[str, Path] = {}
     while first is not None and pending:
         module = sys.modules.get(name := pending.pop())
@@ -102,12 +136,12 @@ def own_files(decoder: Decoder) -> list[Path]:
         if module is not None and file is not None and name not in files and _near(file, first):
             files[name] = file
             pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
-    return [*(files[name] for name in sorted(files)), *map(Path, decoder.sources)]
+    return [files[name] for name in sorted(files)]
 
 
-def code_hash(decoder: Decoder) -> str | None:
-    """Return the SHA-256 of the contents of a decoder's own files, or None if it has none."""
-    files = own_files(decoder)
+def code_hash(decoder: Decoder, law: str | None = None) -> str | None:
+    """Return the SHA-256 of the contents of a decoder's and a law's files, or None of none."""
+    files = [*own_files(decoder), *law_files(law)]
     return source_hash(files) if files else None
 
 

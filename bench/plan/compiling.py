@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.errors import UnavailableError
 from bench.machine.clock import Stopwatch
@@ -84,7 +84,8 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
         arm = arms[cell]
         graphs[cell] -= arm.models.num_graphs
         with Stopwatch(setup.clock) as watch:
-            sampling = replace(setup.sampling, max_new_tokens=_NUM_TOKENS, stop_ids=frozenset())
+            whole: Any = {"max_new_tokens": _NUM_TOKENS, "stop_ids": frozenset(), "law": None}
+            sampling = replace(setup.sampling, **whole)
             scheduler = Scheduler(arm.decoder, arm.models, sampling, setup.config.batch_size)
             batches = (scheduler.run([_TEXT] * num) for num in _batch_sizes(setup))
             for outcome in [each for batch in batches for each in batch]:

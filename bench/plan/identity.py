@@ -12,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
 from bench.machine.env import ROOT, source_hash
-from bench.plan.code import law_file, own_files
+from bench.plan.code import law_files, own_files
 from bench.plan.setup import Setup
 from bench.records.environment import Environment
 from bench.records.plan import Plan
@@ -36,7 +35,7 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
     """Return the hashes of ``code``, ``target``, ``draft``, ``models`` and ``adapter``."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
-    brought |= set() if setup.config.law is None else {Path(law_file(setup.config.law))}
+    brought |= {*law_files(setup.config.law)}
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
         "target": _facts_hash(setup.facts.get("target")),

@@ -18,7 +18,7 @@ from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import capture
 from bench.plan.checks import check_memory, check_options, read_models
-from bench.plan.code import code_hash, repository_state
+from bench.plan.code import code_hash, load_law, repository_state
 from bench.plan.numerics import (
     device_map,
     in_tiles,
@@ -299,11 +299,7 @@ def assemble(
 
     `invariant` are the models in row-invariant numerics; None means that `models` are used.
     """
-    config, law = run.config, None
-    if config.law is not None:
-        from bench.plan.law import load_law
-
-        law = load_law(config.law, tokenizer)
+    config = run.config
     sampling = Sampling(
         temperature=config.temperature,
         top_k=config.top_k,
@@ -311,7 +307,7 @@ def assemble(
         max_new_tokens=config.max_new_tokens,
         stop_ids=frozenset() if config.fixed_length else stop_ids,
         seed=config.seed,
-        law=law,
+        law=None if config.law is None else load_law(config.law, tokenizer),
     )
     check_options(run)
     models = replace(models, tokenizer=tokenizer)
@@ -346,7 +342,7 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             options=all_options(decoder, options),
             lossless=decoder.lossless,
             comparable_to_ar=decoder.comparable_to_ar(sampling),
-            code=code_hash(decoder),
+            code=code_hash(decoder, config.law),
             package=package(spec.name),
             registered=vars(type(decoder)).get("name") if ":" in spec.name else None,
             drafts=bool(decoder.drafts),

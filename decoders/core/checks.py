@@ -12,23 +12,25 @@ from __future__ import annotations
 import functools
 import itertools
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter_config import is_masked
-from decoders.core.decoder import Decoder, PastAnswers, Request
+from decoders.core.decoder import Decoder, PastAnswers, Request, SelfDriven
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.plugins import network
 from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws
-from decoders.core.types import Generation, Outcome, Sampling
+from decoders.core.types import Generation, Law, Outcome, Sampling
 
 Check = Callable[[Decoder], None]
 NUM_DISTRIBUTION_DRAWS = 10_000
@@ -58,7 +60,6 @@ def checks_for(decoder: Decoder) -> list[Check]:
     checks: list[Check] = [
         check_steps_concatenate,
         check_budget_and_eos,
-        check_shortest_inputs,
         check_runs_repeat,
         check_global_rng_is_untouched,
         check_stays_in_the_cache,
@@ -81,6 +82,8 @@ def equality_checks(decoder: Decoder) -> list[Check]:
         checks.append(check_tokens_ignore_the_memory)
     if decoder.lossless:
         checks.append(check_greedy_equals_ar)
+        if not isinstance(decoder, SelfDriven):
+            checks.append(check_lawful_answers_equal_ar)
     if decoder.coupled:
         checks.append(check_coupled_equals_ar)
     return checks
@@ -129,7 +132,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
 
 
 def check_budget_and_eos(decoder: Decoder) -> None:
-    """Check that nothing is emitted past EOS or the budget, at any place within a block."""
+    """Check that nothing is emitted past EOS or the budget, which may be as short as the prompt."""
     models = tables(decoder)
     for num_tokens in range(1, 12):
         for prompt in _PROMPTS[num_tokens % 2 :: 2]:
@@ -140,12 +143,6 @@ def check_budget_and_eos(decoder: Decoder) -> None:
             ended = tokens[-1] == EOS
             assert answer.stop == ("eos" if ended else "length"), f"{answer.stop} for {tokens}"
             assert ended or len(tokens) == num_tokens, f"{decoder} stopped early: {tokens}"
-
-
-def check_shortest_inputs(decoder: Decoder) -> None:
-    """Check that a prompt of one token and a budget of one token work."""
-    answer = generate(decoder, [0], _sampling(num_tokens=1), tables(decoder))
-    assert len(answer.tokens) == 1, f"{len(answer.tokens)} tokens for a budget of 1"
 
 
 def check_runs_repeat(decoder: Decoder) -> None:
@@ -294,19 +291,45 @@ def check_coupled_equals_ar(decoder: Decoder) -> None:
     _check_equals_ar(decoder, [0.3, 0.7, 1.0])
 
 
-def _check_equals_ar(decoder: Decoder, temperatures: list[float]) -> None:
-    models = tables(decoder)
+def check_lawful_answers_equal_ar(decoder: Decoder) -> None:
+    """Check that under a law answers are AR's, and fail where AR's fail: where nothing is lawful.
+
+    Sampled answers are checked if the decoder is coupled.
+    """
+    _check_equals_ar(decoder, [0.0, 0.7] if decoder.coupled else [0.0], _law)
+
+
+def _law(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+    """Forbid the last word again, and every word after some answers."""
+    logits[list(answer[-1:])] = -torch.inf
+    return logits - torch.inf if len(answer) > 2 and sum(answer) % 7 == 0 else logits
+
+
+def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | None = None) -> None:
+    models, under = tables(decoder), "" if law is None else " under a law"
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
-        sampling = _sampling(temperature, seed=seed)
+        sampling = replace(_sampling(temperature, seed=seed), law=law)
         expected = _ars_answer(tuple(prompt), sampling)
-        tokens = generate(decoder, prompt, sampling, models).tokens
-        assert tokens == expected, f"{decoder} at T={temperature}: {tokens}, AR: {expected}"
+        answer = _answer(decoder, prompt, sampling, models)
+        assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
+
+
+def _answer(
+    decoder: Decoder, prompt: Sequence[int], sampling: Sampling, models: Models
+) -> tuple[int, ...] | str:
+    """Return an answer's tokens, or under a law why it failed."""
+    (outcome,) = Scheduler(decoder, models, sampling).run([prompt])
+    if isinstance(outcome, Generation):
+        return outcome.tokens
+    if sampling.law is None:
+        raise outcome
+    return str(outcome)
 
 
 @functools.cache
-def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
+def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
     decoder = Autoregressive()
-    return generate(decoder, prompt, sampling, tables(decoder)).tokens
+    return _answer(decoder, prompt, sampling, tables(decoder))
 
 
 def check_distribution(decoder: Decoder) -> None:

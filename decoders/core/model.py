@@ -150,16 +150,10 @@ class DraftCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One forward pass that a decoder requests by `Session.call`.
+    """One forward pass that a decoder requests by `Session.call`, which explains the fields.
 
-    Its N rows are `tokens` in order, then `slots`, at `positions` of the sequence (see
-    `row_positions`). `mask[i, j]` is True if row i sees row j (None: causal); every row sees the
-    whole committed cache. `read` lists the token rows whose predictions are returned, in the form
-    `output` or in several, without ids that are `barred`, and `hidden` those whose last hidden
-    states are returned, or those after each of `hidden_layers`. With ``output="acceptance"`` the
-    read rows verify `drafts` by `acceptance_rule`, with ``output="block"`` jointly;
-    `draft_probs` are the distributions that the drafts were drawn from, one ``[V]`` each (None:
-    one-hot). `uniforms` draw and test in place of the sequence's positional ones.
+    Its N rows are `tokens` in order, then `slots`; every row sees the whole committed cache. Rows
+    and layers are counted from the first.
     """
 
     session: Session
@@ -193,10 +187,9 @@ class Call:
         """Return the positions of all rows, by default the last token's for the first slot."""
         if self.positions is not None:
             return self.positions
-        start, num_tokens = self.session.length, len(self.tokens)
-        slots_start = start + num_tokens - 1
-        num_slots = self.num_rows - num_tokens
-        return (*range(start, start + num_tokens), *range(slots_start, slots_start + num_slots))
+        start = self.session.length
+        end = start + len(self.tokens)
+        return (*range(start, end), *range(end - 1, start + self.num_rows - 1))
 
 
 class Session:
@@ -209,6 +202,7 @@ class Session:
     earlier text whose entries are still in the cache of an empty session (`engine.forward`).
     `text` has the ids of the cache's entries, the first `length` of which count. `root` is the
     session that began the answer, `forks` are its open copies, at most `max_sequences` in all.
+    `dead_ends` are answers after which a law of the logits forbids every token.
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
@@ -226,6 +220,7 @@ class Session:
         """Forget the sequence and the counters."""
         self.kept: tuple[int, ...] = ()
         self.text: list[int] = []
+        self.dead_ends = set[tuple[int, ...]]()
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None

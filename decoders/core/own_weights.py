@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
-from types import FunctionType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from decoders.core.decoder import Decoder
 from decoders.core.model import Model
 
-_CONTAINERS = (list, tuple, set, frozenset)
+_CONTAINERS = (Mapping, list, tuple, set, frozenset, CellType)
 
 
 def own_storages(decoder: Decoder) -> dict[int, Tensor]:
@@ -39,10 +39,8 @@ def weight_storages(model: Model) -> set[int]:
     return {each.untyped_storage().data_ptr() for each in _module_tensors(module)}
 
 
-def _module_tensors(module: Any) -> Iterator[Tensor]:
-    if isinstance(module, nn.Module):
-        yield from module.parameters()
-        yield from module.buffers()
+def _module_tensors(module: Any) -> Iterable[Tensor]:
+    return (*module.parameters(), *module.buffers()) if isinstance(module, nn.Module) else ()
 
 
 def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
@@ -50,30 +48,21 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
     if id(thing) in seen:
         return
     seen.add(id(thing))
-    parts: Any = ()
+    kind = type(thing)
+    parts: Sequence[Any] = ()
     if isinstance(thing, Tensor):
         yield thing
-    elif isinstance(thing, nn.Module):
-        yield from _module_tensors(thing)
-    elif isinstance(thing, Model):
-        yield from _module_tensors(getattr(thing, "module", None))
-    elif isinstance(thing, Mapping):
-        parts = [*thing.values()]
+    elif isinstance(thing, nn.Module | Model):
+        is_model = isinstance(thing, Model)
+        yield from _module_tensors(getattr(thing, "module", None) if is_model else thing)
+    elif isinstance(thing, FunctionType):
+        parts = thing.__closure__ or ()
     elif isinstance(thing, _CONTAINERS):
-        parts = [*thing]
-    elif type(thing).__module__ == "functools":  # a cache of that file, or a partial function
+        parts = gc.get_referents(thing)
+    elif kind.__module__ == "functools":  # a cache of that file, or a partial function
         is_local = getattr(thing, "__module__", None) in (file, "functools")
         parts = gc.get_referents(thing) if is_local else ()
-    elif isinstance(thing, FunctionType):
-        parts = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
-    elif type(thing).__module__ == file and not isinstance(thing, type):
+    elif kind.__module__ == file and not isinstance(thing, type):
         parts = [getattr(thing, "__dict__", {})]
     for part in parts:
         yield from _tensors(part, file, seen)
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False

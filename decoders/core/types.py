@@ -244,33 +244,23 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvent:
-    """One step after the cut at EOS and budget, with the work of its calls (padding excluded).
+class StepEvent(Emit):
+    """An emit after the cut at EOS and budget, with the work of its calls (padding excluded).
 
-    Fields of `Emit` but `confidences` are clipped at the cut; drafts after it are in neither
-    `rejected` nor `decided`. If the drafts' distributions were compared with the target's, `tested`
-    counts the drafts that follow only accepted drafts, `overlap` is the sum of their overlaps, and
-    `alpha` sums min(1, target / draft) over the step's tokens (1 for a token that was no draft).
-    Otherwise these three are None.
+    Fields but `confidences` are clipped at the cut; drafts after it are in neither `rejected` nor
+    `decided`. In place of `acceptance`, if the drafts' distributions were compared with the
+    target's, `tested` counts the drafts that follow only accepted drafts, `overlap` is the sum of
+    their overlaps, and `alpha` sums min(1, target / draft) over the step's tokens (1 for a token
+    that was no draft). Otherwise these three are None.
     """
 
-    tokens: tuple[int, ...]
-    drafted: int
-    accepted: int
     target_calls: int
     target_rows: int
     draft_calls: int
     draft_rows: int
-    num_leading: int = 0
-    passes: int = 0
     tested: int | None = None
     overlap: float | None = None
     alpha: float | None = None
-    rejected: tuple[int, ...] = ()
-    decided: tuple[int, ...] = ()
-    depth: int | None = None
-    sources: tuple[str, ...] = ()
-    confidences: tuple[tuple[float, bool], ...] = ()
 
     @property
     def max_accepted(self) -> int:

@@ -45,7 +45,7 @@ METHODS = (
         "contrastive decoding, grammar, best-of-n, beam search",
         (
             f"{_TESTS}/contrastive.py",
-            "examples/law.py",
+            f"{_TESTS}/grammar.py",
             "examples/best_of_n.py",
             "examples/beam.py",
         ),

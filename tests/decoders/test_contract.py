@@ -21,13 +21,14 @@ from decoders.core.checks import (
     check_decoder,
     check_distribution,
     check_greedy_equals_ar,
+    check_lawful_answers_equal_ar,
     check_prompts_leave_no_trace,
     check_real_tensors,
     check_runs_repeat,
     check_steps_concatenate,
     checks_for,
 )
-from decoders.core.decoder import Request, Steps
+from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
@@ -107,6 +108,7 @@ ESSENTIAL = {
     check_budget_and_eos,
     check_greedy_equals_ar,
     check_coupled_equals_ar,
+    check_lawful_answers_equal_ar,
 }
 """Checks of every set of options by default; a decoder of `WHOLE` has all of them.
 
@@ -197,6 +199,24 @@ def test_every_file_in_decoders_is_a_decoder_of_its_name() -> None:
 
 def test_check_decoder_runs_every_check() -> None:
     check_decoder(build(parse_spec("ar")))
+
+
+def test_a_decoder_that_keeps_what_the_target_said_elsewhere_is_caught_under_a_law() -> None:
+    class Memoising(Decoder):
+        """Right on a table of two tokens of context, whatever the law says of the rest."""
+
+        def steps(self, request: Request) -> Steps:
+            said, text = dict[tuple[int, ...], int](), list(request.prompt_ids)
+            while True:
+                if (last := tuple(text[-2:])) not in said:
+                    result = yield request.target.call(text[request.target.length :])
+                    (said[last],) = result.picks
+                text.append(said[last])
+                yield Emit(tokens=(said[last],))
+
+    check_greedy_equals_ar(Memoising())
+    with pytest.raises(AssertionError, match=r"under a law at T=0\.0: "):
+        check_lawful_answers_equal_ar(Memoising())
 
 
 def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> None:

@@ -6,6 +6,7 @@ The table of docs/interface.md lists the files (`docs.generate.methods`).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from decoders.core.types import Generation, MaskedForm, Sampling
 from decoders.dllm import BlockDiffusion
 from docs.generate.methods import METHODS
 from tests.command_line import Output, bench
-from tests.tiny_checkpoint import save_checkpoint
+from tests.tiny_checkpoint import LETTERS, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MASK = 31
@@ -411,14 +412,34 @@ def test_right_forms_of_block_diffusion_are_lossy_and_their_run_is_valid(
     assert (ended.code, status["verdict"]) == (Exit.DONE, "VALID"), ended.err
 
 
-def test_a_law_that_depends_on_the_number_of_its_calls_is_caught(
+def under(grammar: str) -> tuple[object, ...]:
+    law = f"{ROOT / 'tests' / 'methods' / grammar}"
+    return ("--law", law, "--max-new-tokens", 24)
+
+
+def test_answers_under_a_grammar_are_in_its_language_and_ars(
     verified: Verb, measured: Verb
 ) -> None:
-    law: tuple[object, ...] = (
-        "--law",
-        f"{ROOT / 'tests' / 'methods' / 'wrong.py'}:CountingGrammar",
-    )
-    law = (*law, "--max-new-tokens", 9, "--temperature", 0)  # odd: each answer begins otherwise
+    law = under("grammar.py:Numbers")
+    ended, verdicts = verified("lookup,suffix", *law, "--draws", 1000)
+    assert (ended.code, {*verdicts.values()}) == (Exit.DONE, {"lossless"}), ended.err
+    ended, status = measured("lookup,suffix", *law, "--no-self-check")
+    assert (ended.code, status["verdict"]) == (Exit.DONE, "VALID"), ended.err
+    texts = ["<s>", "</s>", "<unk>", *LETTERS]
+    answers = {(r["decoder"], r["conversation"], r["repeat"]): r for r in status["records"]}
+    accepted = 0
+    for (cell, *prompt), record in answers.items():
+        text = "".join(texts[token] for token in record["tokens"])
+        assert re.fullmatch(r"\d\d?(, \d\d?)*(, ?)?", text), (cell, text)
+        assert record["tokens"] == answers["ar", *prompt]["tokens"]
+        accepted += sum(record["steps"]["accepted"])
+    assert accepted > 0
+
+
+def test_a_grammar_that_keeps_the_state_of_its_last_call_is_caught(
+    verified: Verb, measured: Verb
+) -> None:
+    law = under("wrong.py:StatefulGrammar")
     ended, verdicts = verified("lookup", *law)
     assert ended.code == Exit.REGRESSION, ended.err
     assert verdicts["lookup"] == "wrong"

@@ -22,6 +22,7 @@ from tests.methods.bd3lm import BD3LM
 from tests.methods.block import Block, Joint
 from tests.methods.cascade import Cascade
 from tests.methods.contrastive import Contrastive
+from tests.methods.grammar import START, Numbers
 from tests.methods.llada import LLaDA
 from tests.methods.mtp_head import HeadDrafts
 from tests.methods.recycling import Candidates, TokenRecycling
@@ -184,13 +185,11 @@ class TuningLLaDA(LLaDA):
         return replace(LLaDA(), passes=1 + next(_LENGTHS) % 4).steps(request)
 
 
-class CountingGrammar:
-    """A law that counts its calls: it allows every second token, whatever the answer is."""
+class StatefulGrammar(Numbers):
+    """Goes on from its last state, as if no draft that it read had been rejected."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.calls = 0
+    _state: str | None = START
 
     def __call__(self, answer: tuple[int, ...], logits: Tensor) -> Tensor:
-        self.calls += 1
-        logits[self.calls % 2 :: 2] = float("-inf")
-        return logits
+        self._state = (self.after(self._state, answer[-1]) if answer else None) or START
+        return self.restrict(self._state, logits)

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.heads import DraftHeads
-from training.forward import head_logits, last_states
+from training.forward import head_logits
 from training.heads.recipe import HeadsRunTable
 from training.loop import JudgedJob, Piece, Report
 from training.reporter import Reporter, TrainingProgress
@@ -73,6 +73,12 @@ class HiddenJob(JudgedJob):
         targets = head_targets(rows, self.heads.config.num_slots)
         return ids.to(device), targets.to(device)
 
+    def _states(self, ids: Tensor, layers: Sequence[int] = ()) -> list[Tensor]:
+        """Return the target's last hidden states ``[B, T, D]``, then those of `layers`."""
+        how = {"output_hidden_states": bool(layers), "use_cache": False}
+        out = self.module.base_model(input_ids=ids, **how)
+        return [out[0].float(), *(out.hidden_states[layer].float() for layer in layers)]
+
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
         """Yield the depth-weighted loss, against the target's distribution or text, and counts."""
         for logits, targets, truth in self._drafted(rows):
@@ -85,10 +91,6 @@ class HiddenJob(JudgedJob):
                 losses = -(truth.softmax(-1) * logits.log_softmax(-1)).sum(-1)
             depths = torch.arange(targets.shape[1], device=losses.device)
             yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
-
-    def _states(self, ids: Tensor) -> Tensor:
-        """Return the target's last hidden states ``[B, T, D]``."""
-        return last_states(self.module, input_ids=ids).float()
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Yield logits ``[M, H, W]``, `head_targets` ``[M, H]``, and target logits if learnt.
@@ -132,7 +134,7 @@ class HeadsJob(HiddenJob):
         with torch.no_grad():
             ids, targets = self._batch(rows)
             counts = (targets != NONE).any(-1)
-            states, labels = self._states(ids)[counts], targets[counts]
+            states, labels = self._states(ids)[0][counts], targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(labels, size), strict=True):
             yield head_logits(self._head, self.heads(some)), targets, None
@@ -275,7 +277,7 @@ class LayerJob(HiddenJob):
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            (hidden,) = self._compute(rows, ids, lambda _, ids: [self._states(ids)])
+            (hidden,) = self._compute(rows, ids, lambda _, ids: self._states(ids))
             embedded = self.module.get_input_embeddings()(ids).float()
             read = head_logits(self._head, hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)

@@ -61,7 +61,7 @@ class ParallelJob(LayerJob):
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
             ids = padded(rows).to(self.heads.scale.device)
-            seen = self._states(ids)[learnt(rows).to(ids.device)]
+            seen = self._states(ids)[0][learnt(rows).to(ids.device)]
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -174,11 +174,9 @@ class ParallelJob(LayerJob):
 
     def _targets(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
-        layers, how = self.heads.config.sizes.get("hidden_layers"), {"use_cache": False}
-        out = self.module.base_model(input_ids=ids, output_hidden_states=bool(layers), **how)
-        hidden = states = out[0].float()
-        if layers:
-            states = torch.cat([out.hidden_states[layer].float() for layer in layers], -1)
+        layers = self.heads.config.sizes.get("hidden_layers", ())
+        hidden, *lower = self._states(ids, layers)
+        states = torch.cat(lower, -1) if lower else hidden
         mask = upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)

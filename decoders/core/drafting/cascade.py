@@ -16,7 +16,7 @@ from torch import Tensor
 from decoders.core.decoder import Request
 from decoders.core.drafting.chain import ModelDrafter, roll_back
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
-from decoders.core.drafting.length import AUTO, Length, NumDrafts
+from decoders.core.drafting.length import Length
 from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Turn
@@ -34,12 +34,9 @@ class CascadeDrafter(Drafter):
     drafts are the draft model's picks for the answer's own uniforms.
     """
 
-    def __init__(
-        self, request: Request, rule: Rule, k: NumDrafts, smaller: Session, most: int
-    ) -> None:
+    def __init__(self, request: Request, rule: Rule, k: int, smaller: Session, most: int) -> None:
         """Draft up to `k` tokens per step by `rule`, up to `most` in a row with a smaller model."""
         assert request.draft is not None
-        assert k != AUTO
         self._session, self._smaller_session = request.draft, smaller
         inner = dataclasses.replace(request, draft=smaller)
         self._smaller = ModelDrafter(inner, rule, Length(most), 0.0)
@@ -63,7 +60,7 @@ class CascadeDrafter(Drafter):
                 read=range(len(unseen) - 1, len(unseen) + tree.num_drafts),
                 uniforms=inner.uniforms,
             )
-            path, token = self._rule.decide(Turn(tree, result, inner.uniforms, inner.output, 0))
+            path, token, *_ = self._rule.decide(Turn(tree, result, inner.uniforms, inner.output, 0))
             verdict = Verdict(tree, path, token, result, is_prompt=False)
             self._session.truncate(len(inner.tokens) + verdict.accepted)
             if result.probs is not None:

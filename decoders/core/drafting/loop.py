@@ -61,9 +61,9 @@ class DraftAndVerify(Decoder):
             result = yield _verifying(request, drafter, rule, tree, text)
             if text.output or drafter.judges_prompt:
                 turn = Turn(tree, result, text.uniforms, text.output, step)
-                path, token = rule.decide(turn)
+                path, token, *compared = rule.decide(turn)
             else:
-                path, token = (0,), result.picks[0]
+                path, token, compared = (0,), result.picks[0], []
             if path[-1] == len(path) - 1:  # accepted rows come first in the call
                 target.truncate(target.length - len(tree) + len(path))
             else:
@@ -78,7 +78,7 @@ class DraftAndVerify(Decoder):
                 drafted=tree.num_drafts,
                 accepted=verdict.accepted,
                 num_leading=len(tree.first),
-                acceptance=result.acceptance,
+                acceptance=compared[0] if compared else result.acceptance,
                 rejected=tree.first_branch(path[-1]),
                 depth=tree.depth if drafter.branches else None,
                 sources=tuple(tree.sources[row] for row in path[1:]) if tree.sources else (),

@@ -18,10 +18,11 @@ from torch import Tensor
 from decoders.core.device import upload
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import Uniforms, pick
-from decoders.core.types import EXACT, AcceptanceRule, CallResult, Output, Sampling
+from decoders.core.types import EXACT, Acceptance, AcceptanceRule, CallResult, Output, Sampling
 
 Verify = Literal["rejection", "coupled", "relaxed", "topk", "none"]
 Exact = Literal["rejection", "coupled"]
+Decision = tuple[Sequence[int], int] | tuple[Sequence[int], int, Acceptance]
 ExactChain = Literal["rejection", "coupled", "block"]  # `block` verifies a chain alone
 
 
@@ -75,8 +76,11 @@ class Rule:
         del branches
         return "probs" if self.draws(sampling) else "picks"
 
-    def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
-        """Return the accepted rows of a turn's tree, row 0 first, and the token after them."""
+    def decide(self, turn: Turn) -> Decision:
+        """Return the accepted rows of a turn's tree, row 0 first, and the token after them.
+
+        A third value may replace the result's `acceptance`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define decide(turn)")
 
 

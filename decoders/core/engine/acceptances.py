@@ -78,10 +78,10 @@ def _verified(
     drafts_on_device = upload(drafts, device)
     target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
     proposed = [
-        one_hot(upload(call.drafts, device), distribution.shape[-1])
+        one_hot(ids[: len(call.drafts)], distribution.shape[-1])
         if call.draft_probs is None or not call.drafts
         else torch.stack(call.draft_probs).to(device)
-        for call in (readout.call for readout in readouts)
+        for ids, call in zip(drafts_on_device, (each.call for each in readouts), strict=True)
     ]
     draft_distribution = _pad_rows(proposed, max_drafts)
     is_block = "block" in forms(readouts[0].output)

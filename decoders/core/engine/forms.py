@@ -81,13 +81,15 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
 
 
 def lawful(
-    logits: Tensor, answers: Iterable[Sequence[int]], sampling: Sampling, *, drafts: bool = False
+    logits: Tensor,
+    answers: Iterable[Sequence[int]],
+    sampling: Sampling,
+    dead_ends: set[tuple[int, ...]] | None = None,
 ) -> Tensor:
     """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
 
-    A row in which it forbids every token stays as it is: such a row follows a draft. In the first
-    row, which follows the committed text unless the call `drafts`, it raises `ValueError`, as
-    another shape does.
+    A row in which it forbids every token stays as it is, and its answer joins the `dead_ends`. A
+    law that returns another shape raises `ValueError`.
     """
     if sampling.law is None or not len(logits):
         return logits
@@ -98,9 +100,9 @@ def lawful(
             shape = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
             raise ValueError(f"the law returned {shape}; return logits of shape {list(row.shape)}")
         if not bool((changed > -torch.inf).any()):
-            if not (rows or drafts):
-                raise ValueError(f"the law forbids every token after {len(answer)} tokens")
             changed = row
+            if dead_ends is not None:
+                dead_ends.add(tuple(answer))
         rows.append(changed.to(row))
     return torch.stack(rows)
 
@@ -108,7 +110,9 @@ def lawful(
 def lawful_parts(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
     """Apply the law to the logits ``[R, V]`` of each readout: to rows of tokens, not of slots."""
     return [
-        rows if each.slots else lawful(rows, answers_before(each), sampling, drafts=each.drafts)
+        rows
+        if each.slots
+        else lawful(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
         for rows, each in zip(parts, readouts, strict=True)
     ]
 

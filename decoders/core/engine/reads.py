@@ -26,8 +26,7 @@ Member = tuple[list[int], Read]
 class Readout:
     """Rows of one call that are read: its tokens or, if `slots`, its slots.
 
-    `outputs` are the output positions that the rows predict (negative inside the prompt). A call
-    `drafts` unless it is the answer's target's.
+    `outputs` are the output positions that the rows predict (negative inside the prompt).
     """
 
     call: Call
@@ -35,18 +34,15 @@ class Readout:
     output: str | tuple[str, ...]
     outputs: Sequence[int]
     slots: bool = False
-    drafts: bool = False
 
 
-def readouts(
-    call: Call, uniforms: Uniforms, prompt_length: int, *, drafts: bool = False
-) -> tuple[Readout, ...]:
+def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     masked = call.session.model.masked
     positions, shift = call.row_positions(), int(not masked or masked.shifted) - prompt_length
     uniforms = call.uniforms or uniforms
     outputs = [positions[row] + shift for row in call.read]
-    tokens = Readout(call, uniforms, call.output, outputs, drafts=drafts)
+    tokens = Readout(call, uniforms, call.output, outputs)
     if call.slots is None:
         return (tokens,)
     num_tokens = len(call.tokens)

@@ -224,7 +224,7 @@ class Scheduler:
             for job in group
             for call in job.pending
             if isinstance(call, Call)
-            for part in readouts(call, job.uniforms, job.prompt_length, drafts=job.drafts(call))
+            for part in readouts(call, job.uniforms, job.prompt_length)
         ]
         results = self._read_out(self._forward(passed), parts, self._sampling)
         if len(results) != len(passed):
@@ -277,7 +277,7 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
-            drafts = job.drafts(call) or not call.read
+            drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
         width = max(narrow, *(width_bucket(each.num_rows) for each in job.pending))

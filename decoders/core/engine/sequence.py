@@ -144,10 +144,6 @@ class RunningSequence:
         else:
             self.advance(results if self._together else results[0])
 
-    def drafts(self, call: Call) -> bool:
-        """Tell whether a call is of another model than the target."""
-        return call.session.root is not self._target
-
     def fail(self, error: Exception) -> None:
         """End the answer with an error, whose traceback starts at the decoder's current line."""
         self.pending, self.outcome = (), faults.standing(self._steps, error)
@@ -172,6 +168,10 @@ class RunningSequence:
 
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)
+        dead_ends, start = self._target.dead_ends, len(self._tokens)
+        for num in range(len(tokens)) if dead_ends else ():  # there AR's answer fails as well
+            if (*self._tokens, *tokens[:num]) in dead_ends:
+                raise ValueError(f"the law forbids every token after {start + num} tokens")
         counts = self._counts()
         work = [now - then for now, then in zip(counts, self._step_start, strict=True)]
         self._step_start = counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -376,10 +377,13 @@ def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [1, 1]
 
 
-def test_warm_up_asks_no_measured_prompt_and_does_not_end_early(
-    tmp_path: Path, small: Any, opener: Any, progress: Any
+@pytest.mark.parametrize("law", [None, lambda answer, logits: logits])
+def test_warm_up_asks_no_measured_prompt_and_does_not_end_early_without_a_law(
+    law: Any, tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
     setup = opener(choose_decoders(small(decoders="ar"), print))
+    sampling = dataclasses.replace(setup.sampling, law=law, stop_ids=frozenset({9}))
+    setup = dataclasses.replace(setup, sampling=sampling)
     prompt = Prompt(
         conversation="c", turn=1, family="qa", ids=(5, 6, 7, 8), hash="", reference=None
     )
@@ -396,7 +400,7 @@ def test_warm_up_asks_no_measured_prompt_and_does_not_end_early(
         runner._time_once = noted  # type: ignore[method-assign, assignment]
         runner.warm_up([prompt])
     assert {ids for ids, _ in asked} == {(5, 8, 7, 6)}
-    assert not asked[0][1].stop_ids
+    assert asked[0][1].stop_ids == (frozenset() if law is None else {9})
 
 
 def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_protocol(

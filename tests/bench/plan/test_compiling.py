@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from bench.plan.select import ResolvedRun, stored_decoders
 from bench.settings.config import load_config
 from decoders.core import products
 from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.compiled import Graphs, NoGraphError
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
+from decoders.core.types import Generation, Outcome
 from tests.command_line import Output, bench
 from tests.tiny_checkpoint import save_checkpoint
 from tests.tiny_models import fresh
@@ -156,6 +159,24 @@ def test_graphs_are_compared_with_transformers_before_a_run_uses_them(
         make_graphs(setup, progress())
     unchecked = replace(setup, config=setup.config.model_copy(update={"self_check": False}))
     make_graphs(unchecked, progress())
+
+
+def test_graphs_are_made_without_a_law_that_may_end_every_answer(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = opener(stored_decoders(small(decoders="ar,lookup", compile=True, self_check=False)))
+    outcomes = list[Outcome]()
+
+    class Noting(Scheduler):
+        def run(self, *given: Any, **options: Any) -> list[Outcome]:
+            outcomes.extend(ended := super().run(*given, **options))
+            return ended
+
+    monkeypatch.setattr("bench.plan.compiling.Scheduler", Noting)
+    sampling = replace(setup.sampling, law=lambda answer, logits: logits - math.inf)
+    make_graphs(replace(setup, sampling=sampling), progress())
+    assert len(outcomes) > 1
+    assert all(isinstance(outcome, Generation) for outcome in outcomes)
 
 
 @pytest.mark.parametrize("warm", [False, True])

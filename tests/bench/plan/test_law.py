@@ -15,7 +15,8 @@ from transformers import NoRepeatNGramLogitsProcessor
 from bench.errors import BenchError, UsageError
 from bench.measure.quality import target_scores
 from bench.plan.checks import check_first
-from bench.plan.law import load_law
+from bench.plan.code import law_files, load_law
+from bench.plan.select import choose_decoders
 from bench.records.run_folder import load_run
 from bench.runs import resume, run
 from bench.settings.config import load_config
@@ -25,6 +26,8 @@ from tests.command_line import bench
 from tests.conftest import Characters, RecordedProgress
 
 pytestmark = pytest.mark.usefixtures("quick")
+PLAIN = "def plain(tokenizer):\n    return lambda answer, logits: logits\n"
+METHODS = Path(__file__).parents[2] / "methods"
 EXAMPLE = f"{Path(__file__).parents[3] / 'examples' / 'law.py'}:NoRepeats"
 
 
@@ -52,13 +55,15 @@ def test_every_answer_of_a_run_follows_the_law(
     assert found[EXAMPLE] == 1
 
 
-def test_the_example_is_what_transformers_does() -> None:
-    law = load_law(EXAMPLE, Characters())
+@pytest.mark.parametrize("name", ["NoRepeats", "of_library"])
+def test_the_example_is_what_transformers_does(name: str) -> None:
+    law = load_law(EXAMPLE.replace("NoRepeats", name), Characters())
     theirs = NoRepeatNGramLogitsProcessor(3)
     for answer in itertools.product(range(3), repeat=5):
         logits = torch.randn(6)
         expected = theirs(torch.tensor([answer]), logits[None].clone())[0]
         assert torch.equal(law(answer, logits.clone()), expected)
+    assert law((), torch.zeros(6)).equal(torch.zeros(6))
 
 
 def test_decoders_that_verify_nothing_are_skipped_or_refused() -> None:
@@ -97,7 +102,7 @@ def test_a_run_whose_law_has_changed_is_not_resumed(
     small: Any, opener: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "law.py"
-    file.write_text("def plain(tokenizer):\n    return lambda answer, logits: logits\n")
+    file.write_text(PLAIN)
     named = f"{file}:plain"
     config = small(limit=2, repeats=1, quality_limit=0, law=named)
     stopped = run(config, tmp_path, RecordedProgress(stop_at=3), opener, report=None)
@@ -107,6 +112,28 @@ def test_a_run_whose_law_has_changed_is_not_resumed(
     file.write_text(file.read_text() + "\n")
     with pytest.raises(BenchError, match="the code has changed since the run began"):
         resume(stopped.run_dir, RecordedProgress(), opener, allowed=allowed, report=None)
+
+
+def test_a_law_is_code_of_every_cell(small: Any, opener: Any, tmp_path: Path) -> None:
+    hashes, file = set[Any](), tmp_path / "law.py"
+    for comment in ("", "# other\n"):
+        file.write_text(PLAIN + comment)
+        setup = opener(choose_decoders(small(decoders="lookup", law=f"{file}:plain"), print))
+        hashes |= {arm.cell.code for arm in setup.arms.values()}
+    assert len(hashes) == 2 * 2
+
+
+def test_the_code_of_a_law_has_what_it_imports() -> None:
+    class Sized(Characters):
+        eos_token_id = 0
+
+        def __len__(self) -> int:
+            return 100
+
+    grammar = f"{METHODS / 'wrong.py'}:StatefulGrammar"
+    load_law(grammar, Sized())
+    assert {"wrong.py", "grammar.py"} <= {file.name for file in law_files(grammar)}
+    assert law_files(None) == []
 
 
 FAULTS = {

@@ -17,7 +17,7 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import AcceptanceRule, Generation, Output, Sampling
+from decoders.core.types import Acceptance, AcceptanceRule, Generation, Output, Sampling
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=24)
@@ -83,6 +83,22 @@ def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
     assert {step.accepted for step in answer.steps[1:-1]} == {1}
     assert [turn.step for turn in turns] == [*range(1, len(turns) + 1)]
     assert [turn.output for turn in turns] == [*range(1, GREEDY.max_new_tokens, 2)][: len(turns)]
+
+
+def test_a_rule_may_tell_how_the_drafts_compare_with_the_target() -> None:
+    class Comparing(Rule):
+        coupled = True
+
+        def decide(self, turn: Turn) -> tuple[Sequence[int], int, Acceptance]:
+            path, token = Coupled().decide(turn)
+            tests = (0.25,) * turn.tree.num_drafts
+            return path, token, Acceptance(len(path) - 1, token, ratios=tests, overlaps=tests)
+
+    answer, plain = answer_of(Comparing()), answer_of(Coupled())
+    assert answer.tokens == plain.tokens
+    drafting = [step for step in answer.steps if step.drafted]
+    assert {(step.tested, step.overlap, step.alpha) for step in drafting} == {(1, 0.25, 1.0)}
+    assert {step.overlap for step in plain.steps} == {None}
 
 
 def test_a_fresh_rule_has_numbers_of_each_turn_and_others_of_positions() -> None:

@@ -1,7 +1,7 @@
 """A law of the logits holds for every lossless decoder, as if it were the target's own."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,10 +18,11 @@ from decoders.core.model import Call, Session
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.check_models import EOS, VOCAB, llamas, with_adapters
+from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
-from tests.decoders.test_laws import SIXTHS, Flat, Known
+from tests.decoders.test_laws import QUARTERS, SIXTHS, Flat, Known
 from tests.enumeration import enumerated_distribution, integrated
 
 LOSSLESS = (
@@ -116,6 +117,18 @@ def test_sampled_answers_have_the_lawful_distribution(monkeypatch: pytest.Monkey
     assert sum(abs(expected.get(a, 0) - unlawful.get(a, 0)) for a in {*expected, *unlawful}) > 0.1
 
 
+@pytest.mark.parametrize("spec", ["ar", "spec:k=2"])
+def test_drawn_answers_are_tested_against_the_lawful_distribution(spec: str) -> None:
+    decoder = build(parse_spec(spec))
+    settings = Sampling(temperature=0.9, max_new_tokens=3, law=no_echo)
+    draws = Draws(decoder, plain(decoder), PROMPTS[0], settings, 600)
+    draws.draw(0, 64)
+    assert draws.fits[0].p_value > 1e-3
+    after = {text: allowed for text, allowed in draws.distribution.possible.items() if text}
+    assert len(after) > 1
+    assert not any(allowed[text[-1]] for text, allowed in after.items())
+
+
 def answers(call: Call, num_prompt: int) -> list[list[int]]:
     (readout,) = readouts(call, Uniforms(0, [0]), num_prompt)
     call.session.model.forward([call])
@@ -155,15 +168,14 @@ def test_answers_follow_a_kept_prefix_and_a_prompt_in_chunks(session: Session) -
     assert session.text == [*prompt, 1, 2]
 
 
-def test_a_forbidden_draft_may_be_followed_by_nothing_but_the_text_may_not() -> None:
+def test_rows_after_which_everything_is_forbidden_stay_and_their_answers_are_noted() -> None:
     def strict(answer: tuple[int, ...], logits: Tensor) -> Tensor:
         return torch.full_like(logits, -torch.inf) if 3 in answer else logits
 
-    rows = torch.randn(2, VOCAB)
-    settings = sampling(0.0, strict)
+    rows, settings, dead_ends = torch.randn(2, VOCAB), sampling(0.0, strict), set[Any]()
+    assert lawful(rows, [[1], [1, 3]], settings, dead_ends).equal(rows)
+    assert dead_ends == {(1, 3)}
     assert lawful(rows, [[1], [1, 3]], settings).equal(rows)
-    with pytest.raises(ValueError, match="forbids every token after 2 tokens"):
-        lawful(rows[:1], [[1, 3]], settings)
     with pytest.raises(ValueError, match=r"returned \[3\]; return logits of shape \[7\]"):
         lawful(rows, [[], []], sampling(0.0, lambda answer, logits: logits[:3]))
     with pytest.raises(ValueError, match="returned NoneType"):
@@ -203,3 +215,66 @@ def test_a_draft_models_row_may_follow_a_draft_after_which_the_law_forbids_every
     answer = generate(Speculative(k=3), PROMPTS[0], settings, models)
     assert answer.tokens == expected
     assert sum(step.drafted for step in answer.steps) > 0
+
+
+def dead(after: Callable[[tuple[int, ...]], bool]) -> Any:
+    """A law that has no token after some answers, but again after one token more."""
+    return lambda answer, logits: logits - torch.inf if after(answer) else logits
+
+
+def said(outcome: Any) -> Any:
+    """The tokens of an answer, or why it failed."""
+    return outcome.tokens if isinstance(outcome, Generation) else str(outcome)
+
+
+def test_a_budget_or_an_end_token_that_ends_an_answer_there_ends_it_as_ars() -> None:
+    class Sure(TableModel):
+        def logits(self, context: Sequence[int]) -> Tensor:
+            return torch.eye(VOCAB)[(context[-1] + 1) % VOCAB] * 9
+
+    models = Models(target=Sure(VOCAB), draft=Sure(VOCAB))
+    for stops, num, expected in (
+        (frozenset[int](), 2, (2, 3)),
+        (frozenset({3}), 9, (2, 3)),
+        (frozenset[int](), 3, "the law forbids every token after 2 tokens"),
+    ):
+        settings = Sampling(
+            max_new_tokens=num, stop_ids=stops, law=dead(lambda answer: answer[-1:] == (3,))
+        )
+        for decoder in (build(parse_spec("ar")), Speculative(k=4)):
+            (outcome,) = Scheduler(decoder, models, settings).run([[1]])
+            assert said(outcome) == expected
+            if stops and decoder.name == "spec":
+                assert isinstance(outcome, Generation)
+                assert sum(step.accepted for step in outcome.steps) == 1
+
+
+@pytest.mark.parametrize("decoder", [Speculative(k=2), Speculative(k=2, verify="block")])
+def test_sampled_answers_fail_as_often_as_ars(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = decoder.verification.fresh  # type: ignore[attr-defined]
+    weights = QUARTERS if block else SIXTHS
+    models = Models(target=Known(weights), draft=Flat(len(weights)))
+    law = dead(lambda answer: len(answer) == 2 and answer[1] == 0)
+    settings = Sampling(temperature=1.0, max_new_tokens=4 if block else 3, law=law)
+
+    def outcomes(some: Decoder, grid: Any) -> dict[Any, float]:
+        def run(uniforms: Any) -> Any:
+            monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", lambda *_: uniforms)
+            (outcome,) = Scheduler(some, models, settings).run([[0]])
+            return said(outcome)
+
+        return integrated(run, grid)
+
+    def grid(stream: str, position: int, candidate: int) -> int:
+        sizes = {"draw": len(weights) - candidate, "accept": 2, "recover": 2 * len(weights)}
+        if block:
+            is_end = position == settings.max_new_tokens - 1
+            sizes |= {"accept": 4 if position > 1 else 1, "recover": 4 if is_end else 1}
+        return sizes[stream] if position else 1
+
+    expected = outcomes(build(parse_spec("ar")), lambda *_: 2 * len(weights))
+    found = outcomes(decoder, grid)
+    assert 0.1 < expected["the law forbids every token after 2 tokens"] < 0.9
+    assert sum(abs(found.get(a, 0) - expected.get(a, 0)) for a in {*found, *expected}) < 1e-6

@@ -98,7 +98,7 @@ def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) ->
     return SimpleNamespace(
         pending=(call,),
         turns_waited=turns,
-        drafts=lambda call: call.session.root is not session.root,
+        request=SimpleNamespace(target=session.root),
     )
 
 
@@ -118,7 +118,7 @@ def drafting(depth: int, num_rows: int) -> Any:
 
 def test_drafts_go_before_calls_that_verify_so_that_one_call_verifies_all() -> None:
     draft, many = waiting(1), [waiting(0, turns=5) for _ in range(4)]
-    draft.drafts = lambda call: True
+    draft.request = SimpleNamespace(target=object())
     assert _next_group([*many, draft]) == [draft]
     slots = waiting(0)
     slots.pending[0].read = ()  # they propose and verify nothing

@@ -43,10 +43,10 @@ def write_cost_folder(
         no_replay="made up",
         complete=True,
     )
-    visits = {(cell, n): seconds(cell) for cell in GRID.cells for n in range(GRID.rounds)}
+    times = {cell: [seconds(cell)] * GRID.rounds for cell in GRID.cells}
     write_facts(folder, facts)
     write_environment(
         folder, Environment(schema=1, models=ModelFacts(target=target), comparability_key=key)
     )
-    (folder / CURVE).write_bytes(csv_bytes(cost_table(facts, Calls(visits=visits)), "%.9g"))
+    (folder / CURVE).write_bytes(csv_bytes(cost_table(facts, Calls(seconds=times)), "%.9g"))
     return folder

@@ -42,10 +42,7 @@ ALLOWED = {
         "a key of recipes",
         ["training/adapter/recipe.py", "training/draft.py", "training/heads/recipe.py"],
     ),
-    "what": (
-        "a key of calls.jsonl; the argument of `bench ls`",
-        ["bench/extras/cost/records.py", "bench/cli/read.py"],
-    ),
+    "what": ("the argument of `bench ls`", ["bench/cli/read.py"]),
 }
 """Names that stay because they are a contract: why, and where (`most`: in all of decoders/)."""
 NO_OPENINGS = re.compile(r"(Of|What|Whether)\b")

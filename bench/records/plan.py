@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from bench.errors import InvalidRunError, UsageError
 from bench.records.files import SCHEMA, parse, read_json, write_json
@@ -271,15 +271,6 @@ class Floor:
     num_tokens: Num
     num_flips: Num
     moved: Gap
-
-    @classmethod
-    def pool(cls, floors: Sequence[Self]) -> Self | None:
-        """Pool the floors of a run's parts, if there are any, with the rows of the first."""
-        if not floors:
-            return None
-        counts = ("num_answers", "num_same", "num_tokens", "num_flips")
-        sums = {name: sum(getattr(floor, name) for floor in floors) for name in counts}
-        return cls(rows=floors[0].rows, moved=max(floor.moved for floor in floors), **sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -104,39 +104,6 @@ class Sink:
         raise NotImplementedError
 
 
-class LineCollector(Sink):
-    """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
-
-    def __init__(self, worker: str | None = None, node: str | None = None) -> None:
-        """Start empty."""
-        self._worker, self._node = worker, node
-        self._event = {} if worker is None else {"worker": worker}
-        self.lines: list[str] = []
-        self._traces: list[tuple[str, str]] = []
-
-    def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Keep one record, and the traceback if its `outcome` is an error."""
-        super().record(replace(record, worker=self._worker, node=self._node), outcome)
-
-    def event(self, event: str, **fields: object) -> None:
-        """Keep one event."""
-        super().event(event, **fields, **self._event)
-
-    def trace(self, name: str, trace: str) -> None:
-        """Keep one traceback."""
-        self._traces.append((name, trace))
-
-    def _append(self, line: str) -> None:
-        self.lines.append(line)
-
-    def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return the lines and the named tracebacks collected so far, and forget them."""
-        kept = tuple(self.lines), tuple(self._traces)
-        self.lines.clear()
-        self._traces.clear()
-        return kept
-
-
 class SampleWriter(Sink):
     """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
 
@@ -161,7 +128,7 @@ class SampleWriter(Sink):
         append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Append the lines of a `LineCollector` in one write: all or none."""
+        """Append lines in one write: all or none."""
         if lines:
             self._append("\n".join(lines))
 

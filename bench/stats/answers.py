@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from bench.records.plan import BASELINE, Cell, Difference, RunStatus, baseline_arms, with_checks
+from bench.records.plan import BASELINE, Cell, Difference, baseline_arms
 from bench.records.record import SampleRecord
 from bench.records.samples import PhasedAnswer
 from bench.stats import counters
@@ -118,48 +118,6 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
         )
         compared.append(Compared(cell=cell.cell, pairs=pairs))
     return compared
-
-
-def pooled(
-    cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
-) -> tuple[Difference, ...] | None:
-    """Pool the differences of several runs, or return None if a run was not checked.
-
-    A run stores the number of its wrong answers, but not which they are. If `parts` cover only some
-    unequal answers, up to that many of them count as wrong.
-
-    Args:
-        cells: the cells of all runs.
-        statuses: the status of each run.
-        parts: the records used of each run.
-    """
-    if any(status.differences is None for status in statuses):
-        return None
-    compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
-    by_run = [{d.cell: d for d in status.differences or ()} for status in statuses]
-    totals = []
-    for cell in compared[0]:
-        of_runs = [by_cell[cell] for by_cell in compared]
-        whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
-        if not whole.unequal:
-            continue
-        gaps: tuple[int | float, ...] = ()
-        farthest: list[int | float] = []
-        num: int | None = 0
-        for of_run, each in zip(by_run, of_runs, strict=True):
-            difference = of_run.get(cell)
-            if not each.unequal or difference is None:
-                continue
-            gaps += tuple(difference.gaps)
-            farthest += [] if difference.places_off is None else [difference.places_off]
-            if num is None or difference.num_wrong is None:
-                num = None
-            else:
-                num += min(difference.num_wrong, len(each.unequal))
-        total = whole.difference(num, gaps)
-        totals.append(replace(total, places_off=max(farthest, default=None)))
-    failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
-    return tuple(with_checks(totals, failed))
 
 
 def carried(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from bench.extras.workers.worker import LineCollector
 from bench.measure.quality import score_quality
 from bench.plan.make import batch_size, make_plan
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
 from bench.progress import choose
 from bench.records.record import SampleRecord
-from bench.records.samples import LineCollector
 from bench.settings.config import load_config
 from bench.stats.metrics import summary_rows
 from bench.stats.summary import summarise

@@ -223,30 +223,16 @@ def supported_margin(ratios: Sequence[float], num_prompts: int, num_repeats: int
 
 def measure_noise() -> Noise:
     """Measure `ar` against itself on the zoo (exit 5 without a zoo)."""
-    from bench.measure.timing import Runner
-    from bench.plan.checks import check_first
-    from bench.plan.make import make_plan
-    from bench.plan.setup import open_setup
     from bench.progress import Progress
-    from bench.records.plan import write_plan
     from bench.records.run_folder import load_records
-    from bench.records.samples import SampleWriter
+    from bench.runs import run
     from bench.settings.config import load_config
 
     values = {"decoders": "ar", "limit": AA_PROMPTS, "repeats": AA_REPEATS, "quality_limit": 0}
-    config = load_config(None, {**values, "max_new_tokens": AA_TOKENS})
-    shown = Progress()
-    setup = open_setup(check_first(config, shown.note))
-    plan, prompts = make_plan(setup, "aa", shown)
-    watch = LoadWatch(setup.device)
+    values |= {"max_new_tokens": AA_TOKENS, "phase_limit": 0, "compile": False}
     with TemporaryDirectory(prefix="bench-aa-") as scratch:
-        folder = Path(scratch)
-        write_plan(folder, plan)
-        with SampleWriter(folder) as writer:
-            runner = Runner(setup, prompts, writer, shown, attempt=0, lap=watch.lap)
-            runner.prepare(plan.blocks)
-            runner.run(plan.blocks)
-        noise = baseline_noise(load_records(folder))
+        ended = run(load_config(None, values), Path(scratch), Progress(), report=None)
+        noise = baseline_noise(load_records(ended.run_dir))
     if noise is None:
         raise BenchError("ar failed on every prompt of the zoo: no noise could be measured")
     return noise

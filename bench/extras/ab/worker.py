@@ -21,7 +21,7 @@ from typing import Any
 from bench.errors import BenchError, Exit
 from bench.extras.ab.checkout import PROTOCOL
 from bench.extras.workers.crew import Job, ScorePrompts, TimeBlock
-from bench.extras.workers.worker import Worker
+from bench.extras.workers.worker import LineCollector, Worker
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
@@ -33,7 +33,6 @@ from bench.progress import Progress
 from bench.records.plan import Block
 from bench.records.prompts import pieces_in, read_prompts
 from bench.records.record import SampleRecord
-from bench.records.samples import LineCollector
 from bench.settings.config import load_config
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor

@@ -54,7 +54,7 @@ def cost(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Output folder; resumes a stopped one. [default: results/cost-MODEL…]"),
+        typer.Option(help="Output folder, kept if complete. [default: results/cost-MODEL…]"),
     ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",

@@ -9,7 +9,6 @@ k + 1 rows. They pay if a step emits more tokens than that call costs in one-row
 from __future__ import annotations
 
 import io
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -29,7 +28,6 @@ from bench.extras.cost.records import (
     Calls,
     CostCell,
     CostFacts,
-    LeftOut,
     Measured,
     read_facts,
 )
@@ -123,9 +121,7 @@ def break_even_rate(cost: float, num_drafts: int) -> float | None:
 
 def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
     """Return the facts with the medians of the machine's readings."""
-    readings: defaultdict[str, list[float]] = defaultdict(list)
-    for (name, _), value in calls.readings.items():
-        readings[name].append(value)
+    readings = calls.readings
     medians: dict[str, Any] = {
         name: median_interval(readings[name]) for name in READINGS if name in readings
     }
@@ -134,15 +130,12 @@ def with_readings(facts: CostFacts, calls: Calls) -> CostFacts:
 
 def cost_table(facts: CostFacts, calls: Calls) -> pd.DataFrame:
     """Make the table of cost.csv, in grid order and with the reasons of cells left out."""
-    samples: dict[CostCell, list[float]] = {}
-    for (cell, _), seconds in calls.visits.items():
-        samples.setdefault(cell, []).append(seconds)
     rows = []
     for cell in facts.grid.cells:
-        if cell not in samples and cell not in calls.left_out:
+        if cell not in calls.seconds and cell not in calls.left_out:
             continue
-        timing = median_interval(samples.get(cell, []))
-        one = median_interval(samples.get(replace(cell, rows=1), []))
+        timing = median_interval(calls.seconds.get(cell, []))
+        one = median_interval(calls.seconds.get(replace(cell, rows=1), []))
         columns = {} if timing is None else asdict(timing)
         rows.append(
             {
@@ -171,10 +164,10 @@ class Cost:
     curve: CostCurve
 
     @property
-    def left_out(self) -> list[LeftOut]:
-        """Cells that were not measured."""
+    def left_out(self) -> dict[CostCell, str]:
+        """Cells that were not measured, with the reasons."""
         rows = self.table[self.table["left_out"].notna()].to_dict("records")
-        return [LeftOut(cell=_cell(row), reason=str(row["left_out"])) for row in rows]
+        return {_cell(row): str(row["left_out"]) for row in rows}
 
 
 def load_cost(folder: Path) -> Cost:

@@ -7,17 +7,15 @@ stayed the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
 from bench.extras.cost.curve import Cost
-from bench.extras.cost.limit import relative_at
-from bench.extras.cost.texts import cost_name, limit_lines
+from bench.extras.cost.texts import limit_lines
 from bench.extras.sections import durations
-from bench.extras.sections.drafts import measured_acceptance
 from bench.extras.sections.durations import Decomposition, Split, speedup_parts, time_splits
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
@@ -37,9 +35,6 @@ _WORDS = {
     "scheduler": "the scheduler",
     "other": "the decoder's own code",
 }
-_ALWAYS = 0.9
-"""A mean above this share of the maximum counts as constant, because answers' ends cut drafts."""
-_MAX_DRAFTS = 16
 _MAX_BOUNDS = 2
 """Possible gains that are named, the largest first."""
 
@@ -109,8 +104,8 @@ def _facts(findings: Findings) -> list[_Facts]:
 def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     """Explain a run in at most three lines per decoder, the baseline first.
 
-    `cost` is a measured curve. Its shape decides the best number of drafts. If it was measured on
-    the run's model and machine, ar's share of the machine's limit is stated.
+    `cost` is a measured curve. If it was measured on the run's model and machine, ar's share of the
+    machine's limit is stated.
     """
     if findings.summary.empty:
         return ["Nothing is measured yet."]
@@ -133,7 +128,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
                 text += f": {calls} model calls after the first, {', '.join(rest)}"
             lines += [text, *(limit_lines(findings.run, cost) if cost is not None else ())]
         else:
-            lines += _decoder(findings, facts, cost)
+            lines += _decoder(facts)
     legend = (
         "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
         "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
@@ -146,16 +141,13 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     return [*lines, "", legend, *filter(None, below), findings.floor_sentence]
 
 
-def _decoder(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
+def _decoder(facts: _Facts) -> list[str]:
     """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
     row = facts.row
     text = row.no_speedup or f"not compared with {row.over}"
     text = text if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
-    helps = [
-        *(f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]),
-        *_other_lengths(findings, facts, cost),
-    ]
+    helps = [f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]]
     if not helps and row.speedup_total is not None:
         helps = ["unknown: nothing was drafted or split"]
     lines = (_step(facts), f"help: {', '.join(helps)}" if helps else "")
@@ -188,21 +180,6 @@ def _step(facts: _Facts) -> str:
     return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
 
 
-def _other_lengths(findings: Findings, facts: _Facts, cost: Cost | None) -> list[str]:
-    relative = None if cost is None else relative_at(cost, findings.run.records)
-    measured = _best_lengths(findings, facts, relative)
-    if measured is None or not facts.drafted:
-        return []
-    speedups, seen = measured
-    best, now = 1 + speedups.index(max(speedups)), round(facts.drafted)
-    if best == now:
-        return []
-    then = f"{now}: {factor(speedups[now - 1])}"
-    then += f"; if accepted beyond {seen}" if best > seen else ""
-    then += f"; by {cost_name(cost)}" if relative and cost else ""
-    return [f"{best} drafts {factor(speedups[best - 1])} ({then})"]
-
-
 def draft_costs(findings: Findings) -> dict[str, float]:
     """Return what a draft call costs in tokens of ar, by decoder, from the second pass."""
     costs = {}
@@ -213,65 +190,6 @@ def draft_costs(findings: Findings) -> dict[str, float]:
         if facts.parts is not None and num_calls:
             costs[facts.row.decoder] = facts.parts.draft * num_steps / num_calls
     return costs
-
-
-def speedups_by_drafts(
-    parts: Decomposition,
-    joint: Sequence[float],
-    drafted: float,
-    max_drafts: int = 0,
-    relative: Callable[[float], float] | None = None,
-) -> tuple[float, ...]:
-    """Extrapolate the speed-up of a run after the first token to 1, 2, ... drafts per step.
-
-    A step with k drafts emits as many other tokens as in the run, plus the sum of joint acceptances
-    up to k (Leviathan et al. 2023, arXiv 2211.17192, section 3, for unequal acceptances). Drafting
-    costs in proportion to k. So does verification beyond a one-row call, unless a measured curve
-    gives its cost. The overhead is constant.
-
-    Args:
-        parts: decomposition of the run.
-        joint: measured P(drafts 1..j all accepted), for j = 1, 2, ...
-        drafted: mean number of drafts per step.
-        max_drafts: extrapolate to this k with the last conditional acceptance (0: only measured k).
-        relative: cost of a call by rows; only its shape matters (`bench.extras.cost.curve`).
-    """
-    if not joint or not drafted:
-        return ()
-    last = joint[-1] / joint[-2] if len(joint) > 1 and joint[-2] else joint[-1]
-    beyond = [joint[-1] * last**more for more in range(1, max_drafts - len(joint) + 1)]
-    certain = parts.acceptance_length - sum(joint)
-    accepted = 0.0
-    speedups = []
-    for k, stands in enumerate([*joint, *beyond], start=1):
-        accepted += stands
-        if relative is None:
-            verify = min(parts.verify, 1.0) + max(0.0, parts.verify - 1) / drafted * k
-        else:
-            verify = parts.verify * relative(k + 1) / relative(drafted + 1)
-        cost = verify + parts.draft / drafted * k + parts.overhead
-        speedups.append((certain + accepted) / cost)
-    return tuple(speedups)
-
-
-def _best_lengths(
-    findings: Findings, facts: _Facts, relative: Callable[[float], float] | None
-) -> tuple[tuple[float, ...], int] | None:
-    """Return speed-ups with other numbers of drafts, and the number of positions measured.
-
-    Return None if the number of drafts varies: steps with many drafts then differ from the others.
-    """
-    table, drafted, decoder = findings.once(measured_acceptance), facts.drafted, facts.row.decoder
-    rows = table[(table["family"] == ALL) & (table["decoder"] == decoder)].sort_values("position")
-    joint = [float(value) for value in rows["joint"].dropna()]
-    if facts.parts is None or not drafted or round(drafted) > _MAX_DRAFTS or len(joint) < 2:
-        return None
-    records = [r for r in timed(findings.run.records) if r.decoder == decoder]
-    depths = [count for r in records if r.steps is not None for count in r.steps.depths]
-    if drafted < _ALWAYS * max(depths, default=0):
-        return None
-    speedups = speedups_by_drafts(facts.parts, joint, drafted, _MAX_DRAFTS, relative)
-    return (speedups, len(joint)) if speedups else None
 
 
 def _bounds(facts: _Facts) -> list[tuple[str, float]]:

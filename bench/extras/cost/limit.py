@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.compare.pair import SHAPE
@@ -40,12 +40,6 @@ def mean_context(records: Sequence[SampleRecord]) -> float | None:
             calls += later
             seen += later * (record.num_prompt_tokens + (later - 1) / 2)
     return ratio(seen, calls)
-
-
-def relative_at(cost: Cost, records: Sequence[SampleRecord]) -> Callable[[float], float]:
-    """Return a call's cost as a function of rows, in one-row calls, at a run's mean context."""
-    context = mean_context(records) or 0.0
-    return lambda rows: cost.curve.relative(rows, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,14 @@
 A cell is a merged call like those of verifying decoders: every row's logits are read. Each round
 measures the machine's own rates and visits all cells, so that a drift of the machine affects all
 cells alike. A visit warms up with one call and takes the median of the next few. Only
-`Model.forward` is timed. Every line is written at once: a stopped measurement can continue.
+`Model.forward` is timed. An interrupted measurement writes what it has, and begins again.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -20,15 +20,10 @@ from bench.errors import UnavailableError, UsageError
 from bench.extras.cost.curve import cost_table, with_readings
 from bench.extras.cost.probes import Probe
 from bench.extras.cost.records import (
-    CALLS,
     CURVE,
     Calls,
     CostCell,
     CostFacts,
-    Event,
-    LeftOut,
-    MachineReading,
-    Visit,
     read_facts,
     write_facts,
 )
@@ -39,7 +34,6 @@ from bench.progress import Progress
 from bench.records.environment import Environment, read_environment, write_environment
 from bench.records.files import cannot_write, only_writer, remove_scratch, write_bytes
 from bench.records.frames import csv_bytes
-from bench.records.samples import SampleWriter
 from decoders.core.engine.models import Models
 from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Call, Model, Session
@@ -76,7 +70,7 @@ class CostSubject:
 
 
 def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure what is missing in `folder`, and return the facts of the whole measurement.
+    """Measure a model, unless `folder` has the measurement, and return its facts.
 
     Raises:
         BenchError: the folder holds a measurement of another model or grid (exit 2) or of another
@@ -88,11 +82,16 @@ def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> Cost
         raise cannot_write(folder, error) from error
     with only_writer(folder):
         remove_scratch(folder)
-        _begin(subject, folder)
-        facts, calls = subject.facts, Calls.read(folder)
+        if (before := read_facts(folder)) is not None:
+            _refuse_other(before, subject, folder)
+            if before.complete:
+                return before
+        write_environment(folder, subject.env)
+        write_facts(folder, subject.facts)
+        facts, calls = subject.facts, Calls()
         try:
-            with SampleWriter(folder, name=CALLS) as writer, frozen_garbage():
-                no_replay = _Measurement(subject, calls, writer, progress).run()
+            with frozen_garbage():
+                no_replay = _Measurement(subject, calls, progress).run()
             facts = replace(facts, no_replay=no_replay)
         finally:
             progress.close()
@@ -100,13 +99,8 @@ def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> Cost
     return facts
 
 
-def _begin(subject: CostSubject, folder: Path) -> None:
-    """Write the plan, or check that it equals the plan that the folder was begun with."""
-    before = read_facts(folder)
-    if before is None:
-        write_environment(folder, subject.env)
-        write_facts(folder, subject.facts)
-        return
+def _refuse_other(before: CostFacts, subject: CostSubject, folder: Path) -> None:
+    """Refuse a folder with the measurement of something else than `subject`."""
     planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
     if planned[0] != planned[1]:
         line = f"{folder} has a measurement of another model or grid; give another --folder"
@@ -119,10 +113,10 @@ def _begin(subject: CostSubject, folder: Path) -> None:
 def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
     """Write the results of the calls so far, complete or not."""
     rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
-    rounds = range(facts.grid.rounds)
-    planned = {(c, n) for c in facts.grid.cells if c not in calls.left_out for n in rounds}
-    read = {(rate, number) for rate in rates for number in rounds}
-    complete = planned <= calls.visits.keys() and read <= calls.readings.keys()
+    cells = [cell for cell in facts.grid.cells if cell not in calls.left_out]
+    values = [calls.seconds.get(cell, []) for cell in cells]
+    values += [calls.readings.get(rate, []) for rate in rates]
+    complete = all(len(each) == facts.grid.rounds for each in values)
     facts = replace(with_readings(facts, calls), complete=complete)
     write_bytes(folder / CURVE, csv_bytes(cost_table(facts, calls), "%.9g"))  # below 1 ns
     write_facts(folder, facts)
@@ -194,79 +188,67 @@ def timed(work: Callable[[], object], clock: Clock) -> float:
 
 
 class _Measurement:
-    """Measures the grid in rounds, without everything that `calls` already holds."""
+    """Measures the grid in rounds, and adds to `calls` at once."""
 
-    def __init__(
-        self, subject: CostSubject, calls: Calls, writer: SampleWriter, progress: Progress
-    ) -> None:
-        self._subject, self._writer, self._progress = subject, writer, progress
-        self._grid, self._calls = subject.facts.grid, calls
+    def __init__(self, subject: CostSubject, calls: Calls, progress: Progress) -> None:
+        self._subject, self._calls, self._progress = subject, calls, progress
+        self._grid = subject.facts.grid
 
     def run(self) -> str | None:
         """Measure all rounds, then the replay, and return the reason if nothing can be replayed."""
         model, facts = self._subject.model, self._subject.facts
-        room, reached = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.reached
+        room, left_out = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.left_out
         for cell in self._grid.cells:
-            if cell in self._calls.left_out or cell in reached:
-                continue
             cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
             num_bytes = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
             if cell.context + cell.rows > model.max_length:
-                reason = f"beyond the model's {model.max_length} tokens"
-                self._keep(LeftOut(cell=cell, reason=reason))
+                left_out[cell] = f"beyond the model's {model.max_length} tokens"
             elif num_bytes > room:
-                self._keep(LeftOut(cell=cell, reason=f"{num_bytes / 1e9:.1f} GB of memory"))
-        visits = self._calls.visits
-        cells = [cell for cell in self._grid.cells if cell not in self._calls.left_out]
+                left_out[cell] = f"{num_bytes / 1e9:.1f} GB of memory"
+        cells = [cell for cell in self._grid.cells if cell not in left_out]
         by_sequences = [list(g) for _, g in groupby(cells, key=lambda cell: cell.sequences)]
-        total, done = len(cells) * self._grid.rounds, len(visits)
-        self._progress.start("calls", total, min(done, total))
+        self._progress.start("calls", len(cells) * self._grid.rounds)
         for number in range(self._grid.rounds):
             for probe in self._subject.probes:
-                if not {(rate, number) for rate in probe.rates} <= self._calls.readings.keys():
-                    value = probe.per_second(self._subject.clock)
-                    for rate in probe.rates:
-                        self._keep(MachineReading(what=rate, round=number, value=value))
-            before = len(visits)
+                value = probe.per_second(self._subject.clock)
+                for rate in probe.rates:
+                    self._read(rate, value)
             for group in _in_order(by_sequences, number):
-                self._visit_all(_in_order(group, number), number)
-            if len(visits) > before:
-                other = None if self._subject.lap is None else self._subject.lap().other_cores
-                if other is not None and ("other_cores", number) not in self._calls.readings:
-                    self._keep(MachineReading(what="other_cores", round=number, value=other))
+                self._visit_all(_in_order(group, number))
+            other = None if self._subject.lap is None else self._subject.lap().other_cores
+            if other is not None:
+                self._read("other_cores", other)
         try:
             self._replay()
         except (RuntimeError, ValueError) as error:  # raised by compilers
             return f"capturing a call failed: {first_line(error)}"
         return self._subject.facts.no_replay
 
-    def _keep(self, event: Event) -> None:
-        self._writer.event(event.event, **asdict(event))
-        self._calls.add(event)
+    def _read(self, name: str, value: float) -> None:
+        self._calls.readings.setdefault(name, []).append(value)
 
-    def _visit_all(self, cells: Sequence[CostCell], number: int) -> None:
+    def _visit_all(self, cells: Sequence[CostCell]) -> None:
         """Visit the cells of one number of sequences."""
-        calls = self._calls
-        missing = [c for c in cells if (c, number) not in calls.visits and c not in calls.left_out]
-        if not missing:
+        left_out = self._calls.left_out
+        cells = [cell for cell in cells if cell not in left_out]
+        if not cells:
             return
-        with Sequences(self._subject.model, missing) as sequences:
-            for cell in missing:
-                if cell in calls.left_out or (seconds := self._seconds(sequences, cell)) is None:
+        with Sequences(self._subject.model, cells) as sequences:
+            for cell in cells:
+                if cell in left_out or (seconds := self._seconds(sequences, cell)) is None:
                     continue
-                self._keep(Visit(cell=cell, round=number, seconds=seconds))
+                self._calls.seconds.setdefault(cell, []).append(seconds)
                 self._progress.step(f"{cell}: {1e3 * seconds:.2f} ms")
-        self._writer.sync()
 
     def _seconds(self, sequences: Sequences, cell: CostCell) -> float | None:
         """Return the median of a few calls, or None if the warm-up call takes too long."""
-        clock = self._subject.clock
+        clock, visited = self._subject.clock, self._calls.seconds
         first_s = sequences.timed(cell, clock)
-        if first_s > self._grid.longest_s and cell not in (reached := self._calls.reached):
+        if first_s > self._grid.longest_s and cell not in visited:
             for other in self._grid.cells:
-                if other.contains(cell) and other not in reached | self._calls.left_out.keys():
+                if other.contains(cell) and other not in visited:
                     of = "its call" if other == cell else f"a call of {cell}"
-                    self._keep(LeftOut(cell=other, reason=f"{of} takes {first_s:.2g} s"))
+                    self._calls.left_out.setdefault(other, f"{of} takes {first_s:.2g} s")
             return None
         times = [sequences.timed(cell, clock)]
         while len(times) < _CALLS and sum(times) < _LONG_ENOUGH_S:
@@ -275,20 +257,16 @@ class _Measurement:
 
     def _replay(self) -> None:
         """Time the smallest call in each round, first as an ordinary call, then as a replay."""
-        subject = self._subject
-        rounds = [n for n in range(self._grid.rounds) if ("replay", n) not in self._calls.readings]
-        cell = subject.facts.replayed
-        if subject.replayer is None or cell is None or not rounds:
+        subject, cell = self._subject, self._subject.facts.replayed
+        if subject.replayer is None or cell is None:
             return
         with Sequences(subject.model, [cell]) as sequences:
             replay = subject.replayer(sequences.calls(cell))
-            for number in rounds:
+            for _ in range(self._grid.rounds):
                 called = [sequences.timed(cell, subject.clock) for _ in range(_CALLS + 1)][1:]
                 replayed = [timed(replay, subject.clock) for _ in range(_CALLS + 1)][1:]
-                if ("beside_replay", number) not in self._calls.readings:
-                    value = median(called)
-                    self._keep(MachineReading(what="beside_replay", round=number, value=value))
-                self._keep(MachineReading(what="replay", round=number, value=median(replayed)))
+                self._read("beside_replay", median(called))
+                self._read("replay", median(replayed))
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:

@@ -4,7 +4,6 @@
 ``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
                     before the first measurement, and again after the last one
 ``env.json``        the machine, as in a run folder
-``calls.jsonl``     append-only, one event per line: `Visit`, `LeftOut` or `MachineReading`
 ``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
 ``choices.json``    the cost of a draft call of each decoder of a run, if a run was given
 ==================  ===============================================================================
@@ -18,14 +17,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
 
 from bench.records.environment import Environment, Facts
 from bench.records.files import SCHEMA, parse, read_json, write_json
-from bench.records.samples import intact_lines
 from bench.settings.bounds import Bytes, Num, Rate, Time
 
-MACHINE, CALLS, CURVE, CHOICES = "machine.json", "calls.jsonl", "cost.csv", "choices.json"
+MACHINE, CURVE, CHOICES = "machine.json", "cost.csv", "choices.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -164,74 +161,17 @@ READINGS = (
 """Fields of `CostFacts` that are medians of one reading per round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """One measurement of a cell in one round: the median seconds of a few calls."""
-
-    event: ClassVar = "call"
-    cell: CostCell
-    round: Num
-    seconds: Time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A cell that is not measured, with the reason."""
-
-    event: ClassVar = "left_out"
-    cell: CostCell
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineReading:
-    """The value of `what` (one of `READINGS`) in one round."""
-
-    event: ClassVar = "reading"
-    what: str
-    round: Num
-    value: Rate
-
-
-Event = Visit | LeftOut | MachineReading
-_KINDS: Mapping[str, type[Event]] = {kind.event: kind for kind in (Visit, LeftOut, MachineReading)}
-
-
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The content of calls.jsonl, where the first of repeated events counts.
+    """The measurements so far, which only a finished or interrupted one writes.
 
-    `visits` maps (cell, round) to seconds, `left_out` maps cells that were never visited to
-    reasons, and `readings` maps (what, round) to values.
+    `seconds` has a median of a few calls per round for each cell, `left_out` the reasons of cells
+    without any, and `readings` a value per round for the names of `READINGS`.
     """
 
-    visits: dict[tuple[CostCell, int], float] = field(default_factory=dict)
+    seconds: dict[CostCell, list[float]] = field(default_factory=dict)
     left_out: dict[CostCell, str] = field(default_factory=dict)
-    readings: dict[tuple[str, int], float] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> set[CostCell]:
-        """Cells with at least one visit."""
-        return {cell for cell, _ in self.visits}
-
-    def add(self, event: Event) -> None:
-        """Add an event."""
-        if isinstance(event, Visit):
-            self.visits.setdefault((event.cell, event.round), event.seconds)
-            self.left_out.pop(event.cell, None)
-        elif isinstance(event, MachineReading):
-            self.readings.setdefault((event.what, event.round), event.value)
-        elif event.cell not in self.reached:
-            self.left_out.setdefault(event.cell, event.reason)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read the events of a cost folder (`InvalidRunError` on a damaged line)."""
-        calls = cls()
-        for number, (line, _) in enumerate(intact_lines(folder / CALLS), start=1):
-            if (kind := _KINDS.get(str(line.pop("event", None)))) is not None:
-                calls.add(parse(kind, line, f"{folder / CALLS} line {number}"))
-        return calls
+    readings: dict[str, list[float]] = field(default_factory=dict)
 
 
 def write_facts(folder: Path, facts: CostFacts) -> None:

@@ -40,7 +40,7 @@ def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
         "",
         *(f"| {' | '.join(cells)} |" for cells in (head, ["---:"] * len(head), *rows)),
         "",
-        *(f"* left out: {each.cell}: {markdown(each.reason)}" for each in cost.left_out),
+        *(f"* left out: {cell}: {markdown(why)}" for cell, why in cost.left_out.items()),
     ]
     write_files(cost.path, images | {"cost.md": "\n".join(lines).rstrip().encode() + b"\n"})
 

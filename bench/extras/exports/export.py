@@ -18,7 +18,7 @@ import pandas as pd
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.extras.exports.formats import acceptance, github_action, pytest_benchmark
-from bench.extras.exports.mlflow import PROJECT, TrackedRun, to_mlflow, tracked_runs
+from bench.extras.exports.mlflow import PROJECT, to_mlflow, tracked_runs
 from bench.extras.sessions.expected import EXPECTED
 from bench.records.environment import ENV
 from bench.records.files import read_json, refuse_links, write_files
@@ -41,39 +41,23 @@ _REQUEST = (
 )
 _COUNTED = ("tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted")
 _TIMED = ("ttft_s", "total_s", "group_s")
-_OPTIONS = {"project": "--project", "figures": "--figure"}
+_OPTIONS = {"project": ("--project", "mlflow"), "figures": ("--figure", "reference")}
+"""Options of single formats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options of single formats, None or empty by default.
-
-    ``mlflow`` takes `project`, and ``reference`` takes `figures`.
-    """
+    """Options of single formats, None or empty by default."""
 
     project: str | None = None
     figures: Sequence[str] = ()
 
     def refuse_for(self, kind: str) -> None:
         """Refuse (exit 2) options that a format does not take."""
-        for name, option in _OPTIONS.items():
-            kinds = [other for other, each in FORMATS.items() if name in each.options]
-            if getattr(self, name) and kind not in kinds:
-                line = f"{option} is for --to {' and '.join(kinds)}, not for {kind}"
+        for name, (option, only) in _OPTIONS.items():
+            if getattr(self, name) and kind != only:
+                line = f"{option} is for --to {only}, not for {kind}"
                 raise UsageError(f"{line}; leave it out")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A format: `files` by name, or a `tracker`.
-
-    `apart` puts files with fixed names into a separate folder; `options` are fields of `Choices`.
-    """
-
-    files: Callable[[Findings, Choices], dict[str, bytes]] | None = None
-    tracker: Callable[[Sequence[TrackedRun], str, Path | None, Path], str] | None = None
-    apart: bool = False
-    options: tuple[str, ...] = ()
 
 
 def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
@@ -100,19 +84,17 @@ def _row(record: SampleRecord) -> dict[str, object]:
     }
 
 
-FORMATS: Mapping[str, Format] = {
-    "pytest-benchmark": Format(files=lambda f, _: pytest_benchmark(f)),
-    "github-action-benchmark": Format(files=lambda f, _: github_action(f)),
-    "csv": Format(files=lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)}),
-    "parquet": Format(
-        files=lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))}
-    ),
-    "acceptance": Format(files=lambda f, _: acceptance(f), apart=True),
-    "mlflow": Format(tracker=to_mlflow, options=("project",)),
-    "reference": Format(
-        files=lambda f, choices: reference(f, choices.figures), apart=True, options=("figures",)
-    ),
+FILES: Mapping[str, Callable[[Findings, Choices], dict[str, bytes]]] = {
+    "pytest-benchmark": lambda f, _: pytest_benchmark(f),
+    "github-action-benchmark": lambda f, _: github_action(f),
+    "csv": lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)},
+    "parquet": lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))},
+    "acceptance": lambda f, _: acceptance(f),
+    "reference": lambda f, choices: reference(f, choices.figures),
 }
+"""What makes the files of each format, by their names; mlflow has a store instead."""
+_APART = ("acceptance", "reference", "mlflow")
+"""Formats with a folder of their own, as their files have fixed names."""
 
 
 def export(
@@ -127,23 +109,21 @@ def export(
         BenchError: an option is not for the format (exit 2), nothing was measured or a package is
             missing (5), a store refuses or the files cannot be written (1).
     """
-    choices, form = choices or Choices(), FORMATS[kind]
+    choices = choices or Choices()
     choices.refuse_for(kind)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
     default = findings.run.path / "export"
+    default = default / kind if kind in _APART else default
     if folder is None:
-        store = default / kind if form.tracker or form.apart else default
-        for path in (store, *store.glob("*")):
+        for path in (default, *default.glob("*")):
             refuse_links(findings.run.path, path)
-    if form.tracker is not None:
-        project = choices.project or PROJECT
-        return [form.tracker(tracked_runs(findings), project, folder, default / kind)]
-    assert form.files is not None
-    folder = folder or (default / kind if form.apart else default)
+    if kind == "mlflow":
+        return [to_mlflow(tracked_runs(findings), choices.project or PROJECT, folder, default)]
+    folder = folder or default
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
-    return [str(file) for file in write_files(folder, form.files(findings, choices))]
+    return [str(file) for file in write_files(folder, FILES[kind](findings, choices))]
 
 
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ resumed, and missing points are measured.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import tomli_w
 
 from bench import runs
 from bench.errors import BenchError, Exit, UsageError
-from bench.extras.sweeps.settings import GRIDS, Point, Sweep
+from bench.extras.sweeps.settings import Point, Sweep
 from bench.plan.checks import check_first
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
@@ -121,7 +121,7 @@ def _begin(sweep: Sweep, folder: Path) -> None:
     file = folder / SWEEP
     refuse_links(folder, folder / POINTS)
     if file.is_file():
-        if tomllib.loads(file.read_text(encoding="utf-8")) != _content(sweep):
+        if tomllib.loads(file.read_text(encoding="utf-8")) != sweep.content:
             raise UsageError(f"{folder} holds another sweep; give another --folder")
         return
     if folder.is_dir() and any(folder.iterdir()):
@@ -130,15 +130,7 @@ def _begin(sweep: Sweep, folder: Path) -> None:
         (folder / POINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
-    write_text(file, tomli_w.dumps(_content(sweep)))
-
-
-def _content(sweep: Sweep) -> dict[str, object]:
-    """Return the given file's content with its grids as TOML tables, keyed by number."""
-    grids = sweep.content[GRIDS]
-    listed = [grids] if isinstance(grids, Mapping) else grids
-    base = {key: value for key, value in sweep.content.items() if key != GRIDS}
-    return {**base, GRIDS: {str(number): grid for number, grid in enumerate(listed, start=1)}}
+    write_text(file, tomli_w.dumps(sweep.content))
 
 
 def _existing(folder: Path) -> dict[str, Path]:

@@ -7,7 +7,7 @@ hold only within each of them (`bench.stats.times`). The original runs stay unch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +18,13 @@ from bench.records.environment import write_environment
 from bench.records.files import only_writer, read_json, write_json, write_text
 from bench.records.plan import (
     COMPLETE,
+    Cell,
+    Difference,
     Floor,
     Plan,
     PlannedPrompt,
     RunStatus,
+    with_checks,
     write_plan,
     write_status,
 )
@@ -29,7 +32,7 @@ from bench.records.prompts import VOCABULARY, Prompt, read_prompts, write_prompt
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
 from bench.records.samples import ERRORS, PhasedAnswer, SampleWriter, read_phases, write_phases
-from bench.stats.answers import pooled
+from bench.stats.answers import Compared, compare_with_baseline
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")
@@ -203,8 +206,8 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         started_utc=min((r.status.started_utc for r in runs if r.status.started_utc), default=None),
         finished_utc=max((r.status.ended_utc for r in runs if r.status.ended_utc), default=None),
         attempts=max((run.status.attempts or 1 for run in runs), default=1),
-        differences=pooled(merged.plan.cells, [run.status for run in runs], merged.parts),
-        floor=Floor.pool([run.status.floor for run in runs if run.status.floor is not None]),
+        differences=pool_differences(merged.plan.cells, [run.status for run in runs], merged.parts),
+        floor=pool_floors([run.status.floor for run in runs if run.status.floor is not None]),
         num_records=len(merged.records),
         reported=True,
         split=runs[0].status.split,
@@ -212,3 +215,54 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
     write_status(folder, status)
     judgement = judge(load_run(folder))
     return replace(judgement, warnings=(*judgement.warnings, *_missing_parts(merged.plan)))
+
+
+def pool_differences(
+    cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
+) -> tuple[Difference, ...] | None:
+    """Pool the differences of several runs, or return None if a run was not checked.
+
+    A run stores the number of its wrong answers, but not which they are. If `parts` cover only some
+    unequal answers, up to that many of them count as wrong.
+
+    Args:
+        cells: the cells of all runs.
+        statuses: the status of each run.
+        parts: the records used of each run.
+    """
+    if any(status.differences is None for status in statuses):
+        return None
+    compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
+    by_run = [{d.cell: d for d in status.differences or ()} for status in statuses]
+    totals = []
+    for cell in compared[0]:
+        of_runs = [by_cell[cell] for by_cell in compared]
+        whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
+        if not whole.unequal:
+            continue
+        gaps: tuple[int | float, ...] = ()
+        farthest: list[int | float] = []
+        num: int | None = 0
+        for of_run, each in zip(by_run, of_runs, strict=True):
+            difference = of_run.get(cell)
+            if not each.unequal or difference is None:
+                continue
+            gaps += tuple(difference.gaps)
+            farthest += [] if difference.places_off is None else [difference.places_off]
+            if num is None or difference.num_wrong is None:
+                num = None
+            else:
+                num += min(difference.num_wrong, len(each.unequal))
+        total = whole.difference(num, gaps)
+        totals.append(replace(total, places_off=max(farthest, default=None)))
+    failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
+    return tuple(with_checks(totals, failed))
+
+
+def pool_floors(floors: Sequence[Floor]) -> Floor | None:
+    """Pool the floors of a run's parts, if there are any, with the rows of the first."""
+    if not floors:
+        return None
+    counts = ("num_answers", "num_same", "num_tokens", "num_flips")
+    sums = {name: sum(getattr(floor, name) for floor in floors) for name in counts}
+    return Floor(rows=floors[0].rows, moved=max(floor.moved for floor in floors), **sums)

@@ -29,13 +29,47 @@ from bench.extras.workers.crew import (
 )
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.samples import LineCollector, PhasedAnswer
+from bench.records.record import SampleRecord
+from bench.records.samples import PhasedAnswer, Sink
 from bench.settings.config import build_config
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
     from bench.records.plan import Block
     from bench.records.prompts import Prompt
+
+
+class LineCollector(Sink):
+    """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
+
+    def __init__(self, worker: str | None = None, node: str | None = None) -> None:
+        """Start empty."""
+        self._worker, self._node = worker, node
+        self._event = {} if worker is None else {"worker": worker}
+        self.lines: list[str] = []
+        self._traces: list[tuple[str, str]] = []
+
+    def record(self, record: SampleRecord, outcome: object = None) -> None:
+        """Keep one record, and the traceback if its `outcome` is an error."""
+        super().record(replace(record, worker=self._worker, node=self._node), outcome)
+
+    def event(self, event: str, **fields: object) -> None:
+        """Keep one event."""
+        super().event(event, **fields, **self._event)
+
+    def trace(self, name: str, trace: str) -> None:
+        """Keep one traceback."""
+        self._traces.append((name, trace))
+
+    def _append(self, line: str) -> None:
+        self.lines.append(line)
+
+    def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Return the lines and the named tracebacks collected so far, and forget them."""
+        kept = tuple(self.lines), tuple(self._traces)
+        self.lines.clear()
+        self._traces.clear()
+        return kept
 
 
 class Worker:

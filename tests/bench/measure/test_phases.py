@@ -536,26 +536,6 @@ def test_an_explanation_has_a_row_of_numbers_and_three_short_lines_for_every_dec
     ]
 
 
-def test_the_best_number_of_drafts_follows_from_acceptance_and_costs(
-    tmp_path: Path, record: Make
-) -> None:
-    """Two of four drafts always stand: two would cost 1.6 tokens for the same 3."""
-    path = hand_made(tmp_path / "run", record)
-    samples = path / "samples.jsonl"
-    rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    for row in rows:
-        if row["decoder"] == "spec":
-            row["steps"]["accepted"] = [0, 2, 2, 2, 2]
-    samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = explained(path)
-    assert ", 2 drafts 1.88x (4: 1.50x)" in text
-    for row in rows:
-        if row["decoder"] == "spec":
-            row["steps"]["drafted"] = [0, 4, 2, 2, 2]
-    samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert " 2 drafts" not in explained(path), "its steps do not all draft as many"
-
-
 def hand_made(path: Path, record: Make) -> Path:
     """A run folder of `timed_records`, one block, with `ANSWERS` as its second pass."""
     rows = [*timed_records(record)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.records.plan import Cell, Difference, RunStatus
-from bench.stats.answers import Compared, pooled
+from bench.stats.answers import Compared
 
 
 @pytest.mark.parametrize(
@@ -30,11 +29,3 @@ def test_equal_tokens_are_the_baselines_before_the_first_difference(
     assert found.num_tokens == 9
     assert found.num_equal == 3 + equal
     assert found.num_answers == (1 if answer == expected else 2)
-
-
-def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
-    cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
-    failed = Difference(cell="mine", check="fails")
-    statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
-    assert pooled(cells, statuses, [[], []]) == (failed,)
-    assert RunStatus(differences=pooled(cells, statuses, [[], []])).wrong == ["mine"]

@@ -234,10 +234,3 @@ def test_a_wrong_token_after_the_first_difference_is_wrong(
 def test_the_rounding_of_two_logits_is_always_allowed() -> None:
     assert bound(QUIET) == 2.0
     assert bound(dataclasses.replace(QUIET, moved=3.0)) == 6.0
-
-
-def test_floors_of_parts_are_pooled() -> None:
-    other = dataclasses.replace(QUIET, num_answers=3, num_same=1, num_flips=4, moved=0.7)
-    whole = Floor(rows=5, num_answers=15, num_same=13, num_tokens=2000, num_flips=4, moved=0.7)
-    assert Floor.pool([QUIET, other]) == whole
-    assert Floor.pool([]) is None

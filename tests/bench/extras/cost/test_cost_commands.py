@@ -9,10 +9,10 @@ import pytest
 
 from bench.cli.measure import print_conclusions
 from bench.errors import InvalidRunError
-from bench.extras.cost.curve import CostCurve, load_cost
-from bench.extras.cost.explain import _best_lengths, _facts, draft_costs
-from bench.extras.cost.limit import OperatingPoint, relative_at
-from bench.extras.cost.records import CALLS, read_draft_costs, write_draft_costs
+from bench.extras.cost.curve import load_cost
+from bench.extras.cost.explain import draft_costs
+from bench.extras.cost.limit import OperatingPoint
+from bench.extras.cost.records import CURVE, read_draft_costs, write_draft_costs
 from bench.extras.cost.texts import curve_table, run_points, write_cost
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
@@ -42,9 +42,9 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     assert {cell.sequences for cell in cost.curve.points} == {1, 2}
     assert (folder / "figures" / "call_time.svg").is_file()
     assert "no replay: not requested" in first.out
-    lines = (folder / CALLS).read_bytes()
+    curve = (folder / CURVE).read_bytes()
     assert bench(*command).code == 0
-    assert (folder / CALLS).read_bytes() == lines
+    assert (folder / CURVE).read_bytes() == curve
     other = bench(*command, "--rows", "8", "--folder", folder)
     assert (other.code, "another model or grid" in other.err) == (2, True)
 
@@ -180,21 +180,6 @@ def with_second_pass(run: Path, draft_s: float = 0.0) -> Path:
         )
     (run / PHASES_FILE).write_text(json.dumps({"answers": answers}))
     return run
-
-
-def test_where_rows_are_dear_a_run_wants_fewer_drafts_than_where_they_are_free(
-    tmp_path, synthetic_run
-):
-    findings = Findings(load_run(with_second_pass(synthetic_run({"spec": 3.0}))))
-    dear = load_cost(write_cost_folder(tmp_path / "cost"))
-    free = replace(dear, curve=CostCurve(points=dict.fromkeys(dear.curve.points, 1e-3)))
-    steep = {cell: 1e-3 * cell.rows for cell in dear.curve.points}
-    (spec,) = [facts for facts in _facts(findings) if facts.row.decoder == "spec"]
-    curves = (replace(dear, curve=CostCurve(points=steep)), dear, free)
-    relative = [relative_at(cost, findings.run.records) for cost in curves]
-    measured = [_best_lengths(findings, spec, each) for each in relative]
-    few, some, many = [each[0].index(max(each[0])) for each in measured if each is not None]
-    assert few < some <= many
 
 
 def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):

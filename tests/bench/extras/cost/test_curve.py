@@ -43,8 +43,8 @@ def cell(rows, context=100, sequences=1):
     return CostCell(rows=rows, context=context, sequences=sequences)
 
 
-def visits(cells=GRID.cells, rounds=GRID.rounds, value=truth):
-    return {(c, r): value(c) for c in cells for r in range(rounds)}
+def times(cells=GRID.cells, value=truth):
+    return {cell: [value(cell)] * GRID.rounds for cell in cells}
 
 
 @pytest.mark.parametrize("at", [(1, 100, 1), (7, 130, 2), (16, 200, 4), (40, 900, 9)])
@@ -114,8 +114,8 @@ def test_the_interval_of_a_median_lies_between_order_statistics_and_needs_six_va
 def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
     large = cell(16, 200, 4)
     known = [c for c in GRID.cells if c != large]
-    disturbed = visits(known) | {(cell(4), 7): 99.0}
-    table = cost_table(FACTS, Calls(visits=disturbed, left_out={large: "dear"}))
+    disturbed = times(known) | {cell(4): [*[truth(cell(4))] * GRID.rounds, 99.0]}
+    table = cost_table(FACTS, Calls(seconds=disturbed, left_out={large: "dear"}))
     assert len(table) == len(GRID.cells)
     row = table[(table["rows"] == 4) & (table["context"] == 100) & (table["sequences"] == 1)]
     assert row["seconds"].item() == pytest.approx(truth(cell(4)))
@@ -135,18 +135,18 @@ def written(folder, table):
 
 
 def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
-    table = cost_table(FACTS, Calls(visits=visits()))
+    table = cost_table(FACTS, Calls(seconds=times()))
     cost = load_cost(written(tmp_path, table))
     assert cost.facts == FACTS
     assert cost.curve.points == pytest.approx(dict(CURVE_OF_TRUTH.points))
-    assert cost.left_out == []
+    assert cost.left_out == {}
 
 
 def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Path):
     with pytest.raises(BenchError, match="not a cost folder") as missing:
         load_cost(tmp_path)
     assert missing.value.exit_code == 2
-    table = cost_table(FACTS, Calls(visits=visits([c for c in GRID.cells if c.rows > 1])))
+    table = cost_table(FACTS, Calls(seconds=times([c for c in GRID.cells if c.rows > 1])))
     with pytest.raises(BenchError, match="lacks positive times of one-row calls") as damaged:
         load_cost(written(tmp_path, table))
     assert damaged.value.exit_code == 4
@@ -157,5 +157,5 @@ def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Pa
 
 def test_readings_of_the_machine_become_medians():
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0]
-    calls = Calls(readings={("bandwidth", number): value for number, value in enumerate(values)})
+    calls = Calls(readings={"bandwidth": values})
     assert with_readings(FACTS, calls).bandwidth == Measured(value=3.5, low=1, high=6, num=6)

@@ -12,9 +12,9 @@ import pytest
 
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
-from bench.extras.workers.merge import merge
+from bench.extras.workers.merge import merge, pool_differences, pool_floors
 from bench.records.environment import write_environment
-from bench.records.plan import write_plan, write_status
+from bench.records.plan import Cell, Difference, Floor, RunStatus, write_plan, write_status
 from bench.records.prompts import VOCABULARY, read_prompts
 from bench.records.run_folder import Run, load_run
 from bench.records.samples import PHASES_FILE, SampleWriter, read_phases
@@ -292,3 +292,19 @@ def test_a_part_that_is_none_is_one_line(measured: Any, part: str, tmp_path: Pat
         measured(part)
     assert raised.value.exit_code == Exit.USAGE
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
+    cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
+    failed = Difference(cell="mine", check="fails")
+    statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
+    assert pool_differences(cells, statuses, [[], []]) == (failed,)
+    assert RunStatus(differences=pool_differences(cells, statuses, [[], []])).wrong == ["mine"]
+
+
+def test_floors_of_parts_are_pooled() -> None:
+    quiet = Floor(rows=5, num_answers=12, num_same=12, num_tokens=1000, num_flips=0, moved=0.5)
+    other = replace(quiet, num_answers=3, num_same=1, num_flips=4, moved=0.7)
+    whole = Floor(rows=5, num_answers=15, num_same=13, num_tokens=2000, num_flips=4, moved=0.7)
+    assert pool_floors([quiet, other]) == whole
+    assert pool_floors([]) is None

@@ -31,7 +31,7 @@ from decoders.core.plugins import network
 from decoders.core.registry import build
 from decoders.core.types import DecoderSpec, Sampling
 from training.adapter.job import AdapterJob
-from training.adapter.lean_job import LeanJob, LeanStudent
+from training.adapter.lean_job import LeanJob
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.student import Student, max_row_length
 from training.adapter.windows import BlockRules, BlocksTable
@@ -143,11 +143,8 @@ def _begin_slots(
         room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
-    @functools.cache
-    def student() -> Student:  # made late: it replaces the module's attention
-        if run.lean:
-            return LeanStudent(module, adapter)
-        return Student(module, adapter, gated=table.gated, teacher=teacher)
+    # made late, because it joins the module's weights or replaces its attention
+    student = functools.cache(lambda: Student(module, adapter, gated=table.gated, teacher=teacher))
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0

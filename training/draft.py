@@ -10,6 +10,7 @@ Letters: B rows, P taught tokens of a row, M tokens in the loss, T likeliest tok
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from torch import Tensor
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
-from training.forward import fresh_llama, hidden_states
+from training.forward import fresh_llama, last_states
 from training.loop import Best, Piece, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
@@ -40,7 +41,7 @@ from training.recipe import (
 )
 from training.reporter import TrainingProgress
 from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_recipe
-from training.text.data import Row, padded, row_hash, stored_completions, worker_groups
+from training.text.data import Row, learnt, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import build_source
 from training.workers import worker
 
@@ -110,7 +111,7 @@ class DraftJob:
         self._best, self._mean_run = Best(state / BEST), 0.0
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
-        self._target, self._head = target.base_model, target.get_output_embeddings()
+        self._target, self._head = target, target.get_output_embeddings()
         source = build_source(
             recipe.data,
             tokenizer=open_checkpoint(folder, "AutoTokenizer"),
@@ -133,13 +134,14 @@ class DraftJob:
     @torch.no_grad()
     def _logits(self, row: Row) -> Tensor:
         ids = torch.tensor([row.ids]).to(self.device)
-        hidden = self._target(input_ids=ids, use_cache=False).last_hidden_state
-        logits: Tensor = self._head(hidden[0, self._target_indices(row).to(self.device) - 1])
+        mask = self._mask([row]).to(self.device)
+        logits: Tensor = self._head(last_states(self._target, input_ids=ids)[:, :-1][mask[:, 1:]])
         return logits
 
-    def _target_indices(self, row: Row) -> Tensor:
-        """Return indices of learnt tokens: the answer's, and the prompt's if it has a weight."""
-        return torch.arange(1, len(row.ids)) if self.run.prompt_weight else _answer(row)
+    def _mask(self, rows: Sequence[Row]) -> Tensor:
+        """Return a mask ``[B, T]`` of taught tokens: answers', and prompts' if they have weight."""
+        whole = (dataclasses.replace(row, learn=[True] * len(row.ids)) for row in rows)
+        return learnt([*whole] if self.run.prompt_weight else rows)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
         """Yield the losses of this worker's groups of a step."""
@@ -154,30 +156,23 @@ class DraftJob:
                 pairs = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
                 ids, logits = zip(*pairs, strict=True)
                 top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
-            targets = [self._target_indices(row) for row in group]
-            states, target = self._states(group, targets)
-            weights = self._importance(group, targets)
+            mask = self._mask(group)
+            states, target = self._states(group, mask)
+            weights = self._importance(group, mask)
             loss = taught_loss(states, head.of, target, top, *weights, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
-    def _states(self, rows: Sequence[Row], targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the hidden states ``[M, D]`` that predict the taught tokens, and these tokens."""
-        ids = padded(rows).to(self.device)
-        hidden = hidden_states(self.trained, ids, torch.float32)
-        counts = torch.tensor([len(part) for part in targets])
-        line = torch.arange(len(rows)).repeat_interleave(counts).to(self.device)
-        index = torch.cat(list(targets)).to(self.device)
-        return hidden[line, index - 1], ids[line, index]
+    def _states(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the hidden states ``[M, D]`` that predict the masked tokens, and these."""
+        ids, mask = padded(rows).to(self.device), mask.to(self.device)
+        return last_states(self.trained, input_ids=ids)[:, :-1][mask[:, 1:]], ids[mask]
 
-    def _importance(self, rows: Sequence[Row], targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the temperatures ``[M]`` and weights ``[M]`` of the rows' taught tokens."""
-        temperatures, weights = [], []
-        for row, part in zip(rows, targets, strict=True):
-            learn = torch.tensor(row.learn)[part]
-            of_answer = row.temperature or GREEDY_TEMPERATURE
-            temperatures.append(torch.where(learn, of_answer, 1.0))
-            weights.append(torch.where(learn, 1.0, self.run.prompt_weight))
-        return torch.cat(temperatures).to(self.device), torch.cat(weights).to(self.device)
+    def _importance(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the temperatures ``[M]`` and weights ``[M]`` of the rows' tokens in a mask."""
+        warm = torch.tensor([[row.temperature or GREEDY_TEMPERATURE] for row in rows])
+        learn = learnt(rows)
+        weights = torch.where(learn, 1.0, self.run.prompt_weight)[mask]
+        return torch.where(learn, warm, 1.0)[mask].to(self.device), weights.to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -185,7 +180,7 @@ class DraftJob:
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
         runs, loss = [], 0.0
         for row in rows:
-            states, target = self._states([row], [_answer(row)])
+            states, target = self._states([row], learnt([row]))
             logits = self.trained.lm_head(states)
             loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
             runs += leading_runs((logits.argmax(-1) == target).tolist())
@@ -271,8 +266,3 @@ def leading_runs(right: Sequence[bool]) -> list[int]:
         run = run + 1 if hit else 0
         runs.append(min(run, _MAX_DRAFTS))
     return runs[::-1]
-
-
-def _answer(row: Row) -> Tensor:
-    """Return the indices of a row's learnt tokens, without the row's first token."""
-    return torch.tensor([index for index in range(1, len(row.ids)) if row.learn[index]])

@@ -1,7 +1,8 @@
-"""The forward pass of training: transformers' own, with attention as two batched products.
+"""Attention of training: two batched products, in `hf.llama` and in transformers' modules.
 
 On a CPU and for rows of about 150 tokens, the backward pass of the two products is several times as
-fast as that of the fused kernel.
+fast as that of the fused kernel. Where all weights are trained, transformers' modules run, because
+the products of `hf.llama` are joined.
 
 Letters: B rows, T positions, D width, H heads, N queries, E head size.
 """
@@ -18,39 +19,67 @@ from transformers.masking_utils import eager_mask
 ATTENTION = "two-products"
 
 
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    windows: Any = None,
-    **facts: Any,
-) -> tuple[Tensor, None]:
-    """Attend with queries ``[B, H, N, E]`` under an additive mask ``[B or 1, 1, N, T]``.
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float) -> Tensor:
+    """Return attention ``[B, N, H, E]`` of queries ``[B, H, N, E]`` to K heads ``[B, K, T, E]``.
 
-    If given, `windows(query, key, value, scale)` attends instead (`training.adapter.lean_job`).
+    The additive `mask` is ``[B or 1, 1, N, T]``, or a pair: see `_attend_windows`.
     """
+    if isinstance(mask, tuple):
+        return _attend_windows(query, key, value, mask, scale)
     num_batch, heads, rows, size = query.shape
-    scale = facts.get("scaling") or size**-0.5
-    if windows is not None:
-        return windows(query, key, value, scale), None
     groups = heads // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    assert attention_mask is not None, "transformers makes no mask for this attention; bring one"
     if query.is_cuda:
         mixed = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=scale
+            query, key, value, attn_mask=mask, scale=scale
         )
-        return mixed.transpose(1, 2).contiguous(), None
+        return mixed.transpose(1, 2).contiguous()
     columns = key.shape[2]
     flat = num_batch * heads
-    added = attention_mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
+    added = mask.expand(num_batch, heads, rows, columns).reshape(flat, rows, columns)
     queries = query.reshape(flat, rows, size)
     scores = torch.baddbmm(added, queries, key.reshape(flat, columns, size).mT, alpha=scale)
     mixed = torch.bmm(scores.softmax(-1), value.reshape(flat, columns, -1))
-    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+    return mixed.view(num_batch, heads, rows, -1).transpose(1, 2).contiguous()
+
+
+def _attend_windows(
+    query: Tensor, key: Tensor, value: Tensor, masks: tuple[Tensor, Tensor], scale: float
+) -> Tensor:
+    """Return the attention ``[B, N, H, E]`` of slots to the context and to their own windows.
+
+    W windows of L slots each are N rows. Keys and values are ``[B, K, S + N, E]``, the context's
+    first. The additive `masks` are ``[B, W, S]`` for the context and ``[B, W, L, L]`` for windows.
+    Query heads that share a key head are rows of one matrix product.
+    """
+    (batch, windows, slots, _), length = masks[1].shape, masks[0].shape[2]
+    heads, groups, size = query.shape[1], key.shape[1], query.shape[3]
+    share = heads // groups
+    q = query.reshape(batch, groups, share, windows, slots, size).permute(0, 1, 3, 4, 2, 5)
+    q = q.reshape(batch * groups, windows * slots * share, size)
+    far_key, far_value = (part[:, :, :length].flatten(0, 1) for part in (key, value))
+    k, v = (part[:, :, length:].reshape(-1, slots, size) for part in (key, value))
+    far = torch.baddbmm(q.new_empty(()), q, far_key.mT, beta=0, alpha=scale)
+    near = torch.baddbmm(
+        q.new_empty(()), q.reshape(-1, slots * share, size), k.mT, beta=0, alpha=scale
+    )
+    far.view(batch, groups, windows, -1, length).add_(masks[0][:, None, :, None])
+    near.view(batch, groups, windows, slots, share, slots).add_(masks[1][:, None, :, :, None])
+    seen = torch.cat([far, near.view(len(far), -1, slots)], -1).softmax(-1)
+    near_values = torch.bmm(seen[..., length:].reshape(len(near), -1, slots), v)
+    mixed = torch.bmm(seen[..., :length], far_value) + near_values.view(q.shape)
+    mixed = mixed.view(batch, groups, windows, slots, share, size).permute(0, 2, 3, 1, 4, 5)
+    return mixed.reshape(batch, windows * slots, heads, size)
+
+
+def _attend(
+    _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **facts: Any
+) -> tuple[Tensor, None]:
+    """Attend as transformers' modules do (`attend`)."""
+    assert attention_mask is not None, "transformers makes no mask for this attention; bring one"
+    scale = facts.get("scaling") or query.shape[-1] ** -0.5
+    return attend(query, key, value, attention_mask, scale), None
 
 
 def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,8 +120,8 @@ def head_logits(head: Any, states: Tensor) -> Tensor:
     return logits.float()
 
 
-def hidden_states(model: Any, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the final normed states (B, T, D), in `dtype`, of right-padded `ids` (B, T)."""
-    with torch.autocast(ids.device.type, dtype, enabled=dtype != torch.float32):
-        hidden: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
-    return hidden.to(dtype)
+def last_states(model: Any, **fed: Any) -> Tensor:
+    """Return the final normed states ``[B, T, D]`` of what a model's modules are fed."""
+    out = model.base_model(**fed, use_cache="past_key_values" in fed)
+    hidden: Tensor = out.last_hidden_state
+    return hidden

@@ -204,8 +204,9 @@ def test_prompts_are_learnt_at_their_own_weight_and_temperature(
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
         job = DraftJob(DraftRecipe.of(tables), JobContext(tmp_path, torch.device("cpu"), reporter))
         row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
-        places = [torch.arange(1, 4)]
-        temperature, weight = job._importance([row], places)
+        mask = job._mask([row])
+        assert mask.tolist() == [[False, True, True, True]]
+        temperature, weight = job._importance([row], mask)
         assert temperature.tolist() == pytest.approx([1.0, 0.7, 0.7])
         assert weight.tolist() == [0.25, 1.0, 1.0]
         ((loss, num_targets, num_tokens), *_) = job.pieces(TrainingProgress())

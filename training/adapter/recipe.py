@@ -72,8 +72,8 @@ class AdapterRunTable(LoopTable):
             empty: only the largest.
         muon_lr: peak learning rate of the delta's matrices.
         max_tokens: most padded tokens in one group of rows.
-        lean: use the lean pass (`training.adapter.lean_job`), for Llama models and stored
-            completions. The next three keys apply only to it.
+        lean: use the lean loss (`training.adapter.lean_job`), for stored completions. The next
+            three keys apply only to it.
         teacher_top: number of the teacher's likeliest tokens to learn.
         head_words: number of the head's words that are always in the loss; 0: all.
         position_decay: decay of the weights of slots; slot k has weight exp(-k position_decay).
@@ -125,8 +125,8 @@ class AdapterRecipe(Recipe):
             ),
             "run.clean is for adapters with gated = false: token rows of a gated one are the base "
             "model's own": run.clean and adapter.gated,
-            f"adapter.enter is {adapter.enter}; slots that enter above the first layer are trained "
-            "with run.lean = true": adapter.enter and not run.lean,
+            f"adapter.enter is {adapter.enter}; slots enter above the first layer only with "
+            "adapter.gated = true": adapter.enter and not adapter.gated,
             "run.lean is for gated adapters without another teacher": (
                 run.lean and (not adapter.gated or self.model.teacher is not None or run.clean)
             ),

@@ -1,7 +1,8 @@
 """A causal LM and the adapter being trained on it, for any architecture.
 
 The context runs through the unchanged base weights without gradients. Slots then run through base +
-adapter and attend to the context's keys and values.
+adapter and attend to the context's keys and values. Both run by the function of `hf.llama`, or
+through transformers' modules where it lacks the architecture.
 
 Letters: B rows, S tokens of a row, Q slots of a row, D width.
 """
@@ -9,6 +10,9 @@ Letters: B rows, S tokens of a row, Q slots of a row, D width.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,15 +20,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from decoders.core.adapter.gating import Delta, Forward, GatedModule
+from decoders.core.adapter.gating import Change, Delta, GatedModule, layer_weight
 from decoders.core.adapter.module import SlotAdapter
+from decoders.core.hf import llama
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
+from decoders.core.masks import causal
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
-from training.forward import ATTENTION, additive, head_logits
+from training.forward import ATTENTION, additive, attend, head_logits, last_states
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
+Changes = Sequence[Change]
+"""What an adapter changes of each of a student's `linears`."""
 
 
 class ContextCache(DynamicCache):
@@ -32,11 +40,25 @@ class ContextCache(DynamicCache):
 
     entering: Tensor | None = None
 
-    def fork(self) -> ContextCache:
-        """Return a copy to extend, leaving this cache unchanged."""
+    def fork(self, first: int = 0) -> ContextCache:
+        """Return a copy of the layers from `first` on to extend, leaving this cache unchanged."""
         other = copy.copy(self)
-        other.layers = [copy.copy(layer) for layer in self.layers]
+        other.layers = [copy.copy(layer) for layer in self.layers[first:]]
         return other
+
+
+@dataclass(frozen=True, slots=True)
+class _Deltas(Delta):
+    """Deltas of layers that share an input: their As, and their Bs, which have `sizes` outputs."""
+
+    sizes: Sequence[int]
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return ``B A x`` of the layers side by side (a block diagonal of Bs would cost more)."""
+        highs = self.high.split(self.sizes)  # type: ignore[no-untyped-call]
+        assert self.low is not None
+        parts = F.linear(x, self.low).chunk(len(highs), -1)
+        return torch.cat([F.linear(*pair) for pair in zip(parts, highs, strict=True)], -1)
 
 
 class Student:
@@ -55,7 +77,7 @@ class Student:
         None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
-        self.facts = _study(module)
+        self.facts, self.enter = _study(module), adapter.config.enter
         self.module = module.eval().requires_grad_(False)
         self.other: Any = None
         if teacher is not None:
@@ -72,59 +94,95 @@ class Student:
         num, last = min(_CHECKED_TOKENS, max_row_length(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
         with torch.no_grad():
-            expected = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        self.wrapped = GatedModule(module)
-        self.module.set_attn_implementation(ATTENTION)
+            expected = last_states(module, input_ids=ids)
+        self.weights = llama.join_weights(module)
+        if self.weights is not None:
+            self.weights = replace(self.weights, attend=attend)
+            upper = self.weights.layers[self.enter :]
+            self.linears = [part for layer in upper for part in layer.linears]
+        elif self.enter:
+            raise ValueError(
+                f"adapter.enter is {self.enter}; in {type(module).__name__} slots can only be "
+                f"trained from the first layer on, use 0 (or one of {', '.join(llama.FAMILY)})"
+            )
+        else:
+            self.wrapped = GatedModule(module)
+            layers: Mapping[str, Any] = self.wrapped.layers
+            self.linears = [
+                llama.Linear([name], [len(weight)], weight, layer.bias)
+                for name, layer in layers.items()
+                for weight in [layer_weight(layer).t()]
+            ]
+            module.set_attn_implementation(ATTENTION)
         self.head = module.get_output_embeddings()
         self.dtype: torch.dtype = module.dtype
         self.device: torch.device = module.device
-        # per layer, merging costs in * out * r, and the unmerged delta rows * (in + out) * r
-        self.merged = all(a * b < 2048 * (a + b) for a, b in adapter.config.layers.values())
+        # merged deltas cost the whole weight's gradient, in * out per row; others cost three
+        # products of (in + out) * r, which are thin and therefore a third slower
+        rank, shapes = adapter.config.rank, list(adapter.config.layers.values())
+        self.merged = sum(a * b for a, b in shapes) < 4 * rank * sum(map(sum, shapes)) or not rank
         self._check_states(ids, expected)
 
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
         """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache."""
-        cache = ContextCache()
-        if self.gated:
-            with torch.no_grad():
-                return self._run_rows(ids, cache), cache
-        with self.wrapped.active(self._forward()):
-            return self._run_rows(ids, cache), cache
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.gated):
+            return self._context(ids.to(self.device), () if self.gated else self._changes())
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
         """Return the teacher's hidden states ``[B, S, D]`` (`hidden` are those of `context`)."""
         if self.other is not None:
-            states: Tensor = self.other.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            return states
-        return hidden if self.gated else self._run_rows(ids, ContextCache())
+            return last_states(self.other, input_ids=ids)
+        return hidden if self.gated else self._context(ids)[0]
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
         return head_logits((self.other or self.module).get_output_embeddings(), hidden)
 
-    def _run_rows(self, ids: Tensor, cache: ContextCache) -> Tensor:
-        length = ids.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool).tril()
-        masks = self._masks(causal.expand(len(ids), -1, -1), length)
-        # explicit, because a module would derive other positions from our mask
+    def _context(self, ids: Tensor, changes: Changes = ()) -> tuple[Tensor, ContextCache]:
+        length, cache = ids.shape[1], ContextCache()
+        masks = self._masks(causal(length).expand(len(ids), -1, -1), length)
         positions = torch.arange(length, device=ids.device)[None]
-        return self._base(cache, masks, input_ids=ids, position_ids=positions)
+        rows, states = self.module.get_input_embeddings()(ids), dict.fromkeys([self.enter])
+        hidden = self._run(rows, positions, masks, cache, changes, states)
+        cache.entering = states[self.enter]
+        return hidden, cache
 
-    def slots(
-        self, cache: ContextCache, embedded: Tensor, positions: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of embedded slots under `mask` ``[B, Q, S + Q]``."""
+    def slots(self, cache: ContextCache, entering: Tensor, positions: Tensor, mask: Any) -> Tensor:
+        """Return hidden states ``[B, Q, D]`` of slots, from their inputs of the layer they enter.
+
+        Slots see what a `mask` ``[B, Q, S + Q]`` says, or those of `Windows.masks`.
+        """
         reach = cache.get_seq_length()
         if any(self.facts.windows.values()):  # a block's slots may go past their row
             reach = max(reach, int(positions.max()) + 1)
-        with self.wrapped.active(self._forward()):
-            return self._base(
-                cache.fork(),
-                self._masks(mask.to(self.device), reach),
-                inputs_embeds=embedded.to(self.dtype),
-                position_ids=positions.to(self.device),
-            )
+        fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask, reach)
+        return self._run(*fed, cache.fork(self.enter), self._changes())
+
+    def _run(
+        self,
+        rows: Tensor,
+        positions: Tensor,
+        masks: Any,
+        cache: Any,
+        changes: Changes,
+        states: Any = None,
+    ) -> Tensor:
+        """Return hidden states ``[B, N, D]`` of rows that all run through `changes`, if any."""
+        if self.weights is not None:
+            weights, gate = self.weights, None
+            if changes:
+                gate = llama.SlotGate([changes[n : n + 4] for n in range(0, len(changes), 4)], None)
+                weights = replace(weights, layers=weights.layers[self.enter :])
+            return llama.forward(weights, rows, positions, masks, cache, gate=gate, states=states)
+
+        def forward(index: int, x: Tensor) -> Tensor:
+            return llama.linear(x, self.linears[index], changes[index], None)
+
+        with self.wrapped.active(forward) if changes else nullcontext():
+            # positions are explicit, because a module would derive others from our mask
+            fed = {"position_ids": positions, "attention_mask": masks, "past_key_values": cache}
+            return last_states(self.module, inputs_embeds=rows, **fed)
 
     @torch.no_grad()
     def _check_states(self, ids: Tensor, expected: Tensor) -> None:
@@ -137,19 +195,14 @@ class Student:
         line = f"{name} cannot train an adapter of slots: its attention is not plain"
         try:
             # the text's beginning, then two windows of slots that replace the rest
-            cache = ContextCache()
-            hidden = self._run_rows(ids[:, :_CHECKED_CONTEXT], cache)
+            hidden, cache = self._context(ids[:, :_CHECKED_CONTEXT])
             num_rest, length = rest.shape[1], ids.shape[1]
-            causal = torch.ones(num_rest, num_rest, dtype=torch.bool).tril()
-            both = torch.eye(2, dtype=torch.bool).kron(causal)
+            both = torch.eye(2, dtype=torch.bool).kron(causal(num_rest))
             before = torch.ones(2 * num_rest, _CHECKED_CONTEXT, dtype=torch.bool)
             embedded = self.module.get_input_embeddings()(ids[:, _CHECKED_CONTEXT:])
-            slots = self._base(
-                cache,
-                self._masks(torch.cat([before, both], -1)[None], length),
-                inputs_embeds=embedded.repeat(1, 2, 1),
-                position_ids=torch.arange(_CHECKED_CONTEXT, length).repeat(2)[None].to(ids),
-            )
+            positions = torch.arange(_CHECKED_CONTEXT, length).repeat(2)[None].to(ids)
+            masks = self._masks(torch.cat([before, both], -1)[None], length)
+            slots = self._run(embedded.repeat(1, 2, 1), positions, masks, cache, ())
             gap = torch.cat([hidden, slots], 1) - torch.cat([expected, rest], 1)
         except Exception as error:
             if is_of_memory(error):
@@ -162,9 +215,17 @@ class Student:
             reason = f"its states differ by {relative:.1%}"
         raise ValueError(f"{line} ({reason}); train medusa or eagle")
 
-    def states(self, cache: Any, u: Tensor, windows: Windows) -> Tensor:
+    def states(self, cache: ContextCache, u: Tensor, windows: Windows) -> Tensor:
         """Return the hidden states ``[B, Q, D]`` of windows' slots that carry u ``[B, Q]``."""
-        return self.slots(cache, self.embed(u, windows), windows.position, windows.mask())
+        x, entering = self.embed(u, windows), cache.entering
+        if entering is not None:
+            before = gather_rows(entering, (windows.start - 1).clamp(min=0)).to(x.dtype)
+            number = windows.slot(self.adapter.config.variant).flatten()
+            flat = self.adapter.entering(x.flatten(0, 1), number, before.flatten(0, 1))
+            x = flat.view(before.shape)
+        by_window = windows.stride and self.weights is not None
+        mask = windows.masks() if by_window else windows.mask()
+        return self.slots(cache, x, windows.position, mask)
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
         """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]`` or the tokens of blocks."""
@@ -188,49 +249,35 @@ class Student:
     @torch.no_grad()
     def merge(self) -> Any:
         """Add the deltas to the module's weights permanently, and return the module."""
-        for layer, weight in zip(self.wrapped.layers, self._merged(), strict=True):
-            layer.weight.copy_(weight)
+        self.merged = True
+        weights: Sequence[Any] = self._changes()
+        for part, weight in zip(self.linears, weights, strict=True):
+            part.weight.copy_(weight)
+        for parameter in self.module.parameters():  # apart, as files keep them
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         self.module.set_attn_implementation("eager")
         return self.module
 
-    def _merged(self) -> list[Tensor]:
-        """Return ``W + B A`` ``[in, out]`` of every layer, merged in float32."""
-        factors = self.adapter.factors(torch.float32)
-        merged = []
-        for layer in self.wrapped.layers:
-            weight = layer.weight
-            if (pair := factors.get(layer.name)) is not None:
-                weight = weight.float() + Delta(*pair).whole.t()
-            merged.append(weight.to(self.dtype))
-        return merged
+    def _changes(self) -> Changes:
+        factors = self.adapter.factors(torch.float32 if self.merged else self.dtype)
 
-    def _forward(self) -> Forward:
-        """Return what layers compute with an open gate."""
-        layers = self.wrapped.layers
-        if self.merged:
-            weights = self._merged()
-            return lambda index, x: F.linear(x, weights[index].t(), layers[index].bias)
-        factors = self.adapter.factors(self.dtype)
+        def change(part: llama.Linear) -> Change:
+            pairs: list[Any] = [factors[name] for name in part.names]
+            if self.merged or pairs[0][0] is None:
+                whole = torch.cat([Delta(*pair).whole for pair in pairs])
+                return (part.weight + whole).to(self.dtype)
+            if len(pairs) == 1:
+                return Delta(*pairs[0])
+            low, high = (torch.cat(each) for each in zip(*pairs, strict=True))
+            return _Deltas(low, high, part.sizes)
 
-        def forward(index: int, x: Tensor) -> Tensor:
-            out = layers[index].plain(x)
-            if (pair := factors.get(layers[index].name)) is None:
-                return out
-            return out + Delta(*pair).rows(x)
+        return [change(part) for part in self.linears]
 
-        return forward
-
-    def _base(self, cache: ContextCache, mask: Any, **fed: Any) -> Tensor:
-        out = self.module.base_model(
-            attention_mask=mask, past_key_values=cache, use_cache=True, **fed
-        )
-        hidden: Tensor = out.last_hidden_state
-        return hidden
-
-    def _masks(self, seen: Tensor, reach: int) -> Any:
+    def _masks(self, seen: Tensor | tuple[Tensor, Tensor], reach: int) -> Any:
         """Return additive masks ``[B, 1, N, T]``, one per kind of layer if there are several.
 
-        If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
+        A pair of masks stays a pair. If a sliding window hides part of a row of `reach` tokens,
+        raise `ValueError`.
         """
         limit = max_row_length(self.facts)
         if limit < min(reach, self.facts.max_length):
@@ -238,6 +285,8 @@ class Student:
                 f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
                 f"that is cut into rows, with data.max_tokens at most {limit}"
             )
+        if isinstance(seen, tuple):
+            return tuple(additive(~each, self.dtype) for each in seen)
         added = additive(~seen.to(self.device), self.dtype)[:, None]
         kinds = self.facts.windows
         return added if len(kinds) == 1 else dict.fromkeys(kinds, added)

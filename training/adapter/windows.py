@@ -214,6 +214,19 @@ class Windows(_Tensors):
             same &= self.depth[:, None, :] <= self.depth[:, :, None]
         return torch.cat([context, same & (self.number >= 0)[:, :, None]], -1)
 
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """Return `mask` as ``[B, W, S]`` for tokens and ``[B, W, L, L]`` for slots of a window.
+
+        The W windows must have been drawn with a stride, L.
+        """
+        shape = len(self.ids), -1, self.stride
+        start, number = self.start.view(shape), self.number.view(shape)
+        tokens = torch.arange(self.ids.shape[1], device=self.ids.device)
+        same = number[..., None] == number[..., None, :]
+        if self.blocks is None:
+            same &= torch.ones_like(same).tril()
+        return tokens < (start[..., :1] - int(self.standalone)).clamp(min=1), same
+
 
 def draw_windows(
     rows: Sequence[Row],

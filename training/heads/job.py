@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.heads import DraftHeads
-from training.forward import head_logits
+from training.forward import head_logits, last_states
 from training.heads.recipe import HeadsRunTable
 from training.loop import JudgedJob, Piece, Report
 from training.reporter import Reporter, TrainingProgress
@@ -86,6 +86,10 @@ class HiddenJob(JudgedJob):
             depths = torch.arange(targets.shape[1], device=losses.device)
             yield (losses * counts * self.run.head_decay**depths).sum(), int(counts.sum())
 
+    def _states(self, ids: Tensor) -> Tensor:
+        """Return the target's last hidden states ``[B, T, D]``."""
+        return last_states(self.module, input_ids=ids).float()
+
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Yield logits ``[M, H, W]``, `head_targets` ``[M, H]``, and target logits if learnt.
 
@@ -127,9 +131,8 @@ class HeadsJob(HiddenJob):
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, None]]:
         with torch.no_grad():
             ids, targets = self._batch(rows)
-            hidden = self.module.base_model(input_ids=ids, use_cache=False).last_hidden_state
             counts = (targets != NONE).any(-1)
-            states, labels = hidden[counts].float(), targets[counts]
+            states, labels = self._states(ids)[counts], targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(labels, size), strict=True):
             yield head_logits(self._head, self.heads(some)), targets, None
@@ -250,11 +253,6 @@ class LayerJob(HiddenJob):
         index = targets.new_full((len(self._whole_head.weight),), NONE)
         index[self.heads.words] = torch.arange(len(self.heads.words), device=index.device)
         return index[targets.clamp(min=0)].where(targets != NONE, NONE)
-
-    def _states(self, ids: Tensor) -> Tensor:
-        """Return the target's last hidden states ``[B, T, D]``."""
-        states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
-        return states.float()
 
     def _compute(self, rows: Sequence[Row], ids: Tensor, compute: _Compute) -> list[Tensor]:
         """Return the tensors ``[B, T, …]`` that `compute` computes for rows.

@@ -22,9 +22,9 @@ from torch import Tensor
 from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, attend_windows, mixed_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, mixed_loss
 from training.adapter.windows import MIN_MASS
-from training.forward import additive, head_logits
+from training.forward import additive, attend, head_logits
 from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
 from training.loop import Piece, muon_and_adamw
 from training.reporter import TrainingProgress
@@ -237,13 +237,12 @@ def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tenso
     later = (offsets > offsets[:, None]).expand(*positions.shape, -1)
     hidden = steps > anchors[..., None], later
 
-    def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def read(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         key, value = (
             torch.cat(both, -2) for both in zip(entries[number], (key, value), strict=True)
         )
-        text_mask, slots_mask = (additive(each, query.dtype) for each in hidden)
-        scale = query.shape[-1] ** -0.5
-        return attend_windows(query, key, value, scale, (text_mask, slots_mask)).transpose(1, 2)
+        masks = tuple(additive(each, query.dtype) for each in hidden)
+        return attend(query, key, value, masks, query.shape[-1] ** -0.5).transpose(1, 2)
 
-    states: Tensor = heads(slots, heads.turn(positions.flatten(1)), attend)
+    states: Tensor = heads(slots, heads.turn(positions.flatten(1)), read)
     return states

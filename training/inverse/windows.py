@@ -30,7 +30,7 @@ from decoders.core.adapter_config import Code
 from decoders.core.sampling import pick
 from training.adapter.student import ContextCache
 from training.adapter.windows import edges
-from training.forward import additive, fresh_llama
+from training.forward import additive, fresh_llama, last_states
 from training.inverse.data import Trips
 
 
@@ -112,15 +112,13 @@ class SlotTransformer(nn.Module):
 
     def _run(self, x: Tensor, positions: Tensor, seen: Tensor, cache: ContextCache) -> Tensor:
         mask = additive(~seen, x.dtype)
-        out = self.llama.model(
+        return last_states(
+            self.llama,
             inputs_embeds=x,
             position_ids=positions,
             attention_mask=mask.expand(len(x), *mask.shape[-2:])[:, None],
             past_key_values=cache,
-            use_cache=True,
         )
-        hidden: Tensor = out.last_hidden_state
-        return hidden
 
 
 _FIRST_START = 2  # the source's distributions are known from the third symbol

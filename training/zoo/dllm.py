@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
-from training.forward import additive
+from training.forward import additive, last_states
 from training.loop import Piece
 from training.recipe import Count, RecipeTable, Share
 from training.reporter import TrainingProgress
@@ -103,12 +103,12 @@ class MaskedJob(ZooJob):
         same = (copy[:, None] == copy) & (block[:, :, None] == block[:, None])
         visible = same | ((copy == 0) & (block[:, None] < block[:, :, None]))
         with torch.autocast(self.device.type, torch.bfloat16):
-            states = self.trained.model(
+            states = last_states(
+                self.trained,
                 input_ids=shown.to(self.device),
                 position_ids=positions.clamp(min=0).to(self.device),
                 attention_mask=additive(~visible[:, None], torch.float32).to(self.device),
-                use_cache=False,
-            ).last_hidden_state
+            )
             logits = self.trained.lm_head(states[:, ids.shape[1] :][masked.to(self.device)])
         return logits.float(), tokens[masked].to(self.device)
 

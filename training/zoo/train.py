@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from specbench_tasks.generators import generate
 from specbench_tasks.scorers import PRIMARY, corpus_scores
 from specbench_tasks.task import FAMILIES
-from training.forward import fresh_llama, hidden_states
+from training.forward import fresh_llama, last_states
 from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import TrainingProgress
@@ -120,8 +120,9 @@ class ZooJob:
         for group in worker_groups(rows, self.data.max_tokens):
             ids = padded(group, self.encoder.pad).to(self.device)
             targets = learnt(group).to(self.device)
-            states = hidden_states(self.trained, ids, torch.bfloat16)
-            logits = states[:, :-1][targets[:, 1:]] @ self.trained.lm_head.weight.bfloat16().T
+            with torch.autocast(self.device.type, torch.bfloat16):
+                states = last_states(self.trained, input_ids=ids)[:, :-1][targets[:, 1:]]
+                logits = self.trained.lm_head(states)
             labels = ids[targets]
             loss = F.cross_entropy(logits.float(), labels, reduction="sum")
             yield loss, len(labels), len(group) * len(group[-1].ids)

@@ -25,16 +25,6 @@ _PREFIX, _ROWS = 3, 5
 _tile_rows: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A linear layer that can be gated: its weight ``[in, out]`` and bias, as views."""
-
-    name: str
-    plain: Callable[[Tensor], Tensor]
-    weight: Tensor
-    bias: Tensor | None
-
-
 def text_model(module: Any) -> Any:
     """Return the part of a causal LM that computes hidden states of text.
 
@@ -88,7 +78,7 @@ def layer_shapes(module: Any, enter: int = 0) -> dict[str, tuple[int, int]]:
     for name, layer in linear_layers(module).items():
         number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
         if number >= enter:
-            shapes[name] = (*_weight(layer).shape,)
+            shapes[name] = (*layer_weight(layer).shape,)
     return shapes
 
 
@@ -101,7 +91,8 @@ def decoder_layers(module: Any) -> nn.ModuleList:
     raise ValueError(f"the {count} decoder layers of {type(module).__name__} are not found")
 
 
-def _weight(layer: nn.Module) -> Tensor:
+def layer_weight(layer: nn.Module) -> Tensor:
+    """Return a view ``[in, out]`` of a linear layer's weight."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight.t() if isinstance(layer, nn.Linear) else weight
@@ -110,20 +101,18 @@ def _weight(layer: nn.Module) -> Tensor:
 class GatedModule:
     """A module with wrapped linear layers, of which `active` changes what they compute.
 
-    `layers` are all linear layers except the head.
+    `layers` are all linear layers except the head, by name.
     """
 
     def __init__(self, module: Any) -> None:
         """Wrap a causal LM in place."""
-        self.layers: list[Layer] = []
+        self.layers = linear_layers(module)
+        self._plain = [tiled(layer.forward) for layer in self.layers.values()]
         self._active: Forward | None = None
-        for index, (name, layer) in enumerate(linear_layers(module).items()):
-            plain = tiled(layer.forward)
-            bias = layer.bias if isinstance(layer.bias, Tensor) else None
-            self.layers.append(Layer(name, plain, _weight(layer), bias))
-            layer.forward = self._wrapped(index, plain)
+        for index, layer in enumerate(self.layers.values()):
+            layer.forward = self._wrapped(index, self._plain[index])
 
-    def _wrapped(self, index: int, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def _wrapped(self, index: int, plain: Run) -> Run:
         def forward(x: Tensor) -> Tensor:
             return plain(x) if self._active is None else self._active(index, x)
 
@@ -144,7 +133,7 @@ class GatedModule:
         """Add deltas of `layers` (`Delta` or None) where the gate ``[B, N, 1]`` is 1."""
 
         def forward(index: int, x: Tensor) -> Tensor:
-            out, delta = self.layers[index].plain(x), deltas[index]
+            out, delta = self._plain[index](x), deltas[index]
             if delta is None:
                 return out
             open_rows = gate.to(out.dtype).view(*out.shape[:-1], 1)
@@ -165,7 +154,7 @@ def join(layers: Sequence[nn.Module]) -> Tensor:
 
     The layers' weights become views of the result.
     """
-    weights = [_weight(layer) for layer in layers]
+    weights = [layer_weight(layer) for layer in layers]
     joined = laid_out(torch.cat(weights, 1))
     parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
     for layer, part in zip(layers, parts, strict=True):
@@ -288,9 +277,9 @@ def join_factors(
     return Delta(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
 
 
-def layer_deltas(layers: Sequence[Layer], factors: Mapping[str, Factors]) -> list[Change]:
+def layer_deltas(layers: Mapping[str, nn.Module], factors: Mapping[str, Factors]) -> list[Change]:
     """Return the delta of each of a module's layers, or None for those without factors."""
-    pairs = [(factors.get(layer.name), layer.weight.t()) for layer in layers]
+    pairs = [(factors.get(name), layer_weight(layer).t()) for name, layer in layers.items()]
     return [join_factors([pair], [len(w)], w, switches=False) for pair, w in pairs]
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import Change, Factors, join, join_factors
+from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf import regions
 from decoders.core.hf.attention import Masks, attend
@@ -67,7 +67,8 @@ class DecoderLayer:
 class Weights:
     """The weights and sizes of a model.
 
-    `turn` maps states and positions ``[B, N]`` to cosines and sines ``[B, N, E]``.
+    `turn` maps states and positions ``[B, N]`` to cosines and sines ``[B, N, E]``. Training has
+    another way to `attend`.
     """
 
     layers: Sequence[DecoderLayer]
@@ -78,14 +79,15 @@ class Weights:
     num_heads: int
     num_shared: int
     scale: float
+    attend: Callable[..., Tensor] = attend
 
 
 @dataclass(frozen=True, slots=True)
 class SlotGate:
-    """An adapter's changes by layer and product, and the gate ``[B, N, 1]`` of rows: 1 or 0."""
+    """An adapter's changes by layer and product, and the rows' gate ``[B, N, 1]`` (None: all 1)."""
 
     changes: Sequence[Sequence[Change]]
-    rows: Tensor
+    rows: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def _run(
         mask = masks[layer.weights.kind] if isinstance(masks, dict) else masks
         query, key, value = heads
         keys, values = cache.update(key, value, number)
-        mixed = attend(query, keys, values, mask, weights.scale)
+        mixed = weights.attend(query, keys, values, mask, weights.scale)
         if above is None:
             rows = leave(layer, rows, mixed)
         else:
@@ -288,8 +290,12 @@ def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> Tensor:
-    """Return rows times a weight, or times a changed one where `slots` ``[B, N, 1]`` is 1."""
-    if change is None or slots is None:
+    """Return rows times a weight, or a changed one where `slots` ``[B, N, 1]`` is 1 (None: 1)."""
+    if slots is None:
+        weight = change if isinstance(change, Tensor) else part.weight
+        out = product(rows, weight, part.bias)
+        return out + change.rows(rows) if isinstance(change, Delta) else out
+    if change is None:
         return product(rows, part.weight, part.bias)
     if isinstance(change, Tensor):
         out = switched_product(rows, part.weight, change, slots)

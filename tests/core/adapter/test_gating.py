@@ -19,6 +19,7 @@ from decoders.core.adapter.gating import (
     join,
     layer_deltas,
     layer_shapes,
+    layer_weight,
     linear_layers,
 )
 from decoders.core.hf import llama
@@ -261,8 +262,9 @@ def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
 def test_deltas_follow_the_base_layers_orientation(name, rank):
     case = Case(name, "modules", rank=rank)
     for index, (layer, delta) in enumerate(zip(case.gated.layers, case.deltas, strict=True)):
-        low, high = case.factors[layer.name]
-        x = torch.randn(4, len(layer.weight), generator=torch.Generator().manual_seed(index))
+        low, high = case.factors[layer]
+        width = len(layer_weight(case.gated.layers[layer]))
+        x = torch.randn(4, width, generator=torch.Generator().manual_seed(index))
         whole = high if low is None else high @ low
         close(delta.rows(x), x @ whole.T)
 
@@ -297,9 +299,9 @@ def test_deltas_may_mix_ranks_and_serve_many_calls(kind):
 
 def test_factors_are_multiplied_in_their_precision_before_the_cast():
     factors = factors_of(fresh("llama"), rank=HIGH)
-    for layer in GatedModule(fresh("llama").to(torch.bfloat16)).layers:
-        low, high = factors[layer.name]
-        (delta,) = layer_deltas([layer], {layer.name: (low, high)})
+    for name, layer in GatedModule(fresh("llama").to(torch.bfloat16)).layers.items():
+        low, high = factors[name]
+        (delta,) = layer_deltas({name: layer}, {name: (low, high)})
         assert isinstance(delta, Delta)
         assert delta.low is None
         assert torch.equal(delta.high, (high @ low).bfloat16())

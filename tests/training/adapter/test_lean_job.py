@@ -20,6 +20,7 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
+from tests.architectures.catalogue import save
 from training.adapter import lean_job
 from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, taught_loss
 from training.adapter.recipe import AdapterRecipe
@@ -306,7 +307,7 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
 @pytest.mark.parametrize(
     ("table", "change", "told"),
     [
-        ("run", {"lean": False}, "are trained with run.lean = true"),
+        ("adapter", {"gated": False}, "above the first layer only with adapter.gated = true"),
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
         ("model", {"dtype": "float16"}, "run.lean uses float32 or bfloat16"),
         ("adapter", {"gated": False, "enter": 0}, "for gated adapters"),
@@ -318,6 +319,34 @@ def test_recipes_that_make_no_sense_are_refused(
     lean[table] |= change
     with pytest.raises(ValueError, match=told):
         AdapterRecipe.of(lean)
+
+
+@pytest.mark.parametrize("lean_loss", [True, False])
+def test_slots_enter_late_with_either_loss(
+    lean: dict[str, Any], tmp_path: Path, lean_loss: bool
+) -> None:
+    lean["run"]["lean"] = lean_loss
+    reporter = Reporter("none", "x", tmp_path / "x.jsonl")
+    job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
+    for loss, _, _ in job.pieces(TrainingProgress()):
+        loss.backward()
+    assert job.trained.carried.grad.abs().max() > 0
+    assert all("layers.0" not in name for name in job.trained.config.layers)
+
+
+def test_another_architecture_learns_with_the_lean_loss(
+    lean: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots enter at the first layer, and attend under one mask."""
+    monkeypatch.setattr("training.reporter.LOG_EVERY", 1)
+    save("gpt_neox", tmp_path / "model")
+    lean["model"]["path"] = str(tmp_path / "model")
+    lean["adapter"]["enter"] = 0
+    lean["run"] |= {"num_steps": 30, "eval_steps": 30}
+    train_adapter(lean, tmp_path / "out", progress="none")
+    lines = (tmp_path / "out" / ".training" / "adapter.jsonl").read_text(encoding="utf-8")
+    losses = [json.loads(line)["loss"] for line in lines.splitlines() if "loss" in line]
+    assert losses[-1] < losses[0]
 
 
 def test_lean_data_must_be_completions(lean: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AttentionInterface
 
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter_config import AdapterConfig
@@ -68,19 +67,21 @@ def test_an_architecture_that_trains_no_such_adapter_is_refused_first(
     assert told in refused(name, **tables)
 
 
-def test_a_student_of_another_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unscaled(*given: Any, **facts: Any) -> Any:
-        return forward._attend(*given, **{**facts, "scaling": 1.0})
+@pytest.mark.parametrize("name", ["llama", "gpt-neox"])
+def test_a_student_of_another_attention_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unscaled(*parts: Any) -> Any:
+        return attend(*parts[:-1], 1.0)
 
-    student_of = student.Student
-    module, adapter = (
-        fresh("llama"),
-        SimpleNamespace(check_fits=lambda _: None, config=SimpleNamespace(layers={})),
-    )
-    student_of(fresh("llama"), adapter)  # type: ignore[arg-type]
-    monkeypatch.setitem(AttentionInterface._global_mapping, forward.ATTENTION, unscaled)
+    attend: Any = forward.attend
+    config = SimpleNamespace(layers={}, rank=1, enter=0)
+    adapter: Any = SimpleNamespace(check_fits=lambda _: None, config=config)
+    student.Student(fresh(name), adapter)
+    monkeypatch.setattr(forward, "attend", unscaled)
+    monkeypatch.setattr(student, "attend", unscaled)
     with pytest.raises(ValueError, match=r"its states differ by [\d.]+%\)"):
-        student_of(module, adapter)  # type: ignore[arg-type]
+        student.Student(fresh(name), adapter)
 
 
 class Job:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from decoders.core.adapter.gating import layer_shapes
+from decoders.core.adapter.gating import GatedModule, layer_shapes, layer_weight
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.types import NO_UNIFORM
@@ -28,7 +30,7 @@ from training.adapter.windows import Windows, WindowSampling, draw_windows
 from training.text.data import Row
 
 TOLERANCE = 2e-5
-MODELS = ("llama", "llama-gqa", "qwen2", "mistral", "gpt-neox", "gpt2")
+MODELS = ("llama", "llama-gqa", "llama-bias", "qwen2", "qwen3", "mistral", "gpt-neox", "gpt2")
 ROWS = [
     Row(list(range(3, 17)), [False] * 5 + [True] * 6 + [False, True, True]),
     Row(list(range(30, 38)), [False] * 3 + [True] * 5),
@@ -203,6 +205,11 @@ def test_merged_and_unmerged_training_agree_in_values_and_gradients(name: str, r
     assert all(p.grad is None and not p.requires_grad for p in student.module.parameters())
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt-neox"])
+def test_deltas_are_merged_unless_their_ranks_are_few(name: str) -> None:
+    assert [student_of(name, rank).merged for rank in (0, 1, 2, 8)] == [True, False, False, True]
+
+
 def test_gradients_are_those_of_finite_differences() -> None:
     student = student_of("llama-gqa")
     _, found = gradients(student, merged=True)
@@ -313,6 +320,26 @@ def test_a_teacher_of_another_vocabulary_or_with_a_head_of_its_own_is_refused() 
         Student(fresh("llama"), student.adapter, teacher=larger)
     with pytest.raises(ValueError, match="plain heads only"):
         Student(fresh("llama"), student.adapter, teacher=fresh("gemma2-window"))
+
+
+def test_a_model_that_decoded_with_an_adapter_keeps_one_copy_of_its_weights() -> None:
+    module = fresh("llama")
+    gated = GatedModule(module)  # as a rehearsal leaves it
+    student = Student(module, adapter_for(module))
+    assert student.weights is not None
+    joined = {part.weight.untyped_storage().data_ptr() for part in student.linears}
+    weights = map(layer_weight, gated.layers.values())
+    assert {weight.untyped_storage().data_ptr() for weight in weights} == joined
+
+
+def test_a_merged_module_is_written_with_tensors_of_their_own(tmp_path: Path) -> None:
+    student = student_of("llama", gated=False)
+    merged = student.merge()
+    merged.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    expected = merged.state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert {name for name in expected if "proj" in name} <= set(weights)
 
 
 def test_gather_rows_takes_the_states_at_each_rows_places() -> None:

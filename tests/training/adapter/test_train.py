@@ -189,7 +189,7 @@ def test_two_workers_share_the_rows_and_their_losses_add_up(
         gradients.append(job.student.adapter.lora_b[next(iter(job.student.adapter.lora_b))].grad)
     assert totals[0] == pytest.approx(totals[1], rel=1e-5)
     assert totals[0][1:] == [7 * 12, 7 * 12]
-    torch.testing.assert_close(gradients[0], gradients[1])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

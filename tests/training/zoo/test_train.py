@@ -11,7 +11,7 @@ import torch
 
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
-from training.forward import hidden_states
+from training.forward import last_states
 from training.loop import Loop
 from training.recipe import LoopTable, read_recipe
 from training.text.data import Encoder, groups, learnt, padded, step_rows
@@ -107,7 +107,7 @@ def test_the_forward_pass_of_training_equals_transformers_own(tokenizer: Any) ->
     model = build_model(SizeTable(**SIZE), len(tokenizer), Encoder(tokenizer))
     ids = torch.randint(0, len(tokenizer), (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        got = hidden_states(model, ids, torch.float32)
+        got = last_states(model, input_ids=ids)
         model.set_attn_implementation("eager")
         want = model.model(ids).last_hidden_state
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,5 @@
-"""The lean pass against `Student` (slots that enter with the tokens) and against decoding itself.
+"""`Student` of windows drawn with a stride, whose slots may enter late: against decoding itself,
+against the mask of all slots, and against transformers' modules.
 
 Weights are random and larger than usual, so that a wrong mask, position or gate moves hidden states
 by far more than the tolerance.
@@ -20,7 +21,6 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
 from tests.tiny_models import GQA, SIZES, fresh, slot_adapter
-from training.adapter.lean_job import LeanStudent
 from training.adapter.student import Student
 from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.text.data import Row
@@ -32,6 +32,7 @@ ROWS = [
     Row(list(range(30, 42)), [False] * 3 + [True] * 9),
     Row([7], [True]),  # no window fits: its slots are all padding
 ]
+FAMILY = ("llama", "llama-gqa", "llama-bias", "qwen2", "qwen3", "mistral")
 KINDS: dict[str, dict[str, Any]] = {
     "isd": {"variant": "isd", "code": "constant", "numbered": True},
     "c-ptp": {"variant": "c-ptp"},
@@ -53,7 +54,11 @@ def trained(adapter: SlotAdapter) -> SlotAdapter:
 
 
 def windows_of(
-    variant: Any, seed: int = 0, num_slots: int = 23, rows: Sequence[Row] = ROWS
+    variant: Any,
+    seed: int = 0,
+    num_slots: int = 23,
+    rows: Sequence[Row] = ROWS,
+    standalone: bool = False,
 ) -> Windows:
     return draw_windows(
         rows,
@@ -64,6 +69,7 @@ def windows_of(
         rng=np.random.default_rng(seed),
         variant=variant,
         blocks=BlockRules(sizes=(3, 4)) if variant == "refine" else None,
+        standalone=standalone,
         stride=LENGTH,
     )
 
@@ -94,38 +100,78 @@ def gap(got: Tensor, expected: Tensor) -> float:
     return (got - expected).abs().max().item()
 
 
+def by_modules(module: Any) -> Any:
+    """The same model with an attention that `hf.llama` does not compute."""
+    module.set_attn_implementation("eager")
+    return module
+
+
+def agree(got: tuple[Tensor, dict[str, Tensor]], expected: tuple[Tensor, Any]) -> None:
+    """Hold states and gradients to a relative distance of 1e-5."""
+    assert len(got[0]) > 20
+    assert set(got[1]) == set(expected[1])
+    for name, each in {"states": expected[0], **expected[1]}.items():
+        distance = (got[1].get(name, got[0]) - each).norm() / each.norm()
+        assert distance < 1e-5, (name, distance)
+
+
+@pytest.mark.parametrize("stride", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FAMILY)
+def test_states_and_gradients_are_those_of_transformers_modules(
+    name: str, kind: str, stride: bool
+) -> None:
+    windows = windows_of(KINDS[kind]["variant"])
+    if not stride:
+        windows = dataclasses.replace(windows, stride=0)
+    module = fresh(name)
+    student = Student(module, trained(slot_adapter(module, **KINDS[kind])))
+    other = by_modules(fresh(name))
+    modules = Student(other, trained(slot_adapter(other, **KINDS[kind])))
+    assert student.weights is not None
+    assert modules.weights is None
+    agree(gradients(student, windows), gradients(modules, windows))
+
+
+@pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plain", "gqa"])
-def test_states_and_gradients_are_the_students(name: str, kind: str) -> None:
+def test_windows_by_themselves_are_windows_under_one_mask(
+    name: str, kind: str, merged: bool
+) -> None:
     module, windows = deep(name), windows_of(KINDS[kind]["variant"])
-    plain = Student(deep(name), trained(slot_adapter(module, **KINDS[kind])))
-    lean = LeanStudent(module, trained(slot_adapter(module, **KINDS[kind])))
-    expected, gradients_expected = gradients(plain, windows)
-    got, gradients_got = gradients(lean, windows)
-    assert len(got) > 20
-    assert gap(got, expected) < TOLERANCE
-    assert set(gradients_got) == set(gradients_expected)
-    for key, gradient in gradients_expected.items():
-        assert gradient.abs().max() > 0, key
-        torch.testing.assert_close(gradients_got[key], gradient, rtol=2e-3, atol=1e-6)
+    student = Student(module, trained(slot_adapter(module, **KINDS[kind])))
+    student.merged = merged
+    expected = gradients(student, dataclasses.replace(windows, stride=0))
+    agree(gradients(student, windows), expected)
+
+
+@pytest.mark.parametrize("options", [{"rank": 0}, {"anchored": True, "standalone": True}])
+def test_full_rank_and_standalone_windows_are_those_under_one_mask(options: Any) -> None:
+    module = deep("gqa")
+    student = Student(module, trained(slot_adapter(module, **options)))
+    windows = windows_of("o-ptp", standalone=options.get("standalone", False))
+    expected = gradients(student, dataclasses.replace(windows, stride=0))
+    agree(gradients(student, windows), expected)
+    if windows.standalone:
+        seeing = dataclasses.replace(windows, standalone=False)
+        assert gap(run(student, seeing), run(student, windows)) > 0.01
 
 
 @pytest.mark.parametrize("name", ["plain", "gqa"])
 def test_a_row_alone_is_run_as_rows_are_together(name: str) -> None:
     module, windows = deep(name), windows_of("c-ptp", rows=ROWS[:1])
-    plain = Student(deep(name), slot_adapter(module, variant="c-ptp"))
-    lean = LeanStudent(module, slot_adapter(module, variant="c-ptp"))
-    assert gap(run(lean, windows), run(plain, windows)) < TOLERANCE
+    student = Student(module, slot_adapter(module, variant="c-ptp"))
+    together = run(student, windows_of("c-ptp"))
+    assert gap(run(student, windows), together[: int((windows.number >= 0).sum())]) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["isd", "c-ptp"])
 def test_in_bfloat16_gradients_point_where_float32s_do(kind: str) -> None:
     windows = windows_of(KINDS[kind]["variant"])
     module = deep("gqa")
-    exact = LeanStudent(module, trained(slot_adapter(module, **KINDS[kind], enter=1)))
-    rounded = LeanStudent(
-        deep("gqa").bfloat16(), trained(slot_adapter(module, **KINDS[kind], enter=1))
-    )
+    exact = Student(module, trained(slot_adapter(module, **KINDS[kind], enter=1)))
+    rounded = Student(deep("gqa").bfloat16(), trained(slot_adapter(module, **KINDS[kind], enter=1)))
     expected, gradients_expected = gradients(exact, windows)
     got, gradients_got = gradients(rounded, windows)
     assert got.dtype == torch.bfloat16
@@ -138,13 +184,13 @@ def test_in_bfloat16_gradients_point_where_float32s_do(kind: str) -> None:
 
 def test_context_states_and_logits_are_the_base_models() -> None:
     module = deep("gqa")
-    lean = LeanStudent(module, slot_adapter(module))
+    student = Student(module, slot_adapter(module))
     ids = windows_of("c-ptp").ids
-    hidden, _ = lean.context(ids)
+    hidden, _ = student.context(ids)
     for b, row in enumerate(ROWS):
         with torch.no_grad():
             alone = deep("gqa")(torch.tensor([row.ids])).logits[0]
-        assert gap(lean.logits(hidden)[b, : len(row.ids)], alone) < 1e-4
+        assert gap(student.logits(hidden)[b, : len(row.ids)], alone) < 1e-4
 
 
 def decoded(model: HFModel, text: list[int], u: list[float]) -> Tensor:
@@ -172,13 +218,13 @@ def decoded(model: HFModel, text: list[int], u: list[float]) -> Tensor:
 def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
     module = deep("gqa")
     adapter = slot_adapter(module, **KINDS[kind], enter=enter)
-    lean = LeanStudent(module, trained(adapter))
+    student = Student(module, trained(adapter))
     windows = windows_of(KINDS[kind]["variant"])
     u = (uniforms(windows) * 4096).floor().add(0.5).div(4096)  # where the decoder's table is exact
     u[:, ::5] = NO_UNIFORM
-    _, cache = lean.context(windows.ids)
+    _, cache = student.context(windows.ids)
     with torch.no_grad():
-        got = lean.logits(lean.states(cache, u, windows))
+        got = student.logits(student.states(cache, u, windows))
     model = HFModel(deep("gqa"))
     model.attach("a", slot_adapter(module, **KINDS[kind], enter=enter))
     checked = 0
@@ -197,7 +243,7 @@ def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
 def test_where_slots_enter_matters() -> None:
     module, windows = deep("gqa"), windows_of("isd")
     found = [
-        run(LeanStudent(deep("gqa"), slot_adapter(module, **KINDS["isd"], enter=enter)), windows)
+        run(Student(deep("gqa"), slot_adapter(module, **KINDS["isd"], enter=enter)), windows)
         for enter in (0, 1, 3)
     ]
     assert gap(found[0], found[1]) > 0.01
@@ -206,17 +252,17 @@ def test_where_slots_enter_matters() -> None:
 
 def test_the_gradient_reaches_the_scale_of_what_slots_begin_from() -> None:
     module = deep("gqa")
-    lean = LeanStudent(module, trained(slot_adapter(module, **KINDS["isd"], enter=2)))
+    student = Student(module, trained(slot_adapter(module, **KINDS["isd"], enter=2)))
     windows = windows_of("isd")
-    _, found = gradients(lean, windows)
-    carried, direction = lean.adapter.carried, found["carried"] / found["carried"].norm()
+    _, found = gradients(student, windows)
+    carried, direction = student.adapter.carried, found["carried"] / found["carried"].norm()
     assert carried is not None
-    weights = torch.randn(run(lean, windows).shape, generator=torch.Generator().manual_seed(5))
+    weights = torch.randn(run(student, windows).shape, generator=torch.Generator().manual_seed(5))
     losses = []
     for sign in (1, -1):
         with torch.no_grad():
             carried.add_(sign * 3e-3 * direction)
-            losses.append((run(lean, windows) * weights).double().mean().item())
+            losses.append((run(student, windows) * weights).double().mean().item())
             carried.sub_(sign * 3e-3 * direction)
     slope = (losses[0] - losses[1]) / 6e-3
     assert slope == pytest.approx(found["carried"].norm().item(), rel=0.02)
@@ -224,13 +270,13 @@ def test_the_gradient_reaches_the_scale_of_what_slots_begin_from() -> None:
 
 def test_padding_never_reaches_slots() -> None:
     module = deep("plain")
-    lean = LeanStudent(module, slot_adapter(module, **KINDS["c-ptp"], enter=1))
+    student = Student(module, slot_adapter(module, **KINDS["c-ptp"], enter=1))
     windows = windows_of("c-ptp")
-    before = run(lean, windows)
+    before = run(student, windows)
     windows.ids[1, len(ROWS[1].ids) :] = 60
-    assert torch.equal(run(lean, windows), before)
+    assert torch.equal(run(student, windows), before)
     windows.ids[1, 0] = 60
-    assert gap(run(lean, windows), before) > 0.01
+    assert gap(run(student, windows), before) > 0.01
 
 
 def test_windows_with_a_stride_take_each_start_once_and_leave_gaps() -> None:
@@ -266,10 +312,11 @@ def test_an_answers_own_temperature_is_its_windows_distribution() -> None:
     assert windows.warp[1, :, 0].tolist() == pytest.approx([0.7] * 8)
 
 
-def test_other_architectures_and_adapters_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM cannot be trained by run\.lean"):
-        LeanStudent(fresh("qwen2"), slot_adapter(fresh("qwen2")))
-    module = fresh("llama")
-    for options in ({"rank": 0}, {"anchored": True, "standalone": True}):
-        with pytest.raises(ValueError, match=r"run\.lean = false"):
-            LeanStudent(module, slot_adapter(module, **options))
+def test_where_modules_run_windows_with_a_stride_share_one_mask_and_enter_first() -> None:
+    module = fresh("gpt-neox")
+    student = Student(module, slot_adapter(module, variant="c-ptp"))
+    windows = windows_of("c-ptp")
+    plain = run(student, dataclasses.replace(windows, stride=0))
+    assert torch.equal(run(student, windows), plain)
+    with pytest.raises(ValueError, match=r"enter is 1; in GPTNeoXForCausalLM .* use 0 \("):
+        Student(module, slot_adapter(module, variant="c-ptp", enter=1))

@@ -163,8 +163,7 @@ def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
     assert files == {
         *("config.toml", "env.json", "manifest.json", "phases.json", "run.json", "vocab.json"),
         *("samples.parquet", "summary.csv", "report.md", "figures/speedup.png"),
-        *(f"tables/{name}.csv" for name in ("headline", "by_prompt", "calibration")),
-        "tables/acceptance_by_position.csv",
+        "tables/by_prompt.csv",
     }
     assert re.findall(r"figures/\w+", (stored / "report.md").read_text()) == ["figures/speedup"]
     run, kept = load_run(finished[1] / "latest"), load_run(stored)
@@ -172,6 +171,26 @@ def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
     assert (run.plan, run.events, run.status) == (kept.plan, kept.events, kept.status)
     assert run.events
     assert "prompts.jsonl" in {file.name for file in run.path.iterdir()}
+
+
+def test_a_stored_run_names_files_of_its_machine_by_their_last_part(
+    finished: tuple[Output, Path], stored: Path, tmp_path: Path
+) -> None:
+    latest, named = (finished[1] / "latest").resolve(), tmp_path / "texts" / "question.jsonl"
+    run = shutil.copytree(latest, tmp_path / "run")
+    text = (run / "config.toml").read_text(encoding="utf-8")
+    model = load_run(run).config["model"]
+    tasks = f'tasks = "specbench={named}"'
+    (run / "config.toml").write_text(text.replace('tasks = "qa,rag"', tasks), encoding="utf-8")
+    ended = bench("export", run, "--to", "reference", "--folder", tmp_path / "kept")
+    assert ended.code == 0, ended.err
+    kept = load_run(tmp_path / "kept").config
+    assert kept["tasks"] == "specbench=question.jsonl"
+    assert kept["model"] == load_run(stored).config["model"] == Path(str(model)).name
+    assert Path(str(model)).is_absolute()
+    lines = (tmp_path / "kept" / "config.toml").read_text(encoding="utf-8").splitlines()
+    pairs = zip(text.splitlines(), lines, strict=True)
+    assert {old.split(" = ")[0] for old, new in pairs if old != new} == {"draft", "model", "tasks"}
 
 
 @pytest.mark.slow

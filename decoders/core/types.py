@@ -173,7 +173,7 @@ class CallResult:
     * picks: `picks`, R tokens drawn from the warped distributions with the positional uniforms;
     * argmax: `picks`, R likeliest tokens, and `confidences`, their unwarped probabilities;
     * draws: `picks` as for picks, and `confidences`, their warped probabilities (greedy: argmax);
-    * probs: `probs`, warped distributions ``[R, V]`` (on the device), and likewise both of these;
+    * probs: `probs`, warped distributions ``[R, V]`` (on the device), and picks as for draws;
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
     * block: `acceptance`, block verification of `Call.drafts`;

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import inspect
+import itertools
 import re
+import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -13,6 +15,8 @@ from types import UnionType
 from typing import Any, Literal, Union
 
 from bench.cli.listing import lossless, needs
+from bench.extras.paper.citations import entries
+from bench.extras.paper.table import packaged
 from bench.records.plan import BASELINE, Cell
 from bench.report.tables.table import interval, with_interval
 from bench.settings.config import as_text
@@ -35,6 +39,12 @@ _RUNS = {
 """Model and temperature of each stored run."""
 _COUNTERS = "counters/zoo.csv"
 """A greedy run of all other decoders on a busy machine, stored without times."""
+_COST = (
+    " Cost of its weights: [zoo](../training-an-adapter.md#results-by-training-time), "
+    "[SmolLM2](../smollm2.md#the-adapters)."
+)
+_MODES = {"idlm": "refinement", "hf": "loops"}
+"""Tables of ``citations.toml`` with the papers of a decoder's modes."""
 _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 
@@ -106,8 +116,10 @@ def facts(name: str) -> str:
 
 
 def results(name: str) -> str:
-    """Return the section of a decoder's results."""
-    return f"## Measured\n\n{measured(name)}"
+    """Return the section of a decoder's results, with its code and what its weights cost."""
+    file = f"In code: [decoders/{name}.py](../../decoders/{name}.py)."
+    trained = {"adapter", "draft"} & {need.partition(" ")[0] for need in needs(_class(name))}
+    return f"## Measured\n\n{measured(name)}\n{file}{_COST * bool(trained)}\n"
 
 
 def measured(name: str) -> str:
@@ -119,6 +131,28 @@ def measured(name: str) -> str:
         return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
     headings = ("decoder", "model", "temperature", "speed-up [95 %]", "tokens per call", "quality")
     return f"{table(headings, rows)}{more}"
+
+
+def citations(name: str) -> str:
+    """Return the section of the papers of a decoder, from the BibTeX entries of `bench paper`."""
+    keys = tomllib.loads(packaged("citations.toml"))
+    modes = keys[_MODES[name]].values() if name in _MODES else ()
+    papers = dict.fromkeys(itertools.chain(keys["decoders"][name], *modes))
+    return "## Cite\n\n" + "\n".join(f"* {_reference(entries()[key])}" for key in papers)
+
+
+def _reference(entry: str) -> str:
+    """Return authors, title, year and link of a BibTeX entry."""
+    fields: dict[str, str] = dict(re.findall(r"^ +(\w+) = \{(.*)\},?$", entry, re.MULTILINE))
+    fields = {key: re.sub(r"[{}\\]", "", value) for key, value in fields.items()}
+    authors = [author.partition(",")[0] for author in fields["author"].split(" and ")]
+    shown = ", ".join(authors) if len(authors) < 4 else f"{authors[0]} et al."
+    link = fields.get("note", fields.get("journal", ""))
+    if paper := re.search(r"arXiv:(\d+\.\d+)", link):
+        link = f"[arXiv {paper[1]}](https://arxiv.org/abs/{paper[1]})"
+    elif link.startswith("github.com/"):
+        link = f"[{link.removeprefix('github.com/')}](https://{link})"
+    return f"{shown}: *{fields['title']}*, {fields['year']}, {link}."
 
 
 def _of_run(run: str) -> tuple[str, str]:
@@ -198,8 +232,8 @@ def plain_page(name: str) -> str:
     parts = [
         f"# {name}",
         inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
-        f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
         facts(name),
         results(name),
+        citations(name),
     ]
     return "\n\n".join(parts)

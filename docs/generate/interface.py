@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 from decoders.core.adapter.module import HiddenAdapter, TargetParts
+from decoders.core.decoder import Decoder
+from decoders.core.drafting.verification import Rule
 from decoders.core.model import Session
-from decoders.core.types import Emit, Slots
+from decoders.core.types import CallResult, Emit, Slots
 from docs.generate.decoder_pages import described
 from docs.generate.tables import code, table
 
@@ -19,6 +24,42 @@ def _fields(documented: object, heading: str) -> str:
 def call_arguments() -> str:
     """Return the arguments of a call."""
     return _fields(Session.call, "argument of a call")
+
+
+def result_forms() -> str:
+    """Return the forms of a call's result, from the list in its docstring."""
+    listed = re.findall(r"^\* (.+?)[;.]$", inspect.cleandoc(CallResult.__doc__ or ""), re.M | re.S)
+    forms = [form for item in listed for form in item.split(", and topk")]
+    forms = [form if form[0] != ":" else f"topk{form}" for form in forms]
+    rows = [form.replace("``", "`").split(": ", 1) for form in forms]
+    return table(("`output`", "what the result has"), [(code(name), said) for name, said in rows])
+
+
+def rule_members() -> str:
+    """Return what a verification rule declares and defines."""
+    names = ("lossless", "coupled", "draws", "output", "decide", "fresh", "acceptance_rule")
+    return _members(Rule, "a `Rule`", names)
+
+
+def claims() -> str:
+    """Return what a decoder's class declares."""
+    names = ("lossless", "coupled", "drafts", "needs", "variants", "adapter_of", "remembers")
+    more = ("sequences", "target_kind", "showcase", "by_default", "check_models", "own_weights")
+    return _members(Decoder, "of a `Decoder`", (*names, *more))
+
+
+def _members(documented: type, heading: str, names: tuple[str, ...]) -> str:
+    """Return a table of members, from the class's list of attributes or their own docstrings."""
+    said = described(documented.__doc__ or "")
+    texts = [said.get(name) or inspect.getdoc(getattr(documented, name)) or "" for name in names]
+    rows = [
+        (
+            code(name),
+            " ".join(f"{text[:1].lower()}{text[1:]}".replace("``", "`").split()).rstrip("."),
+        )
+        for name, text in zip(names, texts, strict=True)
+    ]
+    return table((heading, "meaning"), rows)
 
 
 def slot_fields() -> str:

@@ -1,10 +1,12 @@
-"""The table of methods that were written against the public interface, with their lines."""
+"""Tables of methods written against the public interface, and of decoders that are wrong."""
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
-from docs.generate.places import ROOT
+from docs.generate.places import ROOT, text_of
+from docs.generate.tables import code, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,15 @@ def methods() -> str:
         )
         lines.append(f"| {method.name} | {files} | {method.needs} |")
     return "\n".join(lines)
+
+
+def controls() -> str:
+    """Return a table of the decoders of ``examples/wrong.py``, from their docstrings."""
+    classes = [
+        node
+        for node in ast.parse(text_of("examples/wrong.py")).body
+        if isinstance(node, ast.ClassDef) and ast.get_docstring(node)
+    ]
+    first = [(ast.get_docstring(node) or "").partition("\n")[0] for node in classes]
+    rows = zip((code(node.name) for node in classes), first, strict=True)
+    return table(("decoder", "what it does"), rows)

@@ -15,14 +15,14 @@ from pathlib import PurePosixPath
 from bench.stats.metrics import METRICS
 from docs.generate import (
     architectures,
+    claims,
     command_line,
     decoder_pages,
     interface,
     methods,
     schema,
 )
-from docs.generate.figures import readable
-from docs.generate.places import DOCS, ROOT
+from docs.generate.places import DOCS, ROOT, readable
 from docs.generate.runs import with_tables
 
 RENEW = "python -m docs.generate"
@@ -36,6 +36,7 @@ PART = re.compile(
 
 PARTS: dict[str, Callable[[], str]] = {
     "architectures": architectures.architectures,
+    "claims": claims.claims,
     "command-line": command_line.command_line,
     "decoders": decoder_pages.index,
     "columns": schema.columns,
@@ -49,7 +50,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "gate": schema.gate,
     "exit-codes": schema.exit_codes,
     "methods": methods.methods,
+    "controls": methods.controls,
     "interface-call": interface.call_arguments,
+    "interface-results": interface.result_forms,
+    "interface-rule": interface.rule_members,
+    "interface-claims": interface.claims,
     "interface-slots": interface.slot_fields,
     "interface-emit": interface.emit_fields,
     "interface-network": interface.network_attributes,
@@ -60,6 +65,7 @@ OF_A_DECODER: dict[str, Callable[[str], str]] = {
     "promises": decoder_pages.promises,
     "options": decoder_pages.options,
     "measured": decoder_pages.results,
+    "cite": decoder_pages.citations,
 }
 """Parts about the decoder whose page names them."""
 

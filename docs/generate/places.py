@@ -30,6 +30,12 @@ def pages() -> dict[str, str]:
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
+def readable() -> dict[str, str]:
+    """Return the pages that have generated parts or tables, by path."""
+    folders = ("", "results/reference/", "zoo/", "zoo/smollm2-135m/")
+    return pages() | {path: text_of(path) for path in (f"{each}README.md" for each in folders)}
+
+
 def place_of(path: str) -> str:
     """Return the place of a repository file among the site's sources.
 

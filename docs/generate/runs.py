@@ -1,12 +1,14 @@
 """Tables of stored runs: `python -m docs.generate` writes them into pages.
 
-``<!-- table: NAME RUN… -->`` has its own line, directly above the table's lines. NAME is one of
-`TABLES`, and each RUN a folder of ``results/reference``. `machines`, `stored` and `pools` find
-folders that nobody named, so that they grow when `bench submit` adds one.
+``<!-- table: NAME ARGUMENTS -->`` has its own line, directly above the table's lines. NAME is one
+of `TABLES`, and the arguments are words: folders of ``results/reference`` for tables of runs, paths
+of other files for those of `docs.generate.files`. `machines`, `stored` and `pools` find folders
+that nobody named, so that they grow when `bench submit` adds one.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -38,13 +40,15 @@ from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor, percent
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
+from docs.generate import files
+from docs.generate.decoder_pages import built_in
 from docs.generate.places import ROOT
 from docs.generate.tables import table
 
 STORED = ROOT / "results" / "reference"
 TABLE = re.compile(
-    r"^<!-- table: (?P<name>\w+)(?P<runs>(?: [\w-]+)*) -->$(?:\n\|.*)*", re.MULTILINE
+    r"^<!-- table: (?P<name>\w+)(?P<runs>(?: [^\s>]+)*) -->$(?:\n\|.*)*", re.MULTILINE
 )
 """Matches a table's comment, and the table if there is one."""
 OTHER, UNSTEADY = "¹", "²"
@@ -154,24 +158,57 @@ def headings(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def run(name: str) -> str:
-    """Return the table of a run, over all families. In brackets: tokens that nothing verifies."""
-
-    def tokens(row: SummaryRow) -> str:
-        text = number(row.acceptance_length)
-        return text if row.decoder == BASELINE or row.acceptance_rate else f"({text})"
-
+    """Return the table of a run, over all families."""
     columns: Columns = {
         "decoder": lambda row: row.decoder,
         "guarantee": lambda row: str(row.guarantee),
         "speed-up [95 %]": lambda row: speed(row).text,
         "tokens per call": lambda row: number(row.tokens_per_call),
-        "tokens per step": tokens,
+        "tokens per step": _per_step,
         "calls per step": lambda row: number(row.calls_per_step),
         "entropy": lambda row: number(row.base_entropy),
         "quality": lambda row: percent(row.quality),
         "identical to AR": lambda row: percent(row.identical_to_ar),
     }
     return Table.from_rows("", "", columns, stored(name).rows.values()).to_markdown()
+
+
+def _per_step(row: SummaryRow) -> str:
+    """Return a row's tokens per step, in brackets if nothing verifies them."""
+    text = number(row.acceptance_length)
+    return text if row.decoder == BASELINE or row.acceptance_rate else f"({text})"
+
+
+def beside(*names: str) -> str:
+    """Return speed-ups and tokens per step of several runs; `ar` has its A/A floor."""
+    runs = [stored(name) for name in names]
+    cells = dict.fromkeys(cell for run in runs for cell in run.rows)
+
+    def numbers(run: StoredRun, cell: str) -> tuple[str, str]:
+        if cell not in run.rows:
+            return UNKNOWN, UNKNOWN
+        row = run.rows[cell]
+        return estimated(run.floor) if cell == BASELINE else speed(row).text, _per_step(row)
+
+    heads = ["decoder", *(head for run in runs for head in (run.name, "tokens per step"))]
+    rows = [[cell, *itertools.chain(*(numbers(run, cell) for run in runs))] for cell in cells]
+    return table(heads, rows).rstrip()
+
+
+def budget(name: str, folder: str) -> str:
+    """Return what training cost and what it gave: a run's decoders with weights of a folder."""
+    run, rows = stored(name), []
+    for cell, row in run.rows.items():
+        if cell.partition("@")[0] not in built_in() or isinstance(run.decoder(cell), SelfDriven):
+            continue
+        parts = run.decoder(cell).parts
+        names = [part.adapter_name for part in parts if part.adapter_name]
+        names += ["draft" for part in parts if "draft" in part.needs]
+        cost = [files.cost(f"{folder}/{each}") for each in dict.fromkeys(names)]
+        results = (_per_step(row), number(row.tokens_per_call), speed(row).text)
+        rows += [(f"`{cell}`", *map(" + ".join, zip(*cost, strict=True)), *results)] * bool(cost)
+    heads = ("decoder", "weights", "tokens or slots seen", "minutes")
+    return table((*heads, "tokens per step", "tokens per call", "speed-up [95 %]"), rows).rstrip()
 
 
 def families(*names: str) -> str:
@@ -279,10 +316,15 @@ def pools() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "run": run,
+    "beside": beside,
+    "budget": budget,
     "families": families,
     "machines": machines,
     "stored": stored_runs,
     "pools": pools,
+    "csv": files.csv_rows,
+    "training": files.training,
+    "scores": files.scores,
 }
 
 

@@ -1,6 +1,14 @@
-"""Reads the value that a number's source names, in a table or a record.
+"""Reads the value that a figure's source names, in a table or a record.
 
-See `docs.generate.figures` for the grammar and examples.
+* The file is in ``results/reference``, else relative to the repository's root. A pattern with
+  ``*`` names several files, whose values are summed.
+* A table (.csv) needs filters that leave one row (``family=all`` by default), and a column or
+  arithmetic on columns without spaces. ``over FILTERS`` divides by the value in another row;
+  ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv``, speed-ups are
+  paired by prompt, over `ar` or another decoder, with the interval of the report.
+* A record (.json, .jsonl, .toml) needs the path of a value: ``measured.accuracy.0``, or with
+  ``/`` if a key contains a dot. In a .jsonl file, the last line with the value counts. Weights
+  (.safetensors) have only ``parameters``.
 """
 
 from __future__ import annotations
@@ -156,7 +164,7 @@ def _times(path: Path, decoder: str) -> Iterator[tuple[str, tuple[float, str]]]:
 
 def _of_record(path: Path, place: str) -> float:
     if path.suffix == ".safetensors" and place == "parameters":
-        return float(_num_weights(path))
+        return float(num_weights(path))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".toml":
         read = [tomllib.loads(text)]
@@ -174,7 +182,8 @@ def _of_record(path: Path, place: str) -> float:
     raise ValueError(f"{path.relative_to(ROOT)} has no {place}")
 
 
-def _num_weights(path: Path) -> int:
+def num_weights(path: Path) -> int:
+    """Return the number of weights of a file, from its header."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name[0] != "_")

@@ -2,7 +2,7 @@
 
 The default suite runs each once, untimed. `make hot-paths` times them and compares them with
 `hot_paths.json` in units of `test_calibration`'s time (`conftest.py`); how the file is renewed
-stands in docs/ci.md. Whole generations are timed by `bench`, interleaved with ar.
+stands in CONTRIBUTING.md. Whole generations are timed by `bench`, interleaved with ar.
 """
 
 from collections.abc import Callable

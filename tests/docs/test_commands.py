@@ -85,7 +85,7 @@ def test_commands_are_found_over_lines_behind_comments_and_in_steps() -> None:
     assert list(commands(text)) == [["run", "--model", "M", "-d", "ar"], ["ls", "a"], ["ls", "b"]]
     assert list(commands("```yaml\n  - run: bench doctor\n```")) == [["doctor"]]
     shown = {path for path, _ in CASES}
-    assert {"README.md", "docs/ci.md", "docs/quickstart.md", ".github/workflows/bench.yml"} <= shown
+    assert {"README.md", "docs/ci.md", "docs/README.md", ".github/workflows/bench.yml"} <= shown
     assert len(CASES) > 60
 
 

@@ -109,7 +109,11 @@ def test_a_page_holds_an_algorithm_of_ten_lines_its_parts_and_its_code(name: str
     assert headings[:5] == ["How it works", "Guarantee", "Options", "When it wins", "Measured"]
     assert headings[5:] == ([] if name == "ar" else ["Cite"])
     parts = re.findall(r"<!-- made of code: (\w+) -->", text)
-    assert parts in (["facts", "measured"], ["promises", "options", "measured"])
+    assert [part for part in parts if part != "cite"] in (
+        ["facts", "measured"],
+        ["promises", "options", "measured"],
+    )
+    assert parts.count("cite") == (name != "ar")
     for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
         assert len(block.splitlines()) <= 10
     assert f"(../../decoders/{name}.py)" in text
@@ -130,3 +134,17 @@ def test_arguments_are_read_over_several_lines_and_end_with_their_section() -> N
     """
     assert decoder_pages.described(docstring) == {"k": "how many.", "name": "which one: this."}
     assert decoder_pages.described("Do it.") == {}
+
+
+def test_a_page_cites_the_papers_of_a_decoder_and_of_its_modes() -> None:
+    text = decoder_pages.citations("idlm")
+    assert text.startswith(
+        "## Cite\n\n* Yu et al.: *Introspective Diffusion Language Models*, 2026, "
+    )
+    for paper in ("2604.11035", "1904.09324", "2502.09992", "2505.22618"):
+        assert text.count(f"[arXiv {paper}](https://arxiv.org/abs/{paper})") == 1
+    assert "* Leviathan, Kalman, Matias: *Fast Inference" in decoder_pages.citations("spec")
+    assert "[arXiv 2404.16710]" in decoder_pages.citations("hf")
+    assert "* DeepSeek-AI: *DeepSeek-V3 Technical Report*, 2024" in decoder_pages.citations("mtp")
+    for name in NAMES[1:]:
+        assert not {"{", "}", "\\"} & set(decoder_pages.citations(name))

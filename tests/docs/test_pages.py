@@ -114,9 +114,9 @@ def test_the_decoder_of_masks_meets_the_contract_on_masked_models() -> None:
     check_decoder(decoder)
 
 
-def test_the_quickstart_sets_up_as_the_readme_does() -> None:
+def test_the_front_page_sets_up_as_the_readme_does() -> None:
     readme = places.text_of("README.md").split("<!-- main -->")[1].split("```")[1]
-    assert blocks("docs/quickstart.md", "sh")[0] == readme.removeprefix("sh\n")
+    assert blocks("docs/README.md", "sh")[0] == readme.removeprefix("sh\n")
 
 
 def test_the_recipe_for_ci_is_a_workflow_that_may_write_nothing_and_runs_no_expression() -> None:

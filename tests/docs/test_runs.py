@@ -21,8 +21,7 @@ from bench.settings.config import as_text
 from bench.text import percent
 from decoders.core.types import Sampling
 from docs.generate import machines, parts, runs
-from docs.generate.figures import readable
-from docs.generate.places import text_of
+from docs.generate.places import readable, text_of
 
 ROOT = Path(__file__).parents[2]
 README = text_of("README.md")
@@ -46,7 +45,7 @@ def test_a_table_is_written_below_its_comment_and_replaced_and_ends_at_an_empty_
     once = runs.with_tables(page, "docs/a.md")
     assert once == page.replace("-->\n", f"-->\n{runs.run('cpu-zoo')}\n")
     assert runs.with_tables(once.replace("| spec |", "| old |"), "docs/a.md") == once
-    with pytest.raises(ValueError, match=r"a\.md asks for table .runs.; there is: run, f"):
+    with pytest.raises(ValueError, match=r"a\.md asks for table .runs.; there is: run, b"):
         runs.with_tables("<!-- table: runs cpu-zoo -->", "docs/a.md")
 
 

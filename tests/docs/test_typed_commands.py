@@ -121,7 +121,7 @@ TYPED = [path for path, all_of in PAGES.items() if all_of]
 def test_what_needs_the_network_or_a_gpu_is_marked_and_nothing_else_is(path: str) -> None:
     for each in PAGES[path]:
         lacking = [need for need in each.needs if need not in each.title]
-        assert not lacking or path in ("README.md", "docs/smollm2.md"), (
+        assert not lacking or path == "README.md", (
             f'{path}: {each.command}: write ```sh title="needs …" with {lacking}'
         )
     for need in NEEDS:

@@ -31,8 +31,9 @@ from bench.records.samples import PHASES_FILE, SAMPLES, SAMPLES_TABLE
 from bench.report.findings import Findings
 from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
-from bench.stats.summary import ALL
+from bench.text import portable
 
+_BY_PROMPT = "tables/by_prompt.csv"
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
 _REQUEST = (
     *("decoder", "family", "prompt", "prompt_hash", "repeat", "seed", "batch_size"),
@@ -128,8 +129,9 @@ def export(
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:
     """Return a run's files to keep in a repository, which are read like the run itself.
 
-    Answers are in ``samples.parquet``. Texts of prompts, traces, pages and all but the named
-    `figures` are left out. The same run gives the same bytes.
+    Answers are in ``samples.parquet``. Texts of prompts, traces, pages, tables but that by prompt
+    and all but the named `figures` are left out; of absolute paths in the configuration the last
+    part is kept. The same run gives the same bytes.
 
     Raises:
         UsageError: the report is not written yet, or has no such figure.
@@ -147,21 +149,22 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     write_samples(samples, run.records, run.events, small=True)
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
-    tables = {name: data for name, data in table_files(findings).items() if name.endswith(".csv")}
     summary = findings.summary.assign(copied=math.nan)  # without the prompts nobody can count them
-    tables["tables/headline.csv"] = csv_bytes(summary[summary["family"] == ALL])
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, EXPECTED]
     copied += [f"figures/{name}.png" for name in figures]
     for name in copied:
         refuse_links(run.path, run.path / name)
+    kept = {name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()}
+    if CONFIG in kept:
+        kept[CONFIG] = portable(kept[CONFIG].decode()).encode()
     return {
-        **{name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()},
+        **kept,
         MANIFEST: _json(run.plan.to_manifest()),
         VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
         SAMPLES_TABLE: samples.getvalue(),
         SUMMARY: csv_bytes(summary),
         REPORT: report.encode(),
-        **tables,
+        _BY_PROMPT: table_files(findings)[_BY_PROMPT],
     }
 
 

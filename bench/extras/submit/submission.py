@@ -23,7 +23,7 @@ from bench.report.tables.setting import hardware, short_name
 from bench.report.tables.table import estimated
 from bench.report.write import REPORT
 from bench.stats.validity import VALID, from_here
-from bench.text import counted, portable
+from bench.text import counted
 from specbench_tasks.loaders import is_pinned
 from specbench_tasks.task import FAMILIES, LISTS
 
@@ -42,13 +42,8 @@ _SHARED_NAMES = {"root", "user", "runner", "ubuntu", "admin", "localhost"}
 
 
 def public_files(findings: Findings) -> dict[str, bytes]:
-    """Return the files to store: those of a stored run without a report (`bench report` writes it).
-
-    Absolute paths in the configuration are shortened to their last part (raises as `reference`).
-    """
-    files = reference(findings)
-    del files[REPORT]
-    return files | {CONFIG: portable(files[CONFIG].decode()).encode()}
+    """Return the files to store: those of a stored run without a report (raises as `reference`)."""
+    return {name: data for name, data in reference(findings).items() if name != REPORT}
 
 
 def free_name(parent: Path, run: Run) -> str:

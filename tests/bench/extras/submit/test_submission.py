@@ -51,11 +51,7 @@ def test_a_run_that_passes_is_stored_without_report_and_read_as_before(run: Path
     files = {file.relative_to(stored).as_posix() for file in stored.rglob("*") if file.is_file()}
     assert files == {
         *("config.toml", "env.json", "manifest.json", "run.json", "vocab.json"),
-        *("samples.parquet", "summary.csv"),
-        *(
-            f"tables/{name}.csv"
-            for name in ("acceptance_by_position", "by_prompt", "calibration", "headline")
-        ),
+        *("samples.parquet", "summary.csv", "tables/by_prompt.csv"),
     }
     assert load_run(stored).records == load_run(run).records
     for name in ("summary.csv", "config.toml", "env.json"):

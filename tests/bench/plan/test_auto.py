@@ -63,6 +63,7 @@ def test_parts_of_a_hybrid_take_measured_costs_too(cost):
     parts = "first=lookup+shortest=3:then=eagle+nodes=auto+row_cost=auto+draft_cost=auto"
     config, notes = config_of(f"hybrid:{parts},spec:row_cost=auto:k=auto", cost), list[str]()
     chosen = choose_decoders(config, notes.append).config.decoders
+    assert chosen is not None
     row = chosen["spec"]["row_cost"]
     assert float(row) > 0
     then = f"eagle+nodes=auto+row_cost={row}+draft_cost=0.0625"

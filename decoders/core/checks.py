@@ -58,7 +58,6 @@ def checks_for(decoder: Decoder) -> list[Check]:
     checks: list[Check] = [
         check_steps_concatenate,
         check_budget_and_eos,
-        check_shortest_inputs,
         check_runs_repeat,
         check_global_rng_is_untouched,
         check_stays_in_the_cache,
@@ -129,7 +128,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
 
 
 def check_budget_and_eos(decoder: Decoder) -> None:
-    """Check that nothing is emitted past EOS or the budget, at any place within a block."""
+    """Check that nothing is emitted past EOS or the budget, from prompts and budgets of 1 on."""
     models = tables(decoder)
     for num_tokens in range(1, 12):
         for prompt in _PROMPTS[num_tokens % 2 :: 2]:
@@ -140,12 +139,6 @@ def check_budget_and_eos(decoder: Decoder) -> None:
             ended = tokens[-1] == EOS
             assert answer.stop == ("eos" if ended else "length"), f"{answer.stop} for {tokens}"
             assert ended or len(tokens) == num_tokens, f"{decoder} stopped early: {tokens}"
-
-
-def check_shortest_inputs(decoder: Decoder) -> None:
-    """Check that a prompt of one token and a budget of one token work."""
-    answer = generate(decoder, [0], _sampling(num_tokens=1), tables(decoder))
-    assert len(answer.tokens) == 1, f"{len(answer.tokens)} tokens for a budget of 1"
 
 
 def check_runs_repeat(decoder: Decoder) -> None:

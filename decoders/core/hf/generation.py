@@ -1,8 +1,8 @@
 """Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
-Hooks count forward passes. A streamer (or the stopping criteria of a custom loop) ends steps. A
-custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file, for
-which transformers prepares the arguments.
+Hooks count forward passes, and a stopping criterion, which every loop asks once a step, ends steps.
+A custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file,
+for which transformers prepares the arguments.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
@@ -83,11 +83,11 @@ def run_generate(
         stack.enter_context(_hooked(module, "target", course))
         if custom is not None or not request.sampling.greedy:
             stack.enter_context(_seeded(answers, module.device))
+        arguments["stopping_criteria"] = StoppingCriteriaList([_Criterion(course)])
         if custom is None:
-            module.generate(**arguments, streamer=_Streamer(course))
+            module.generate(**arguments)
         else:
-            criteria = StoppingCriteriaList([_Criterion(course)])
-            course.finish(custom(module, **arguments, stopping_criteria=criteria))
+            course.finish(custom(module, **arguments))
 
 
 @contextmanager
@@ -183,20 +183,6 @@ class _Course:
             return []
         num_drafts = self._cached + self._fed.shape[1] - self._width
         return [int(token) for token in self._fed[0, self._fed.shape[1] - num_drafts :].tolist()]
-
-
-class _Streamer:
-    """Reads transformers' stream: first the prompts, then tokens ``[B]`` or ``[1, K]`` per step."""
-
-    def __init__(self, course: _Course) -> None:
-        self._course, self._has_prompt = course, False
-
-    def put(self, value: Tensor) -> None:
-        if self._has_prompt:
-            self._course.step(value.tolist() if value.dim() == 2 else value[:, None].tolist())
-        self._has_prompt = True
-
-    def end(self) -> None: ...
 
 
 class _Criterion(StoppingCriteria):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.gating import Change, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
-from decoders.core.hf.cache import PlaneCache, ViewCache
+from decoders.core.hf.cache import PlaneCache
 from decoders.core.products import gated_product, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -148,7 +148,7 @@ def forward(
     rows: Tensor,
     positions: Tensor,
     masks: Masks,
-    cache: PlaneCache | ViewCache,
+    cache: PlaneCache,
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
@@ -207,7 +207,7 @@ def _layer(
     weights: Weights,
     number: int,
     rows: Tensor,
-    cache: PlaneCache | ViewCache,
+    cache: PlaneCache,
     masks: Masks,
     turn: Sequence[Tensor],
     gate: SlotGate | None,

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -190,14 +189,9 @@ def library_copy(module: Any) -> Any:
     return copied
 
 
-_stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-
-
 @torch.no_grad()
 def stops_early(module: Any) -> bool:
-    """Test once whether a module's body runs only as many layers as its config says."""
-    if module in _stop_early:
-        return _stop_early[module]
+    """Test whether a module's body runs only as many layers as its config says."""
     try:
         last = decoder_layers(module)[-1]
     except ValueError:
@@ -213,5 +207,4 @@ def stops_early(module: Any) -> bool:
             module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
     finally:
         config.num_hidden_layers = num_layers
-    _stop_early[module] = not ran
     return not ran

@@ -36,7 +36,11 @@ _PLANTED = (
     ("bench/records/files.py", "from bench.runs import run", "The floors of bench"),
     ("bench/stats/times.py", "import matplotlib", "matplotlib stays"),
     ("decoders/core/engine/readout.py", "import transformers", "transformers stays"),
-    ("decoders/core/masks.py", "import decoders.extras.peft", "The core of decoders imports no"),
+    (
+        "decoders/core/masks.py",
+        "import decoders.extras.library.peft",
+        "The core of decoders",
+    ),
     ("training/text/data.py", "import training.adapter.windows", "The floors of training"),
 )
 

@@ -40,8 +40,7 @@ _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 def built_in() -> list[str]:
     """Return the names of the repository's decoders, sorted, with the baseline first."""
-    names = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
-    return sorted(names, key=lambda name: name != "ar")
+    return sorted(registry.built_in(), key=lambda name: name != "ar")
 
 
 def page_of(name: str) -> str:

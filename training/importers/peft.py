@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
-from decoders.extras.peft import (
+from decoders.extras.library.peft import (
     FACTORS_HASH,
     PEFT_CONFIG,
     PEFT_WEIGHTS,

@@ -180,12 +180,12 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
 
     Such rows are latents of the whole cache or one expert's rows; a gate cannot find slots in them.
     """
-    watched = {module.get_submodule(name): name for name in names}
+    layer_names = {module.get_submodule(name): name for name in names}
     strange: list[str] = []
 
     def watch(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if layer in watched and args[0].numel() // args[0].shape[-1] != _ROWS:
-            strange.append(watched[layer])
+        if layer in layer_names and args[0].numel() // args[0].shape[-1] != _ROWS:
+            strange.append(layer_names[layer])
 
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words

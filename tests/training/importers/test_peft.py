@@ -17,7 +17,7 @@ from bench.errors import BenchError, Exit
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
-from decoders.extras.peft import to_peft
+from decoders.extras.library.peft import to_peft
 from tests.tiny_models import fresh, slot_adapter
 from training.importers.peft import import_peft
 

@@ -1,1 +1,1 @@
-"""What connects decoders with other libraries: loops of transformers, adapters in PEFT's format."""
+"""Bridges to other libraries: loops of transformers, adapters in the format of PEFT."""

@@ -194,10 +194,11 @@ def _allowed(kind: Any) -> str:
 def plain_page(name: str) -> str:
     """Generate a decoder's page from its code."""
     module = inspect.getmodule(_class(name))
+    place = f"{_class(name).__module__.replace('.', '/')}.py"
     parts = [
         f"# {name}",
         inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
-        f"In code: [decoders/{name}.py](../../decoders/{name}.py).",
+        f"In code: [{place}](../../{place}).",
         facts(name),
         results(name),
     ]

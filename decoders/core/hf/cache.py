@@ -62,11 +62,17 @@ class PlaneCache(Cache):
 
     def _update(self, number: int, states: Tensor) -> Tensor:
         plane, entries, rows = self._planes[number], self._entries, self._rows
-        seen = plane.narrow(2, 0, self._seen)
         if isinstance(entries, int):
             plane.narrow(2, entries, states.shape[2]).copy_(states)
+        else:
+            self._scatter(plane, entries, states)
+        seen = plane.narrow(2, 0, self._seen)
+        if rows is None or rows.dim() == 2:
             return seen
-        num_rows, num_heads, capacity, dim = plane.shape
+        return seen.index_select(0, rows.to(plane.device))
+
+    def _scatter(self, plane: Tensor, entries: Tensor, states: Tensor) -> None:
+        (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
             places = torch.arange(num_rows, device=plane.device) if rows is None else rows
@@ -74,9 +80,6 @@ class PlaneCache(Cache):
             index = flat_entries(places, entries, num_heads, capacity)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)
         plane.view(-1, dim).index_copy_(0, self._indices[kind], states.reshape(-1, dim))
-        if rows is None or rows.dim() == 2:
-            return seen
-        return seen.index_select(0, rows.to(plane.device))
 
     # without a mask, transformers asks the cache for the sizes of the running call
 

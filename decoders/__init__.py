@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoders.core.hf.export import transformers_generate
+    from decoders.extras.library.generate import transformers_generate
 
 __all__ = ["transformers_generate"]
 
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """Load transformers only when `transformers_generate` is used."""
     if name != "transformers_generate":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from decoders.core.hf.export import transformers_generate
+    from decoders.extras.library.generate import transformers_generate
 
     return transformers_generate

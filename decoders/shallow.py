@@ -59,10 +59,10 @@ class Shallow(DraftAndVerify):
 
     def drafter(self, request: Request) -> Drafter:
         """Draft from the target's hidden states of the text."""
-        return _ExitDrafter(self, request)
+        return _SlotsDrafter(self, request)
 
 
-class _ExitDrafter(StatesDrafter):
+class _SlotsDrafter(StatesDrafter):
     """The drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:

@@ -53,7 +53,7 @@ def num_lines(file: Path) -> int:
 
 def is_extra(folder: str) -> bool:
     """Tell whether a folder hangs on the core from outside (docs/adr/0035)."""
-    return folder.split("/")[0] == "training" or folder.startswith("bench/extras")
+    return folder.startswith(("training", "bench/extras", "decoders/extras"))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"])
 STORED = ROOT / "results" / "reference"
 REFERENCES = sorted([*STORED.rglob("config.toml"), STORED / "counters" / "zoo.toml"])
-DECODERS = "|".join(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
+DECODERS = "|".join(registry.built_in())
 SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+=-]*\w)+)")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 

@@ -36,6 +36,11 @@ _PLANTED = (
     ("bench/records/files.py", "from bench.runs import run", "The floors of bench"),
     ("bench/stats/times.py", "import matplotlib", "matplotlib stays"),
     ("decoders/core/engine/readout.py", "import transformers", "transformers stays"),
+    (
+        "decoders/core/masks.py",
+        "import decoders.extras.library.peft",
+        "The core of decoders",
+    ),
     ("training/text/data.py", "import training.adapter.windows", "The floors of training"),
 )
 
@@ -77,7 +82,12 @@ def test_the_command_line_loads_nothing_heavy_until_a_verb_runs() -> None:
     assert not loaded_by("import cli") & HEAVY
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "decoders").glob("[!_]*.py")), ids=lambda p: p.stem)
+DECODERS = [
+    file for place in ("", "extras") for file in (ROOT / "decoders" / place).glob("[!_]*.py")
+]
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=lambda p: p.stem)
 def test_a_decoder_keeps_no_time_and_draws_no_numbers(path: Path) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
@@ -85,7 +95,7 @@ def test_a_decoder_keeps_no_time_and_draws_no_numbers(path: Path) -> None:
     outside = {name.split(".")[0] for name in names} - {"decoders", "torch"}
     assert outside <= set(sys.stdlib_module_names) - {"time", "random"}, outside
     ours = {name for name in names if name.startswith("decoders")}
-    assert all(name.startswith("decoders.core") for name in ours), ours
+    assert all(name.startswith(("decoders.core", "decoders.extras.library")) for name in ours), ours
 
 
 def test_help_answers_in_under_300_milliseconds() -> None:

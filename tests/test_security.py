@@ -18,7 +18,7 @@ SOURCES = [
     *(p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))),
 ]
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-REMOTE_CODE = "decoders/core/hf/generation.py"
+REMOTE_CODE = "decoders/extras/library/loops.py"
 """The one file that lets transformers run a loop's code: of a folder that the user names."""
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -188,7 +188,7 @@ def test_the_banned_words_are_listed_and_the_glossary_stays_short() -> None:
     ],
 )
 def test_banned_words_are_found(line: str, is_bad: bool) -> None:
-    assert bool(bad_names(line, "decoders/hf.py")) == is_bad
+    assert bool(bad_names(line, "decoders/extras/hf.py")) == is_bad
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
 
 
 def check_budget_and_eos(decoder: Decoder) -> None:
-    """Check that nothing is emitted past EOS or the budget, which may be as short as the prompt."""
+    """Check that nothing is emitted past EOS or the budget, from prompts and budgets of 1 on."""
     models = tables(decoder)
     for num_tokens in range(1, 12):
         for prompt in _PROMPTS[num_tokens % 2 :: 2]:

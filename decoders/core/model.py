@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Model(ABC):
     """A language model with a KV cache that any number of sessions share.
 
-    Open sessions use the first cache rows. An exit has its own cache with as many rows.
+    Open sessions use the first cache rows.
 
     Attributes:
         vocab_size: V, the number of next-token logits.

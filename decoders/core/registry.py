@@ -46,8 +46,15 @@ def names() -> tuple[str, ...]:
 
 
 def built_in() -> tuple[str, ...]:
-    """Return the names of built-in decoders."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__"))
+    """Return the names of built-in decoders, those among the extras included."""
+    return tuple(sorted(_modules()))
+
+
+def _modules() -> dict[str, str]:
+    """Return the module of each built-in decoder by name, importing none."""
+    files = [*_FOLDER.glob("[!_]*.py"), *(_FOLDER / "extras").glob("[!_]*.py")]
+    places = (file.relative_to(_FOLDER.parent).with_suffix("") for file in files)
+    return {place.stem: ".".join(place.parts) for place in places}
 
 
 def package(name: str) -> str | None:
@@ -100,12 +107,11 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
             place = innermost_place(error, {str(file)})
             raise ValueError(f"{line} ({place})" if place else line) from error
         return _decoder_class(module, class_name, path)
-    if (_FOLDER / f"{spec.name}.py").is_file() and spec.name != "__init__":
-        module = importlib.import_module(f"decoders.{spec.name}")
-        for value in vars(module).values():
+    if (place := _modules().get(spec.name)) is not None:
+        for value in vars(importlib.import_module(place)).values():
             if isinstance(value, type) and issubclass(value, Decoder) and value.name == spec.name:
                 return value
-        raise ValueError(f"decoders/{spec.name}.py registers no decoder named {spec.name!r}")
+        raise ValueError(f"{place} registers no decoder named {spec.name!r}")
     for point in _plugins():
         if point.name == spec.name:
             return _decoder_class(import_plugin(point, "decoder"), point.attr, point.module)

@@ -50,8 +50,7 @@ _WORDS = {int: "integer", float: "number", bool: "true, false", str: "text"}
 
 def built_in() -> list[str]:
     """Return the names of the repository's decoders, sorted, with the baseline first."""
-    names = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
-    return sorted(names, key=lambda name: name != "ar")
+    return sorted(registry.built_in(), key=lambda name: name != "ar")
 
 
 def page_of(name: str) -> str:
@@ -117,7 +116,8 @@ def facts(name: str) -> str:
 
 def results(name: str) -> str:
     """Return the section of a decoder's results, with its code and what its weights cost."""
-    file = f"In code: [decoders/{name}.py](../../decoders/{name}.py)."
+    place = f"{_class(name).__module__.replace('.', '/')}.py"
+    file = f"In code: [{place}](../../{place})."
     trained = {"adapter", "draft"} & {need.partition(" ")[0] for need in needs(_class(name))}
     return f"## Measured\n\n{measured(name)}\n{file}{_COST * bool(trained)}\n"
 

@@ -116,7 +116,8 @@ def test_a_page_holds_an_algorithm_of_ten_lines_its_parts_and_its_code(name: str
     assert parts.count("cite") == (name != "ar")
     for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
         assert len(block.splitlines()) <= 10
-    assert f"(../../decoders/{name}.py)" in text
+    place = resolve(DecoderSpec(name=name)).__module__.replace(".", "/")
+    assert f"(../../{place}.py)" in text
     assert name == "ar" or "https://arxiv.org/abs/" in text
     assert "![" in text or "figure of it" in " ".join(text.split())
 

@@ -48,7 +48,7 @@ ELSEWHERE = {
     r"^bench import idlm|imported": "tests/training/importers/test_idlm.py",
     r"ptp-draft=": "tests/decoders/test_ptp_spec.py",
     r"shallow=results": "tests/training/heads/test_parallel_job.py",
-    r"custom=loops": "tests/decoders/test_hf.py",
+    r"custom=loops": "tests/decoders/extras/test_hf.py",
     r"--decoders mtp": "tests/decoders/test_mtp.py",
     r"--model MODEL --decoders dllm@": "tests/decoders/test_dllm.py",
     r"gsm8k=test\.jsonl": "tests/specbench_tasks/test_registry.py",

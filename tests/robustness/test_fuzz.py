@@ -32,11 +32,11 @@ from bench.settings.config import load_config
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import SlotAdapter, read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
-from decoders.core.adapter.peft import to_peft
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer
+from decoders.extras.library.peft import to_peft
 from specbench_tasks import loaders
 from specbench_tasks.task import DataUnavailable
 from tests.bench.conftest import write_run

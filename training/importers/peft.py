@@ -17,7 +17,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.peft import (
+from decoders.core.adapter_config import AdapterConfig
+from decoders.extras.library.peft import (
     FACTORS_HASH,
     PEFT_CONFIG,
     PEFT_WEIGHTS,
@@ -25,7 +26,6 @@ from decoders.core.adapter.peft import (
     SLOTS_WEIGHTS,
     factors_hash,
 )
-from decoders.core.adapter_config import AdapterConfig
 from training.importers.lora import (
     Parts,
     check_new,

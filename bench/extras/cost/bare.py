@@ -28,6 +28,7 @@ import torch
 import transformers
 
 from bench.extras.cost.probes import make_probes
+from bench.extras.cost.scripted import Scripted
 from bench.machine.clock import Clock
 from bench.machine.gpu import EnergyMeter
 from decoders.core.adapter.draft_layer import DraftLayer
@@ -43,7 +44,6 @@ from decoders.core.hf import shapes
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import read_bytes
 from decoders.core.registry import build, parse_spec
-from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Generation, Sampling
 
 ROOT = Path(__file__).resolve().parents[3]

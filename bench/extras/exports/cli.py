@@ -42,7 +42,7 @@ def export(
 
     choices = Choices(project=project, figures=figures or ())
     if to == "peft":
-        from decoders.core.adapter.peft import to_peft
+        from decoders.extras.library.peft import to_peft
 
         choices.refuse_for(to)
         adapter = Path(run_dir).expanduser()

@@ -10,7 +10,7 @@ Letters: R ranks, summed over the layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,21 +169,17 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
 
     Such rows are latents of the whole cache or one expert's rows; a gate cannot find slots in them.
     """
+    layer_names = {module.get_submodule(name): name for name in names}
     strange: list[str] = []
 
-    def watch(name: str) -> Any:
-        def hook(_layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-            if args[0].numel() // args[0].shape[-1] != _ROWS:
-                strange.append(name)
-
-        return module.get_submodule(name).register_forward_pre_hook(hook)
+    def watch(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if layer in layer_names and args[0].numel() // args[0].shape[-1] != _ROWS:
+            strange.append(layer_names[layer])
 
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
-    with ExitStack() as hooks:
-        for name in names:
-            hooks.enter_context(watch(name))
+    with nn.modules.module.register_module_forward_pre_hook(watch):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None
 

@@ -29,10 +29,6 @@ class HeadsPass(DraftPass):
         """Run a `DraftPass`, which needs no planes."""
         return (self.head(self.layers(inputs["states"][0])).float(),)
 
-    def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
-        """Return no planes, because heads read the last state only."""
-        return []
-
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Make a tree of the heads' likeliest paths after each text."""
         (logits,) = run(None, {"states": texts.last_states()}, ())
@@ -49,6 +45,7 @@ class DraftHeads(HiddenAdapter):
 
     variant, student = "medusa", "heads"
     noun, trainer, work = "heads were", "bench train medusa", HeadsPass
+    plane_shapes = ()  # they read the last state only
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh blocks that change nothing, or raise `ValueError` for other settings."""

@@ -228,23 +228,20 @@ def model_settings(module: Any) -> dict[str, Any]:
 
 def generation_notes(module: Any) -> tuple[str, ...]:
     """List generation settings that are not applied, and a text length that rope limits."""
-    config = module.config.get_text_config()
-    notes = []
-    generation = getattr(module, "generation_config", None)
-    settings = {name: getattr(generation, name, None) for name in _PROCESSORS}
-    applied = [f"{name}={value}" for name, value in settings.items() if value not in _NEUTRAL]
+    config, settings, notes = module.config.get_text_config(), model_settings(module), []
+    applied = [f"{k}={v}" for k, v in settings.items() if k in _PROCESSORS and v not in _NEUTRAL]
     if applied:
         notes.append(
             f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
             "answers may differ from those of generate()"
         )
-    listed = ", ".join(f"{k}={v}" for k, v in model_settings(module).items() if k in _SAMPLED)
-    if getattr(generation, "do_sample", None):
+    if settings.get("do_sample"):
+        listed = ", ".join(f"{k}={v}" for k, v in settings.items() if k in _SAMPLED)
         notes.append(
             f"its generation config samples ({listed}); a run samples only by its own options "
             "(--temperature, --top-p, --top-k)"
         )
-    if strings := getattr(generation, "stop_strings", None):
+    if strings := settings.get("stop_strings"):
         notes.append(
             f"its generation config stops at the texts {strings!r}, which end no answer here: only "
             "stop ids do"

@@ -1,13 +1,14 @@
 """A preallocated KV cache that calls write in place.
 
 A *plane* holds the keys or the values of one layer, ``[B, H, C, D]``. Planes of equal shape share
-one allocation, so that views of all layers take few operations. Letters: B cache rows, H key-value
-heads, C entries per row (plus a scrap entry for padding), D head dimension, N rows, T entries read.
+one allocation, so that moving entries of all layers takes few operations. Letters: B cache rows, H
+key-value heads, C entries per row (plus a scrap entry for padding), D head dimension, N rows, T
+entries read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,31 +28,28 @@ class PlaneCache(Cache):
     """
 
     def __init__(
-        self,
-        planes: Sequence[Tensor],
-        entries: Tensor,
-        seen: int,
-        rows: Tensor | None = None,
-        reads: Sequence[Tensor] | Tensor | None = None,
+        self, planes: Sequence[Tensor], entries: Tensor | int, seen: int, rows: Tensor | None = None
     ) -> None:
         """Take the planes, and where and what the pass writes and reads.
 
         Args:
             planes: all planes, ``[B, H, C, D]``.
-            entries: entries ``[B', N]`` that the rows are written to.
+            entries: entries ``[B', N]`` that the rows are written to, or of a pass of one cache row
+                the first of them.
             seen: T.
-            rows: cache rows ``[B', 1]`` or ``[1, N]`` of the entries; None: all.
-            reads: views ``[B', H, T, D]`` that are read, or cache rows ``[B']``; None: all rows.
+            rows: cache rows ``[B']``, of which copies are read, or ``[1, N]``, one for each entry,
+                which read all cache rows; None: all cache rows.
         """
         super().__init__(layers=[])
-        self._planes, self._seen, self._rows, self._reads = planes, seen, rows, reads
-        self._entries = entries
+        self._planes, self._entries, self._seen, self._rows = planes, entries, seen, rows
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
 
     def cut(self, rows: Tensor) -> PlaneCache:
-        """Return a cache that writes `rows` of the entries only."""
+        """Return a cache that writes `rows`, the first ones, of the entries only."""
+        if isinstance(self._entries, int):
+            return self
         entries = self._entries.index_select(1, rows)
-        return PlaneCache(self._planes, entries, self._seen, self._rows, self._reads)
+        return PlaneCache(self._planes, entries, self._seen, self._rows)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -63,61 +61,37 @@ class PlaneCache(Cache):
         )
 
     def _update(self, number: int, states: Tensor) -> Tensor:
-        plane, rows = self._planes[number], self._rows
-        num_rows, num_heads, capacity, dim = plane.shape
+        plane, entries, rows = self._planes[number], self._entries, self._rows
+        if isinstance(entries, int):
+            plane.narrow(2, entries, states.shape[2]).copy_(states)
+        else:
+            self._scatter(plane, entries, states)
+        seen = plane.narrow(2, 0, self._seen)
+        if rows is None or rows.dim() == 2:
+            return seen
+        return seen.index_select(0, rows.to(plane.device))
+
+    def _scatter(self, plane: Tensor, entries: Tensor, states: Tensor) -> None:
+        (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
-            if rows is None:
-                rows = torch.arange(num_rows, device=plane.device)[:, None]
-            index = flat_entries(rows, self._entries, num_heads, capacity)
+            places = torch.arange(num_rows, device=plane.device) if rows is None else rows
+            places = places if places.dim() == 2 else places[:, None]
+            index = flat_entries(places, entries, num_heads, capacity)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)
         plane.view(-1, dim).index_copy_(0, self._indices[kind], states.reshape(-1, dim))
-        reads = self._reads
-        if reads is not None and not isinstance(reads, Tensor):
-            return reads[number]
-        seen = plane.narrow(2, 0, self._seen)
-        return seen if reads is None else seen.index_select(0, reads.to(plane.device))
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0, because masks and positions are passed explicitly."""
-        return 0
-
-
-class ViewCache(Cache):
-    """The cache of a pass of one sequence, which writes and reads views of all planes.
-
-    The views are ``[1, H, N, D]`` and ``[1, H, T, D]``: the last N of T entries are written.
-    """
-
-    def __init__(self, writes: Sequence[Tensor], reads: Sequence[Tensor]) -> None:
-        """Take views of all planes."""
-        super().__init__(layers=[])
-        self._writes, self._reads = writes, reads
-
-    def cut(self, rows: Tensor) -> ViewCache:
-        """Return a cache that writes the first `rows` only."""
-        return ViewCache([each.narrow(2, 0, len(rows)) for each in self._writes], self._reads)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """See `PlaneCache.update`."""
-        plane = 2 * layer_idx
-        self._writes[plane].copy_(key_states)
-        self._writes[plane + 1].copy_(value_states)
-        return self._reads[plane], self._reads[plane + 1]
 
     # without a mask, transformers asks the cache for the sizes of the running call
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of entries before the running call."""
-        return self._reads[0].shape[2] - self._writes[0].shape[2]
+        """Return the number of entries before the running call, if that call has no mask."""
+        return self._entries if isinstance(self._entries, int) else 0
 
     get_query_offset = get_seq_length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """Return T and the first entry read."""
-        return self._reads[0].shape[2], 0
+        return self._seen, 0
 
 
 def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -> Tensor:
@@ -143,19 +117,18 @@ class KVStore:
     ) -> None:
         """Allocate zeros for `planes` (keys of layer 0, its values, …), each on its device."""
         self.num_rows, self.scrap = num_rows, capacity
-        kinds = list(zip(planes, devices, strict=True))
-        self._groups = [
-            [n for n, other in enumerate(kinds) if other == k] for k in dict.fromkeys(kinds)
-        ]
+        groups: dict[tuple[PlaneShape, torch.device], list[int]] = {}
+        for number, kind in enumerate(zip(planes, devices, strict=True)):
+            groups.setdefault(kind, []).append(number)
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
             self._bases = [
                 torch.zeros(len(group), num_rows, heads, capacity + 1, dim, dtype=dtype, device=at)
-                for group, ((heads, dim), at) in zip(
-                    self._groups, dict.fromkeys(kinds), strict=True
-                )
+                for ((heads, dim), at), group in groups.items()
             ]
-        self._row_bases = [[base.narrow(1, r, 1) for base in self._bases] for r in range(num_rows)]
-        self._planes = self._views(self._bases, lambda base: base)
+        parts: dict[int, Tensor] = {}
+        for group, base in zip(groups.values(), self._bases, strict=True):
+            parts |= zip(group, base.unbind(0), strict=True)
+        self._planes = [parts[number] for number in sorted(parts)]
         self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
 
     @property
@@ -163,43 +136,28 @@ class KVStore:
         """Bytes of all planes."""
         return sum(base.nbytes for base in self._bases)
 
-    def _views(self, bases: Sequence[Tensor], view: Callable[[Tensor], Tensor]) -> Sequence[Tensor]:
-        if len(bases) == 1:
-            return view(bases[0]).unbind(0)
-        parts: dict[int, Tensor] = {}
-        for group, base in zip(self._groups, bases, strict=True):
-            parts |= zip(group, view(base).unbind(0), strict=True)
-        return [parts[plane] for plane in sorted(parts)]
-
     def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:
-            parts = self._views(self._bases, lambda base: base.narrow(1, first, count))
-            self._parts[first, count] = parts
+            self._parts[first, count] = [each.narrow(0, first, count) for each in self._planes]
         return self._parts[first, count]
 
-    def at(self, row: int, start: int, stop: int) -> ViewCache:
-        """Return a cache that writes `start` to `stop` of one row, and reads 0 to `stop`."""
-        bases = self._row_bases[row]
-        writes = self._views(bases, lambda base: base.narrow(3, start, stop - start))
-        return ViewCache(writes, self._views(bases, lambda base: base.narrow(3, 0, stop)))
+    def at(self, row: int, start: int, stop: int) -> PlaneCache:
+        """Return a cache that writes one row from `start` on, and reads 0 to `stop`."""
+        return PlaneCache(self.row_planes(row, 1), start, stop)
 
     def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> PlaneCache:
         """Return a cache that writes `entries` ``[B', N]`` of `rows` ``[B']``, reading 0 to `stop`.
 
         If the rows are consecutive from `first` on, they are read as a view. None: as a copy.
         """
-        reads: Sequence[Tensor] | Tensor = rows
         if first is not None:
-            count = len(rows)
-            reads = self._views(
-                self._bases, lambda base: base.narrow(1, first, count).narrow(3, 0, stop)
-            )
-        return PlaneCache(self._planes, entries, stop, rows[:, None], reads)
+            return PlaneCache(self.row_planes(first, len(rows)), entries, stop)
+        return PlaneCache(self._planes, entries, stop, rows)
 
     def packed(self, rows: Tensor, entries: Tensor) -> PlaneCache:
         """Return a cache that writes an entry for each of `rows` ``[N]``, reading whole planes."""
-        return PlaneCache(self._planes, entries[None], self.scrap + 1, rows[None], self._planes)
+        return PlaneCache(self._planes, entries[None], self.scrap + 1, rows[None])
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""

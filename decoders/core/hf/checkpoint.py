@@ -283,8 +283,7 @@ def masked_form(config: Mapping[str, Any]) -> MaskedForm | None:
 
 def is_masked(path_or_id: str) -> bool:
     """Tell whether a checkpoint on this machine is a masked model (False if none is there)."""
-    folder = Path(path_or_id).expanduser()
-    file = (folder if folder.is_dir() else cached(path_or_id) or folder) / "config.json"
+    file = _find_folder(path_or_id) / "config.json"
     try:
         return masked_form(json.loads(file.read_text(encoding="utf-8"))) is not None
     except (OSError, ValueError, AttributeError):  # opening it says what is wrong

@@ -16,7 +16,7 @@ from decoders.core.device import first_rows, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
-from decoders.core.hf.cache import KVStore, PlaneCache, ViewCache
+from decoders.core.hf.cache import KVStore, PlaneCache
 from decoders.core.model import Call, Session
 
 _LENGTH_BUCKET = 128
@@ -40,7 +40,7 @@ class Pass(NamedTuple):
     entries: Tensor | None = None
     planes: Sequence[Tensor] = ()
     hidden: Sequence[int] = ()
-    cache: PlaneCache | ViewCache | None = None
+    cache: PlaneCache | None = None
 
 
 class Layout:

@@ -23,7 +23,7 @@ from decoders.core.adapter.gating import Change, Delta, Factors, join, join_fact
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf import regions
 from decoders.core.hf.attention import Masks, attend
-from decoders.core.hf.cache import PlaneCache, ViewCache
+from decoders.core.hf.cache import PlaneCache
 from decoders.core.products import gated_product, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -168,7 +168,7 @@ def forward(
     rows: Tensor,
     positions: Tensor,
     masks: Masks,
-    cache: PlaneCache | ViewCache,
+    cache: PlaneCache,
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
@@ -222,7 +222,7 @@ def _run(
     weights: Weights,
     numbers: range,
     rows: Tensor,
-    cache: PlaneCache | ViewCache,
+    cache: PlaneCache,
     masks: Masks,
     turn: Sequence[Tensor],
     gate: SlotGate | None,

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -163,18 +162,6 @@ def no_bars() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-@contextmanager
-def no_warnings() -> Iterator[None]:
-    """Let transformers log only errors."""
-    log: Any = logging  # untyped
-    before = log.get_verbosity()
-    log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        log.set_verbosity(before)
-
-
 @torch.no_grad()
 def library_copy(module: Any) -> Any:
     """Copy a causal LM without our wrappers, sharing contiguous weights."""
@@ -188,30 +175,3 @@ def library_copy(module: Any) -> Any:
     for part in copied.modules():
         vars(part).pop("forward", None)
     return copied
-
-
-_stop_early: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-
-
-@torch.no_grad()
-def stops_early(module: Any) -> bool:
-    """Test once whether a module's body runs only as many layers as its config says."""
-    if module in _stop_early:
-        return _stop_early[module]
-    try:
-        last = decoder_layers(module)[-1]
-    except ValueError:
-        return True
-    ran: list[None] = []
-    config = module.base_model.config
-    num_layers = getattr(config, "num_hidden_layers", None)
-    if num_layers is None:  # a text model next to an image tower has another configuration
-        return False
-    try:
-        config.num_hidden_layers = num_layers - 1
-        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
-            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
-    finally:
-        config.num_hidden_layers = num_layers
-    _stop_early[module] = not ran
-    return not ran

@@ -47,8 +47,6 @@ from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
 from decoders.core.types import CallResult
 
-_PLACED = ("placed on several devices", "--device-map")
-
 
 class HFModel(Model):
     """A transformers causal LM (`module`) with a preallocated KV cache shared by its sessions.
@@ -56,8 +54,8 @@ class HFModel(Model):
     `num_forwards` counts forward passes over batches of calls.
     """
 
-    cut: tuple[str, str] | None = None
-    """How the model is split over devices or processes, and the option that splits it."""
+    is_placed: bool = False
+    """The model's parts are placed on several devices."""
     min_rows = 1
     """Fewest rows of each sequence in calls that run as graphs of fixed shapes."""
     unread: tuple[str, ...] = ()
@@ -142,8 +140,7 @@ class HFModel(Model):
         if model.masked is not None and model.masked.mask_id is None and has_tokenizer(path_or_id):
             mask_id = load_tokenizer(path_or_id).mask_token_id
             model.masked = dataclasses.replace(model.masked, mask_id=mask_id)
-        if device_map is not None:
-            model.cut = _PLACED
+        model.is_placed = device_map is not None
         return model
 
     def in_tiles(self, rows: int) -> Self:
@@ -185,7 +182,7 @@ class HFModel(Model):
 
         It replaces an adapter of that name. `ValueError` if the adapter does not fit the model.
         """
-        self._refuse_cut()
+        self._refuse_placed()
         if isinstance(adapter, HiddenAdapter):
             self._attach_heads(name, copy.deepcopy(adapter).to(self.device, self.dtype))
             return
@@ -194,11 +191,11 @@ class HFModel(Model):
         self._drafts.pop(name, None)
         self._runner.attach(name, adapter)
 
-    def _refuse_cut(self) -> None:
-        if self.cut is not None:
+    def _refuse_placed(self) -> None:
+        if self.is_placed:
             raise ValueError(
-                f"adapters do not work on a model that is {self.cut[0]}; leave out {self.cut[1]}, "
-                "or the decoder"
+                "adapters do not work on a model that is placed on several devices; leave out "
+                "--device-map, or the decoder"
             )
 
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
@@ -220,7 +217,7 @@ class HFModel(Model):
         kind, present = network(variant), self._drafts.get(variant)
         if present is not None and type(present.layers) is kind:
             return
-        self._refuse_cut()
+        self._refuse_placed()
         try:
             files = self.tensors or tensor_files(self.module.config.name_or_path)
             parts = TargetParts.of(self.module, self.architecture.planes, files)
@@ -277,7 +274,7 @@ class HFModel(Model):
     def library_module(self) -> Any:
         """The module as transformers made it, with contiguous copies of linear weights."""
         if self._library is None:
-            self._library = self.module if self.cut is not None else library_copy(self.module)
+            self._library = self.module if self.is_placed else library_copy(self.module)
         return self._library
 
     @property
@@ -306,7 +303,7 @@ class HFModel(Model):
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
         }
-        placed = {"placed": placement(self.module)} if self.cut == _PLACED else {}
+        placed = {"placed": placement(self.module)} if self.is_placed else {}
         return {
             **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,

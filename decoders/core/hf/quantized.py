@@ -61,7 +61,8 @@ class QuantizedLinear(nn.Linear):
         rows = x.reshape(-1, x.shape[-1])
         if self.width == "int8":
             if rows.shape[0] > PACKED_ROWS:
-                return F.linear(x, self.unpacked(), self.bias)
+                unpacked = self.packed.to(self.scales.dtype) * self.scales[:, None]
+                return F.linear(x, unpacked, self.bias)
             y = torch._weight_int8pack_mm(rows.contiguous(), self.packed, self.scales)
         else:
             y = torch._weight_int4pack_mm_for_cpu(
@@ -69,14 +70,6 @@ class QuantizedLinear(nn.Linear):
             )
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
-
-    def unpacked(self) -> Tensor:
-        """Return the unpacked weights ``[N, K]`` (slow for int4)."""
-        if self.width == "int8":
-            return self.packed.to(self.scales.dtype) * self.scales[:, None]
-        one = torch.eye(self.in_features, dtype=self.scales.dtype)
-        columns = torch._weight_int4pack_mm_for_cpu(one, self.packed, GROUP, self.scales)
-        return columns.t()
 
 
 def fits_int4(weight: Tensor) -> bool:

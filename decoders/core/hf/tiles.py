@@ -16,7 +16,7 @@ dimension, E entries of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from decoders.core import masks
 from decoders.core.adapter.gating import tiled, tiling
 from decoders.core.device import upload
 from decoders.core.hf.cache import flat_entries
@@ -86,48 +85,38 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
     num_rows = 0
     for call in calls:
         firsts.append(num_rows)
-        for order, counts in _contexts(call):
-            by_tile: dict[int, dict[int, int]] = {}
-            for row, count in counts.items():
-                number, offset = divmod(num_rows + row, tile)
-                by_tile.setdefault(number, {})[offset] = call.session.length + count
-            for number, seen in by_tile.items():
-                for first in range(0, max(seen.values()), BLOCK):
-                    block = blocks.setdefault((number, first), ContextBlock(number))
-                    # branches of one text share the blocks that they have in common
-                    context = (call.session.row, _entries(first, call.session.length, order))
-                    counts_of = block.contexts.setdefault(context, [-first] * tile)
-                    for offset, count in seen.items():
-                        counts_of[offset] = count - first
+        start = call.session.length
+        for row, (order, count) in enumerate(_orders(call), num_rows):
+            number, offset = divmod(row, tile)
+            for first in range(0, start + count, BLOCK):
+                block = blocks.setdefault((number, first), ContextBlock(number))
+                # rows of one text share the blocks that they have in common
+                context = (call.session.row, _entries(first, start, order))
+                counts = block.contexts.setdefault(context, [-first] * tile)
+                counts[offset] = start + count - first
         num_rows += call.num_rows
     ordered = [blocks[key] for key in sorted(blocks)]
     return Packed(firsts, -(-num_rows // tile) * tile, ordered)
 
 
-def _contexts(call: Call) -> Iterator[tuple[Sequence[int], Mapping[int, int]]]:
-    """Yield orders of a call's own rows, each with how many rows of the order each row sees."""
+def _orders(call: Call) -> Iterator[tuple[Sequence[int], int]]:
+    """Yield an order of a call's rows for each row, and how many rows of the order it sees."""
     every = range(call.num_rows)
     if call.mask is None:
-        yield every, {row: row + 1 for row in every}
+        yield from ((every, row + 1) for row in every)
         return
-    straight = (call.mask == masks.causal(call.num_rows)).all(1).tolist()
-    yield every, {row: row + 1 for row in every if straight[row]}
-    seen = {row: call.mask[row].nonzero().flatten().tolist() for row in every if not straight[row]}
-    branches: list[tuple[list[int], dict[int, int]]] = []
-    for row in sorted(seen, key=lambda row: -len(seen[row])):
-        rows = seen[row]
-        counts = next((counts for order, counts in branches if order[: len(rows)] == rows), None)
-        if counts is None:
-            counts = {}
-            branches.append((rows, counts))
-        counts[row] = len(rows)
-    yield from branches
+    seen = [row.nonzero().flatten().tolist() for row in call.mask]
+    for each in seen:
+        order: Sequence[int] = every
+        if each != [*range(len(each))]:  # the deepest branch that begins with these rows
+            order = max((rows for rows in seen if rows[: len(each)] == each), key=len)
+        yield order, len(each)
 
 
 def _entries(first: int, start: int, order: Sequence[int]) -> Sequence[int]:
     """Return entries `first` to `first` + E: `start` of text, rows in `order`, then unseen ones."""
     every = range(first, first + BLOCK)
-    if every.stop <= start or isinstance(order, range) or order == list(range(len(order))):
+    if every.stop <= start or isinstance(order, range):
         return every
     entries = range(start, start + len(order))
     return tuple(start + order[e - start] if e in entries else e for e in every)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.extras.cost.scripted import Scripted
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
@@ -19,7 +20,6 @@ from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
 from decoders.core.sampling import Uniforms, warp
-from decoders.core.testing.scripted import Scripted
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, Emit, Sampling, Slots
 from decoders.hybrid import FirstMatch

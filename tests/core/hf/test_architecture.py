@@ -15,7 +15,7 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from decoders.core.types import Generation, Sampling
-from decoders.hf import Transformers
+from decoders.extras.hf import Transformers
 from decoders.jacobi import Jacobi
 from decoders.lookahead import Lookahead
 from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, WINDOW

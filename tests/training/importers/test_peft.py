@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import cli
 from bench.errors import BenchError, Exit
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.peft import to_peft
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
+from decoders.extras.library.peft import to_peft
 from tests.tiny_models import fresh, slot_adapter
 from training.importers.peft import import_peft
 

@@ -16,11 +16,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from bench.extras.cost import bare
+from bench.extras.cost.scripted import Scripted
 from bench.extras.gpu_summary import read_lines
 from bench.records.invariants import broken_invariants
 from decoders.core.device import Switches, switches
 from decoders.core.engine.forward import forward
-from decoders.core.testing.scripted import Scripted
 from decoders.core.types import Generation, StepEvent
 from tests.answer_records import record_of
 from tests.fake_clock import FakeClock

@@ -17,9 +17,9 @@ from bench.extras.paper.citations import (
     task_keys,
 )
 from bench.extras.together.runs import load_members
+from decoders.core import registry
 from tests.bench.extras.paper.test_table import ROOT, stored
 
-DECODERS = sorted(path.stem for path in (ROOT / "decoders").glob("[!_]*.py"))
 Write = Callable[..., Path]
 
 
@@ -27,7 +27,7 @@ def keys(text: str) -> list[str]:
     return re.findall(r"^@\w+\{([^,]+),", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", registry.built_in())
 def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
     page = (ROOT / "docs" / "decoders" / f"{name}.md").read_text(encoding="utf-8")
     _, _, cited = page.partition("## Cite")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bench.extras.cost.bare import SPECS
+from bench.extras.cost.scripted import Scripted
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.registry import build, parse_spec
-from decoders.core.testing.scripted import Scripted
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 

@@ -17,8 +17,8 @@ from decoders.core.decoder import Answer, Need, SelfDriven
 from decoders.core.registry import register
 
 if TYPE_CHECKING:
-    from decoders.core.hf.generation import Loop
     from decoders.core.model import Model
+    from decoders.extras.library.loops import Loop
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
 _MATCHED = 3
@@ -123,7 +123,7 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
-            from decoders.core.hf.loading import stops_early
+            from decoders.extras.library.loops import stops_early
 
             module = target.library_module
             self._exit(module)
@@ -135,7 +135,7 @@ class Transformers(SelfDriven):
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Run one `generate()` for all answers."""
-        from decoders.core.hf.generation import run_generate  # transformers loads slowly
+        from decoders.extras.library.loops import run_generate  # transformers loads slowly
 
         target = answers[0].request.target.model.library_module
         assistant = {
@@ -157,7 +157,7 @@ class Transformers(SelfDriven):
             run_generate(answers, {}, assistant=assistant, verifies=True)
 
     def _loop(self) -> Loop:
-        from decoders.core.hf.generation import load_custom
+        from decoders.extras.library.loops import load_custom
 
         return load_custom(self.custom, self.function)
 

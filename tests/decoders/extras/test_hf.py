@@ -32,7 +32,7 @@ from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import table_draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling, StepEvent
-from decoders.hf import Transformers
+from decoders.extras.hf import Transformers
 from decoders.lookup import PromptLookup
 from decoders.spec import Speculative
 from tests.tiny_models import VOCAB, fresh, slot_adapter

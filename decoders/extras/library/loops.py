@@ -1,8 +1,8 @@
 """Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
-Hooks count forward passes. A streamer (or the stopping criteria of a custom loop) ends steps. A
-custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file, for
-which transformers prepares the arguments.
+Hooks count forward passes, and a stopping criterion, which every loop asks once a step, ends steps.
+A custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file,
+for which transformers prepares the arguments.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers.utils import logging
 
-from decoders.core.adapter.gating import text_model
+from decoders.core.adapter.gating import decoder_layers, text_model
 from decoders.core.decoder import Answer, Role
-from decoders.core.hf.loading import library_copy, no_warnings
+from decoders.core.hf.loading import library_copy
 from decoders.core.registry import import_file
 from decoders.core.types import Emit
 
@@ -72,7 +73,7 @@ def run_generate(
     }
     course = _Course(answers, width, verifies=verifies)
     with ExitStack() as stack:
-        stack.enter_context(no_warnings())
+        stack.enter_context(_no_warnings())
         if request.draft is not None:
             helper = request.draft.model.library_module
             if helper is module:
@@ -83,11 +84,23 @@ def run_generate(
         stack.enter_context(_hooked(module, "target", course))
         if custom is not None or not request.sampling.greedy:
             stack.enter_context(_seeded(answers, module.device))
+        arguments["stopping_criteria"] = StoppingCriteriaList([_Criterion(course)])
         if custom is None:
-            module.generate(**arguments, streamer=_Streamer(course))
+            module.generate(**arguments)
         else:
-            criteria = StoppingCriteriaList([_Criterion(course)])
-            course.finish(custom(module, **arguments, stopping_criteria=criteria))
+            course.finish(custom(module, **arguments))
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Let transformers log only errors."""
+    log: Any = logging  # untyped
+    before = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
 
 
 @contextmanager
@@ -185,20 +198,6 @@ class _Course:
         return [int(token) for token in self._fed[0, self._fed.shape[1] - num_drafts :].tolist()]
 
 
-class _Streamer:
-    """Reads transformers' stream: first the prompts, then tokens ``[B]`` or ``[1, K]`` per step."""
-
-    def __init__(self, course: _Course) -> None:
-        self._course, self._has_prompt = course, False
-
-    def put(self, value: Tensor) -> None:
-        if self._has_prompt:
-            self._course.step(value.tolist() if value.dim() == 2 else value[:, None].tolist())
-        self._has_prompt = True
-
-    def end(self) -> None: ...
-
-
 class _Criterion(StoppingCriteria):
     """A criterion that never stops, but reads the text ``[B, T]`` whenever a loop checks it."""
 
@@ -209,6 +208,27 @@ class _Criterion(StoppingCriteria):
         del scores
         self._course.extend(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+@torch.no_grad()
+def stops_early(module: Any) -> bool:
+    """Test whether a module's body runs only as many layers as its config says."""
+    try:
+        last = decoder_layers(module)[-1]
+    except ValueError:
+        return True
+    ran: list[None] = []
+    config = module.base_model.config
+    num_layers = getattr(config, "num_hidden_layers", None)
+    if num_layers is None:  # a text model next to an image tower has another configuration
+        return False
+    try:
+        config.num_hidden_layers = num_layers - 1
+        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
+            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        config.num_hidden_layers = num_layers
+    return not ran
 
 
 _FILE = Path("custom_generate") / "generate.py"

@@ -15,11 +15,12 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
     Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
     """
     on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
-    if device.type == "cpu":
-        return on_host
-    if device.type == "cuda":
-        on_host = on_host.pin_memory()
-    return on_host.to(device, non_blocking=True)
+    return staged(on_host, device).to(device, non_blocking=True)
+
+
+def staged(on_host: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor in pinned memory if the device is a GPU."""
+    return on_host.pin_memory() if device.type == "cuda" else on_host
 
 
 def graph_size(number: int, bucketed: bool) -> int:

@@ -109,7 +109,7 @@ class LayerPass(DraftPass):
             inputs = unpack(inputs)
             if shape.draws:
                 uniforms = inputs["extra"].view(torch.float64)
-                inputs["uniforms"] = uniforms.unflatten(1, (shape.depth, shape.width))
+                inputs["uniforms"] = uniforms.reshape(-1, shape.depth, shape.width)
             how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
             return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
         out = self.layers(self.embed(inputs["ids"]), inputs, planes)

@@ -186,7 +186,7 @@ def unpack(inputs: Inputs) -> dict[str, Tensor]:
     flat, packed = inputs["states"], inputs["packed"]
     numbers = packed.to(flat.device, non_blocking=True)
     width = len(flat) // len(numbers)
-    *rows, rest = numbers.split([width] * 4 + [numbers.shape[1] - 4 * width], 1)
+    *rows, rest = torch.split(numbers, [width] * 4 + [numbers.shape[1] - 4 * width], 1)
     states = flat.index_select(0, rows[3].flatten()).view(len(numbers), width, -1)
     fields = {"states": states, "ids": rows[0], "positions": rows[1], "entries": rows[2]}
     ends = {"last": rest[:, 0], "ends": rest[:, 1:2], "depths": rest[:, 2:3]}

@@ -70,8 +70,8 @@ class SlotPass(DraftPass):
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on `Texts` and the slots after them."""
         if "packed" in inputs:
-            rows = unpack(inputs)
-            inputs = self._slots(rows, planes, rows["extra"], name[1], None)
+            texts = unpack(inputs)
+            inputs = self._slots(texts, planes, texts["extra"], name[1], None)
         layers, last, entries = self.layers, inputs["last"], inputs["entries"]
         behind, sees, levels = inputs["behind"], inputs["sees"], inputs["levels"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))

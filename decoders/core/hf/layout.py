@@ -231,14 +231,15 @@ class Layout:
         rows = self._padded(ordered, width, seen)
         frame, packed = Frame.of(self, rows)
         fields, masks = self.unpack(frame, upload(packed, self._device))
-        kept = {name: fields[name] for name in ("ids", "positions", "entries", "cache_rows")}
-        return rows._replace(**kept, masks=masks, numbers={}, blocks=None)
+        fed = rows._replace(ids=fields["ids"], positions=fields["positions"], masks=masks)
+        entries, cache_rows = fields["entries"], fields["cache_rows"]
+        return fed._replace(entries=entries, cache_rows=cache_rows, numbers={}, blocks=None)
 
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Tensor], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
         (num, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
         stop = 8 * sum(lengths)
-        parts = packed[:stop].view(torch.int64).split(lengths)
+        parts = torch.split(packed[:stop].view(torch.int64), lengths)
         fields = {name: part for (name, _), part in zip(frame.lengths, parts, strict=True)}
         fields |= {name: fields[name].view(num, width) for name in ("ids", "positions", "entries")}
         rows, positions = fields["cache_rows"], self._existing(fields["positions"], seen)

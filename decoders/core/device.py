@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,3 +36,8 @@ def first_rows(rows: Iterable[int], num_rows: int) -> range:
 def power_of_two(number: int) -> int:
     """Return the smallest power of two that is at least a number."""
     return 1 << (number - 1).bit_length()
+
+
+def padded(numbers: Sequence[float]) -> list[Any]:
+    """Return numbers with zeros up to a power of two of them, or none."""
+    return [*numbers, *[0] * (power_of_two(len(numbers)) - len(numbers))] if numbers else []

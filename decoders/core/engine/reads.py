@@ -69,13 +69,14 @@ def confidence(readout: Readout, form: str) -> Confidence:
 def token_reads(readouts: Readouts, sampling: Sampling) -> TokenReads:
     """Return the reads of a pass if all are of tokens and change no logits, else none."""
     reads: dict[TokenRead, tuple[list[int], list[float]]] = {}
+    warping = Sampling(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
     first = 0
     for each in readouts:
         source = each.call.slots if each.slots and each.call.slots else each.call
         if sampling.law is not None or source.barred or not FORMS.issuperset(forms(each.output)):
             return {}
         for form in forms(each.output):
-            read = TokenRead.of(form, confidence(each, form), sampling)
+            read = TokenRead(form, confidence(each, form), warping)
             rows, uniforms = reads.setdefault(read, ([], []))
             rows += range(first, first + len(each.outputs))
             uniforms += [each.uniforms.at("draw", out) for out in each.outputs if read.draws]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from decoders.core.device import first_rows, power_of_two, upload
+from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
@@ -55,14 +55,12 @@ class Pass(NamedTuple):
 class Frame(NamedTuple):
     """The shapes of a padded pass's numbers, by which they are taken apart (`Layout.unpack`).
 
-    `size` is B, N and T. A graph also needs to know if calls have masks, its slots' `warps`, and
-    the `reads` that it does.
+    `size` is B, N and T. A graph also needs to know its slots' `warps`, and which `reads` it does.
     """
 
     layout: Layout
     size: tuple[int, int, int]
     lengths: tuple[tuple[str, int], ...]
-    masked: bool
     warps: tuple[tuple[float, float], ...]
     reads: tuple[TokenRead, ...]
 
@@ -77,7 +75,7 @@ class Frame(NamedTuple):
             packed = torch.cat((packed, blocks.view(torch.uint8).flatten()))
         lengths = tuple((name, len(each)) for name, each in numbers.items())
         size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
-        return cls(layout, size, lengths, blocks is not None, (*warps,), (*reads,)), packed
+        return cls(layout, size, lengths, (*warps,), (*reads,)), packed
 
 
 class Layout:
@@ -204,10 +202,7 @@ class Layout:
         rows = self._padded(filled, width, seen) if bucketed else self._merged(filled, width, seen)
         rows = _reading(calls, rows)
         if bucketed:
-            numbers = {"read": rows.read or [0], "hidden": rows.hidden}
-            for name, each in numbers.items():
-                missing = power_of_two(len(each)) - len(each) if each else 0
-                numbers[name] = [*each, *[0] * missing]
+            numbers = {"read": padded(rows.read or [0]), "hidden": padded(rows.hidden)}
             rows = rows._replace(numbers={**rows.numbers, **numbers})
         return rows._replace(planes=self.store.row_planes(filled[0].session.row, len(filled)))
 
@@ -237,15 +232,17 @@ class Layout:
 
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Tensor], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
-        (num, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
+        (_, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
         stop = 8 * sum(lengths)
         parts = torch.split(packed[:stop].view(torch.int64), lengths)
         fields = {name: part for (name, _), part in zip(frame.lengths, parts, strict=True)}
-        fields |= {name: fields[name].view(num, width) for name in ("ids", "positions", "entries")}
+        fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
         rows, positions = fields["cache_rows"], self._existing(fields["positions"], seen)
         if self.window:
             self._places[rows[:, None], fields["entries"]] = positions
-        blocks = packed[stop:].view(torch.bool).view(num, width, width) if frame.masked else None
+        blocks = (
+            packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
+        )
         visible = self.masks.visible(blocks, fields["starts"], width, seen)
         places = self._places.index_select(0, rows)[:, :seen] if self.window else visible
         masks = self.masks.windowed(visible, positions, places)

@@ -20,7 +20,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
-from decoders.core.device import first_rows, staged, upload
+from decoders.core.device import first_rows, padded, staged, upload
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
@@ -37,7 +37,7 @@ from decoders.core.hf.compiled import (
 from decoders.core.hf.layout import Frame, Layout, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.products import product
-from decoders.core.token_reads import Ahead, TokenReads, pack_reads, run_reads
+from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
 Results = tuple[Tensor, dict[int, Tensor], Ahead]
@@ -264,7 +264,7 @@ class ModuleRunner:
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
         name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
-        numbers = {**rows.numbers, **pack_reads(reads)}
+        numbers = {**rows.numbers, **_pack_reads(reads)}
         if name:
             sizes = rows.firsts, rows.ids.numel()
             slots, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
@@ -301,7 +301,7 @@ class ModuleRunner:
         logits = rows_read.float()
         if frame is None:
             return logits, *states
-        numbers, laws = run_reads(frame.reads, logits, inputs)
+        numbers, laws = _run_reads(frame.reads, logits, inputs)
         hidden = inputs["hidden"]
         states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
         return *numbers, logits, *laws, *states
@@ -370,6 +370,36 @@ class ModuleRunner:
         if self._gated is None:
             self._gated = GatedModule(self._module)
         return self._gated
+
+
+def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:
+    """Return the rows (of several reads) and uniforms, padded to a power of two, by name."""
+    numbers = dict[str, list[int]]()
+    for read, (rows, uniforms) in reads.items():
+        if len(reads) > 1:
+            numbers[f"{read.form}.rows"] = padded(rows)
+        if read.draws:
+            bits = torch.tensor(padded(uniforms), dtype=torch.float64).view(torch.int64)
+            numbers[f"{read.form}.uniforms"] = bits.tolist()
+    return numbers
+
+
+def _run_reads(
+    reads: Sequence[TokenRead], logits: Tensor, numbers: Mapping[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Do reads by numbers of `_pack_reads`, for the numbers of each and the distributions of some.
+
+    None waits for the device, so that a graph can hold them.
+    """
+    results, laws = list[Tensor](), list[Tensor]()
+    for read in reads:
+        places, bits = (numbers.get(f"{read.form}.{part}") for part in ("rows", "uniforms"))
+        rows = logits if places is None else logits.index_select(0, places)
+        uniforms = None if bits is None else bits.view(torch.float64)
+        each, probs = read(rows, uniforms, sync=False)
+        results.append(each)
+        laws += [] if probs is None else [probs]
+    return results, laws
 
 
 class DraftRunner:

@@ -81,4 +81,4 @@ def token_reads(readouts: Readouts, sampling: Sampling) -> TokenReads:
             rows += range(first, first + len(each.outputs))
             uniforms += [each.uniforms.at("draw", out) for out in each.outputs if read.draws]
         first += len(each.outputs)
-    return reads
+    return reads if first else {}

@@ -218,9 +218,10 @@ class Layout:
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["cache_rows"] = [call.session.row for call in ordered]
         numbers["starts"] = [call.session.length for call in ordered]
-        host, firsts = torch.tensor(ids).view(-1, width), range(0, len(ids), width)
-        rows = Pass(ordered, host, host, None, None, firsts, numbers=numbers, seen=seen)
-        return rows._replace(blocks=self.masks.blocks(ordered, width))
+        on_host, places = torch.tensor((ids, positions)).view(2, -1, width)
+        firsts = range(0, len(ids), width)
+        rows = Pass(ordered, on_host, places, None, None, firsts, numbers=numbers)
+        return rows._replace(blocks=self.masks.blocks(ordered, width), seen=seen)
 
     def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         rows = self._padded(ordered, width, seen)

@@ -138,16 +138,21 @@ def test_what_a_graph_reads_is_what_is_read_of_its_logits(
         assert torch.equal(kept, before)
 
 
-def test_another_law_or_a_barred_id_is_read_after_the_pass(graphs: HFModel) -> None:
-    graphs.reserve(1, 40)
+def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
+    graphs: HFModel,
+) -> None:
     session = graphs.open()
-    plain = session.call([3, 4], output="picks")
-    for call, law in ((dataclasses.replace(plain, barred=frozenset({5})), None), (plain, len)):
-        parts = readouts(call, Uniforms(3, [3, 4]), 2)
-        assert not token_reads(parts, Sampling(law=law))  # type: ignore[arg-type]
-    assert not token_reads(
-        readouts(session.call([3], output="entropy"), Uniforms(3, [3]), 1), Sampling()
+    plain, laws = session.call([3, 4]), (None, None, None, len)
+    calls = (
+        dataclasses.replace(plain, barred=frozenset({5})),
+        session.call([3, 4], output="entropy"),
+        session.call([3, 4], read=()),
+        plain,
     )
+    for call, law in zip(calls, laws, strict=True):
+        parts = readouts(call, Uniforms(3, [3, 4]), 2)
+        assert not token_reads(parts, Sampling(law=law, temperature=0.7))  # type: ignore[arg-type]
+    assert token_reads(readouts(plain, Uniforms(3, [3, 4]), 2), Sampling(temperature=0.7))
 
 
 def test_logits_of_another_pass_were_not_read(graphs: HFModel) -> None:

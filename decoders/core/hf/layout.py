@@ -32,7 +32,8 @@ class Pass(NamedTuple):
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
     A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
     A pass for a CUDA graph lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of
-    masks: the graph makes all the rest from them, for T = `seen` entries (`Frame`).
+    masks: the graph makes all else from them, for T = `seen` entries (`Frame`). Its ids and
+    positions are only shapes.
     """
 
     calls: Sequence[Call]
@@ -218,10 +219,9 @@ class Layout:
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["cache_rows"] = [call.session.row for call in ordered]
         numbers["starts"] = [call.session.length for call in ordered]
-        on_host, places = torch.tensor((ids, positions)).view(2, -1, width)
-        firsts = range(0, len(ids), width)
-        rows = Pass(ordered, on_host, places, None, None, firsts, numbers=numbers)
-        return rows._replace(blocks=self.masks.blocks(ordered, width), seen=seen)
+        shape, firsts = torch.empty(len(ordered), width, device="meta"), range(0, len(ids), width)
+        rows = Pass(ordered, shape, shape, None, None, firsts, numbers=numbers, seen=seen)
+        return rows._replace(blocks=self.masks.blocks(ordered, width))
 
     def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         rows = self._padded(ordered, width, seen)

@@ -163,8 +163,11 @@ class ModuleRunner:
         return logits, hidden, ahead
 
     def _embed(self, rows: Pass) -> Tensor:
-        """Embed a pass's ids ``[B, N]``, which may be on the host, with vectors in their places."""
-        embedded: Tensor = self.tokens(upload(rows.ids, self._device) if rows.numbers else rows.ids)
+        """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
+        ids = rows.ids
+        if rows.numbers:
+            ids = upload(rows.numbers["ids"], self._device).view(ids.shape)
+        embedded: Tensor = self.tokens(ids)
         for first, call in zip(rows.firsts, rows.calls, strict=True):
             if call.slots is not None and call.slots.vectors is not None:
                 place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]

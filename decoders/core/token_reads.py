@@ -48,10 +48,10 @@ class TokenRead(NamedTuple):
             if uniforms is None:
                 return likeliest(logits), None
 
-            def drawn(rows: Tensor, u: Tensor) -> Tensor:
+            def draw(rows: Tensor, u: Tensor) -> Tensor:
                 return pick(warp(rows, sampling, sync=sync), u)
 
-            return in_parts(drawn, logits, uniforms), None  # as no distribution is kept
+            return in_parts(draw, logits, uniforms), None  # as no distribution is kept
         if form == "probs" or uniforms is not None:
             probs = warp(logits, sampling, sync=sync)
             tokens = likeliest(logits) if uniforms is None else pick(probs, uniforms)

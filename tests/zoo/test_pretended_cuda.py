@@ -196,7 +196,9 @@ def test_the_budget_holds_every_decoder_to_a_wait_for_each_call() -> None:
     for spec, drafts in DRAFTS.items():
         assert max(WAITS[spec]) <= drafts + 1
     assert ISSUES.keys() >= {"ar", "spec", "lookup", "ptp", "eagle"}
-    assert max(max(ISSUES[spec]) for spec in ("ar", "lookup")) <= 3.2
+    for spec in ("ar", "lookup"):  # one sequence: an upload, a replay, a read
+        assert ISSUES[spec][0] == 3
+        assert max(ISSUES[spec]) < 4
 
 
 @pytest.mark.slow

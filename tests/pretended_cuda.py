@@ -1,21 +1,28 @@
 """A pretended CUDA device: tensors that live on the CPU and say that they are on ``cuda:0``.
 
 Inside a `PretendedCuda` block every torch function sees which of its tensors are on the pretended
-device. Two faults of GPU code show without a GPU: tensors of both devices in one function, which
-raises as CUDA would, and reads or writes that make the host wait for the device, which are counted
-by call site. Streams, events and kernels are not pretended; no time is measured.
+device. Faults of GPU code show without a GPU: tensors of both devices in one function, which raises
+as CUDA would; reads or writes that make the host wait for the device; and operations that the host
+launches one by one, outside a graph's replay. The last two are counted by call site. `captures` are
+graphs whose replays run the captured work again, and in which no wait and no upload is allowed.
+Streams and events are not pretended; no time is measured.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decoders.core.hf import compiled, runner
 
 CUDA = torch.device("cuda", 0)
 _SOURCES = ("/decoders/", "/bench/", "/training/", "/transformers/")
@@ -74,12 +81,55 @@ class PretendedCuda(TorchFunctionMode):
     Attributes:
         waits: how often the host waited for the device, by line of code and kind.
         uploads: copies from pinned memory that nothing waited for, likewise.
+        launches: operations on the device and replays of graphs, likewise; with the waits and the
+            uploads they are all that the host issues.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
         self.uploads: Counter[str] = Counter()
+        self.launches: Counter[str] = Counter()
+        self._in_graph = False
+
+    def clear(self) -> None:
+        """Forget all counts."""
+        for counter in (self.waits, self.uploads, self.launches):
+            counter.clear()
+
+    @property
+    def num_issued(self) -> int:
+        """All that the host issued: operations, replays, uploads and reads."""
+        return sum(map(Counter.total, (self.waits, self.uploads, self.launches)))
+
+    @contextmanager
+    def captures(self) -> Iterator[None]:
+        """Let the models of this block make graphs of calls, as on a GPU."""
+        with pytest.MonkeyPatch.context() as patch, self:
+            patch.setattr(compiled, "capture", self._capture)
+            patch.setattr(runner, "capture", self._capture)
+            patch.setattr(compiled, "_memory_pool", lambda: None)
+            yield
+
+    def _capture(self, work: Callable[[], Any], _pool: Any = None) -> Callable[[], Any]:
+        work()  # what is made once is made before the capture
+        results = self._as_graph(work)
+
+        def replay() -> Any:
+            self._count(self.launches, "replay")
+            for result, new in zip(results, self._as_graph(work), strict=True):
+                assert result.shape == new.shape, f"{result.shape} is now {new.shape}"
+                _plain(result).copy_(_plain(new))
+            return results
+
+        return replay
+
+    def _as_graph(self, work: Callable[[], Any]) -> Any:
+        self._in_graph = True
+        try:
+            return work()
+        finally:
+            self._in_graph = False
 
     def __torch_function__(
         self,
@@ -93,6 +143,7 @@ class PretendedCuda(TorchFunctionMode):
         pinned = given.pop("pin_memory", False)
         target = given.pop("device", None)
         if name == "pin_memory":
+            self._allow("pin_memory")
             made = args[0].clone()
             made._pinned = True
             return made
@@ -107,7 +158,8 @@ class PretendedCuda(TorchFunctionMode):
             on_cuda = _is_cuda(target) if target is not None else like and isinstance(first, OnCuda)
             if name == "as_tensor" and target is None:
                 on_cuda = isinstance(first, OnCuda)
-            made = func(*_mapped(_plain, args), **_mapped(_plain, given))
+            run = self._launched if on_cuda and name not in _FROM_HOST else self._run
+            made = run(func, args, given)
             if on_cuda and name in _FROM_HOST and not isinstance(first, OnCuda):
                 self._count(self.waits, f"{name} of host numbers")
             if pinned:
@@ -131,17 +183,20 @@ class PretendedCuda(TorchFunctionMode):
             return func(args[0], *map(_plain, args[1:]), **_mapped(_plain, given))
         if name == "__get__":
             return _mapped(_placed, func(args[0]))
+        run = self._launched
         if name in _READS and not (name == "repeat_interleave" and "output_size" in given):
             self._count(self.waits, name)
+            run = self._run
         elif name in {"__getitem__", "__setitem__", "index_put_", "index_put"}:
             self._indexed(name, args)
         elif name == "copy_" and isinstance(args[0], OnCuda) != isinstance(args[1], OnCuda):
             self._crossed(args[1], name, non_blocking=given.get("non_blocking", False))
+            run = self._run
         elif name != "set_data":
             for leaf in leaves:
                 if isinstance(leaf, Tensor) and not isinstance(leaf, OnCuda) and leaf.ndim:
                     raise RuntimeError(f"{name} of tensors on cuda:0 and cpu at {_site()}")
-        made = func(*_mapped(_plain, args), **_mapped(_plain, given))
+        made = run(func, args, given)
         if name.endswith("_") and not name.endswith("__"):
             return args[0]
         if "out" in given:
@@ -185,7 +240,8 @@ class PretendedCuda(TorchFunctionMode):
         kept = {key: value for key, value in given.items() if key != "non_blocking"}
         made = _plain(source)
         if name == "to" and (dtypes or kept):
-            made = made.to(*dtypes, **kept)
+            run = self._launched if isinstance(source, OnCuda) else self._run
+            made = run(torch.Tensor.to, (made, *dtypes), kept)
         if on_cuda != isinstance(source, OnCuda):
             self._crossed(source, name, non_blocking=given.get("non_blocking", False))
             made = made.clone()
@@ -201,8 +257,36 @@ class PretendedCuda(TorchFunctionMode):
             self._count(self.waits, f"{name} from pageable memory")
 
     @staticmethod
-    def _count(counter: Counter[str], kind: str) -> None:
+    def _run(func: Any, args: Any, given: Any) -> Any:
+        return func(*_mapped(_plain, args), **_mapped(_plain, given))
+
+    def _launched(self, func: Any, args: Any, given: Any) -> Any:
+        """Run a function of tensors on the device, and count its operations outside graphs."""
+        if self._in_graph:
+            return self._run(func, args, given)
+        with _Operations() as operations:
+            made = self._run(func, args, given)
+        if operations.count:
+            self.launches[f"{_site()}: {getattr(func, '__name__', func)}"] += operations.count
+        return made
+
+    def _allow(self, kind: str) -> None:
+        if self._in_graph:
+            raise RuntimeError(f"{kind} at {_site()} while a graph is captured")
+
+    def _count(self, counter: Counter[str], kind: str) -> None:
+        self._allow(kind)
         counter[f"{_site()}: {kind}"] += 1
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations that are kernels or copies on a GPU: neither views nor allocations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (func.is_view or "empty" in func.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def _leaves(value: Any) -> list[Any]:

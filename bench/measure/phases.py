@@ -217,9 +217,9 @@ def phased_scheduler(
 ) -> Scheduler:
     """Return a `Scheduler` of an arm that charges its work to the phases."""
 
-    def phased_forward(calls: Sequence[Call]) -> Tensor:
+    def phased_forward(calls: Sequence[Call], *reads: Any) -> Tensor:
         with clock.within(_phase(calls[0], arm.models.target)), clock.counting(calls):
-            return forward(calls)
+            return forward(calls, *reads)
 
     def phased_draft(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
         with clock.within("draft"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,11 +32,12 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
     Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
     """
     on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
-    if device.type == "cpu":
-        return on_host
-    if device.type == "cuda":
-        on_host = on_host.pin_memory()
-    return on_host.to(device, non_blocking=True)
+    return staged(on_host, device).to(device, non_blocking=True)
+
+
+def staged(on_host: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor in pinned memory if the device is a GPU."""
+    return on_host.pin_memory() if device.type == "cuda" else on_host
 
 
 def graph_size(number: int, bucketed: bool) -> int:
@@ -52,3 +53,8 @@ def first_rows(rows: Iterable[int], num_rows: int) -> range:
 def power_of_two(number: int) -> int:
     """Return the smallest power of two that is at least a number."""
     return 1 << (number - 1).bit_length()
+
+
+def padded(numbers: Sequence[float]) -> list[Any]:
+    """Return numbers with zeros up to a power of two of them, or none."""
+    return [*numbers, *[0] * (power_of_two(len(numbers)) - len(numbers))] if numbers else []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from decoders.core.adapter_config import AdapterConfig
     from decoders.core.sampling import Uniforms
+    from decoders.core.token_reads import Ahead, TokenReads
     from decoders.core.types import MaskedForm
 
 
@@ -38,6 +39,7 @@ class Model(ABC):
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
         masked: the form of a model that predicts masked tokens (None: a causal one).
+        reads_ahead: a graph of the model may read tokens itself.
     """
 
     vocab_size: int
@@ -45,6 +47,7 @@ class Model(ABC):
     max_length: int
     device: torch.device
     masked: MaskedForm | None = None
+    reads_ahead = False
 
     def __init__(self) -> None:
         """Begin without a cache row, which `reserve` allocates."""
@@ -113,6 +116,14 @@ class Model(ABC):
         The logits are ordered by call; within a call, read tokens come before read slots. Calls are
         committed, with the hidden states of those that set `hidden`.
         """
+
+    def forward_reading(self, calls: Sequence[Call], reads: TokenReads) -> Tensor:
+        """Run calls as `forward`. Logits that were read `ahead` are good until the next pass."""
+        return self.forward(calls)
+
+    def ahead(self, logits: Tensor) -> Ahead:
+        """Return what was read with the pass that gave these logits, by form."""
+        return {}
 
     @abstractmethod
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:

@@ -12,11 +12,11 @@ from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
-from decoders.core.engine.readout import rate_confidence
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
+from decoders.core.token_reads import rate_confidence
 from decoders.core.types import MASKED, NO_UNIFORM, Generation, Sampling
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding

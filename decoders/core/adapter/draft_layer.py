@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, write
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, unpack, write
 from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
+from decoders.core.device import upload
 from decoders.core.products import attention, product, rotated
 from decoders.core.types import CallResult, DraftShape, Sampling
 
@@ -105,6 +106,10 @@ class LayerPass(DraftPass):
         """Run a `DraftPass` on rows and a mask, or grow trees by a shape and a sampling."""
         if name is not None:
             shape, sampling = name
+            inputs = unpack(inputs)
+            if shape.draws:
+                uniforms = inputs["extra"].view(torch.float64)
+                inputs["uniforms"] = uniforms.reshape(-1, shape.depth, shape.width)
             how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
             return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
         out = self.layers(self.embed(inputs["ids"]), inputs, planes)
@@ -160,15 +165,18 @@ class LayerPass(DraftPass):
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
         shape, sampling = texts.first.shape, replace(texts.first.sampling, seed=0)
-        inputs, planes, fixed = texts.inputs, texts.planes, texts.seen is None
-        if shape.draws:
-            inputs = {**inputs, "uniforms": texts.uniforms(shape.depth, shape.width)}
+        planes, fixed = texts.planes, texts.seen is None
+        uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:
-                drafts, probs = run((shape, sampling), inputs, planes)
+                extra = None if uniforms is None else uniforms.flatten(1)
+                drafts, probs = run((shape, sampling), texts.packed(extra), planes)
                 batch = Trees(drafts, probs, [shape.depth] * len(texts.calls))
             else:
+                inputs = {**texts.inputs}
+                if uniforms is not None:
+                    inputs["uniforms"] = upload(uniforms, planes[0].device)
                 how: dict[str, Any] = {"limit": max(texts.depths), "stops": on_cpu, "sync": sync}
                 batch = self._grow(shape, sampling, inputs, planes, texts.seen, run, **how)
             trees = batch.drafts.tolist()

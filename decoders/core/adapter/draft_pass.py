@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.module import HiddenAdapter
-from decoders.core.device import graph_size, upload
+from decoders.core.device import graph_size, staged
 from decoders.core.model import DraftCall
 from decoders.core.products import product
 from decoders.core.types import MAX_DRAFTS, CallResult
@@ -94,15 +94,14 @@ class Texts:
 
     Attributes:
         calls: a draft call for each row of the planes, or None.
-        inputs: `states` ``[B, N, D]``, `ids`, `positions` and `entries` ``[B, N]``; `last`, flat
-            indices ``[B]`` of the last rows; `ends` ``[B, 1]`` of the texts, and `depths`
-            ``[B, 1]`` of their drafts, if they may differ.
+        numbers: for each call its rows' ids, positions, entries and places among the states of all
+            calls; then the flat index of its last row, the end of its text and its drafts' depth.
         planes: keys and values ``[B, H, C, E]``.
         seen: the end of the longest text; None: passes read all entries, as graphs need it.
     """
 
     calls: Sequence[DraftCall | None]
-    inputs: dict[str, Tensor]
+    numbers: Sequence[Sequence[int]]
     planes: Sequence[Tensor]
     seen: int | None
 
@@ -110,34 +109,48 @@ class Texts:
     def of(cls, calls: Sequence[DraftCall | None], planes: Sequence[Tensor], bucketed: int) -> Self:
         """Lay calls out, padding up to `bucketed` rows to a power of two from 8 on."""
         if not planes:
-            return cls(calls, {}, planes, None)
+            return cls(calls, (), planes, None)
         present = [call for call in calls if call is not None]
         max_rows = max(call.num_rows for call in present)
         fixed = max_rows <= bucketed
         width = graph_size(max(max_rows, 8 * fixed), fixed)
         scrap = planes[0].shape[2] - 1
         nowhere = scrap - max(MAX_DRAFTS, present[0].shape.depth)
-        packed, last_end = list[list[int]](), 0
+        packed, last_end, fed = list[list[int]](), 0, 0
         for number, call in enumerate(calls):
             tokens = () if call is None else call.tokens
             start = 0 if call is None else call.session.fed.get(call.name, 0)
             end, rest = start + len(tokens), width - len(tokens)
             places, last_end = range(start, end), max(last_end, end)
-            last = number * width + max(0, len(tokens) - 1)
             rows = [*tokens, *[0] * rest, *places, *[0] * rest, *places, *[scrap] * rest]
+            rows += [*range(fed, fed + len(tokens)), *[len(calls) * width - 1] * rest]
+            last, fed = number * width + max(0, len(tokens) - 1), fed + len(tokens)
             depth = 0 if call is None else call.max_depth
             packed.append([*rows, last, end if tokens else nowhere, depth])
-        like = present[0].states
-        numbers = upload(packed, like.device)
-        ids, positions, entries = (numbers[:, n * width : (n + 1) * width] for n in range(3))
-        missing = like.new_zeros(1, like.shape[1])
-        states = pad_sequence([missing if call is None else call.states for call in calls], True)
-        states = F.pad(states, (0, 0, 0, width - states.shape[1]))
-        inputs = {"states": states, "ids": ids, "positions": positions, "entries": entries}
-        inputs |= {"last": numbers[:, -3], "ends": numbers[:, -2:-1]}
-        if fixed or len({call.max_depth for call in present}) > 1:
-            inputs["depths"] = numbers[:, -1:]
-        return cls(calls, inputs, planes, None if fixed else last_end)
+        return cls(calls, packed, planes, None if fixed else last_end)
+
+    def packed(self, extra: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the inputs of a graph, which takes them apart by `unpack`: states and numbers.
+
+        The numbers, and `extra` ones ``[B, X]`` of eight bytes, are on the host: one copy.
+        """
+        numbers, like = torch.tensor(self.numbers), self.first.states
+        width = (numbers.shape[1] - 3) // 4
+        if extra is not None:
+            numbers = torch.cat((numbers, extra.view(torch.int64)), 1)
+        states = [call.states for call in self.calls if call is not None]
+        missing = width * len(numbers) - sum(map(len, states))
+        if missing:  # the last row is zero
+            states.append(like.new_zeros(1, 1).expand(missing, like.shape[1]))
+        return {"states": torch.cat(states), "packed": staged(numbers, like.device)}
+
+    @cached_property
+    def inputs(self) -> dict[str, Tensor]:
+        """Inputs of a pass without a graph, see `unpack`."""
+        inputs = unpack(self.packed()) if self.planes else {}
+        if self.seen is not None and len({call.max_depth for call in self.calls if call}) < 2:
+            inputs.pop("depths", None)
+        return inputs
 
     @property
     def first(self) -> DraftCall:
@@ -157,11 +170,27 @@ class Texts:
         return torch.stack([call.states[-1] for call in calls])[None]
 
     def uniforms(self, *shape: int) -> Tensor:
-        """Upload the calls' uniforms as float64 ``[B, …]`` (0.5 where there is no call)."""
+        """Return the calls' uniforms on the host, float64 ``[B, …]`` (0.5 where there is none)."""
         none = (0.5,) * math.prod(shape)
         numbers = [none if call is None else call.uniforms for call in self.calls]
-        device = self.first.states.device
-        return upload(numbers, device, torch.float64).view(len(self.calls), *shape)
+        return torch.tensor(numbers, dtype=torch.float64).view(len(self.calls), *shape)
+
+
+def unpack(inputs: Inputs) -> dict[str, Tensor]:
+    """Take the inputs of `Texts.packed` apart on their device, without a wait.
+
+    Returns `states` ``[B, N, D]``, `ids`, `positions` and `entries` ``[B, N]``; `last`, flat
+    indices ``[B]`` of the last rows; `ends` ``[B, 1]`` of the texts and `depths` ``[B, 1]`` of
+    their drafts, and `extra` numbers ``[B, X]``.
+    """
+    flat, packed = inputs["states"], inputs["packed"]
+    numbers = packed.to(flat.device, non_blocking=True)
+    width = len(flat) // len(numbers)
+    *rows, rest = torch.split(numbers, [width] * 4 + [numbers.shape[1] - 4 * width], 1)
+    states = flat.index_select(0, rows[3].flatten()).view(len(numbers), width, -1)
+    fields = {"states": states, "ids": rows[0], "positions": rows[1], "entries": rows[2]}
+    ends = {"last": rest[:, 0], "ends": rest[:, 1:2], "depths": rest[:, 2:3]}
+    return {**fields, **ends, "extra": rest[:, 3:]}
 
 
 def write(planes: Sequence[Tensor], entries: Tensor, new: Sequence[Tensor]) -> None:

@@ -16,6 +16,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts
 from decoders.core.adapter.growth import trees_of_heads
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.device import upload
 from decoders.core.products import product
 from decoders.core.types import CallResult
 
@@ -33,7 +34,9 @@ class HeadsPass(DraftPass):
         """Make a tree of the heads' likeliest paths after each text."""
         (logits,) = run(None, {"states": texts.last_states()}, ())
         shape, sampling = texts.first.shape, texts.first.sampling
-        uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
+        uniforms = None
+        if shape.draws:
+            uniforms = upload(texts.uniforms(shape.depth, shape.width), logits.device)
         return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
 
 

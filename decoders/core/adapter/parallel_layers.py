@@ -29,6 +29,7 @@ from decoders.core.adapter.draft_pass import (
     ShortHead,
     Texts,
     normed,
+    unpack,
     write,
 )
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
@@ -68,6 +69,9 @@ class SlotPass(DraftPass):
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on `Texts` and the slots after them."""
+        if "packed" in inputs:
+            texts = unpack(inputs)
+            inputs = self._slots(texts, planes, texts["extra"], name[1], None)
         layers, last, entries = self.layers, inputs["last"], inputs["entries"]
         behind, sees, levels = inputs["behind"], inputs["sees"], inputs["levels"]
         rows = layers.enter(inputs["states"], self.embed(inputs["ids"]))
@@ -90,24 +94,33 @@ class SlotPass(DraftPass):
             return (select(layers, logits, out, before),)
         return (chain(layers, logits, before),)
 
+    def _slots(
+        self, rows: Inputs, planes: Sequence[Tensor], levels: Tensor, warmth: float, seen: Any
+    ) -> dict[str, Tensor]:
+        """Return the inputs of a pass with slots of these `levels` ``[B, K]`` after each text."""
+        columns, num_slots = torch.arange(planes[0].shape[2], device=levels.device), levels.shape[1]
+        behind = rows["ends"] + columns[:num_slots]
+        reach = None if seen is None else seen + num_slots
+        return {
+            **{name: rows[name] for name in ("states", "ids", "positions", "entries", "last")},
+            "behind": behind,
+            "sees": (columns[:reach] <= behind.unsqueeze(-1)).unsqueeze(1),
+            "levels": levels,
+            "warmth": planes[0].new_full((1,), warmth),
+        }
+
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Draft a token per slot after each text. At temperature 0 the uniforms are ignored."""
         num_slots, warmth = texts.first.shape.depth, texts.first.sampling.temperature
-        planes, ends, device = texts.planes, texts.inputs["ends"], texts.planes[0].device
-        columns = torch.arange(planes[0].shape[2], device=device)
-        reach = None if texts.seen is None else texts.seen + num_slots
-        inputs = {name: texts.inputs[name] for name in ("states", "ids", "positions", "entries")}
-        behind = ends + columns[:num_slots]
-        unknown = (NO_UNIFORM,) * num_slots
+        unknown, planes = (NO_UNIFORM,) * num_slots, texts.planes
         uniforms = [each.uniforms if each and warmth else unknown for each in texts.calls]
-        inputs |= {
-            "behind": behind,
-            "sees": (columns[:reach] <= behind.unsqueeze(-1)).unsqueeze(1),
-            "levels": upload([[*map(level_index, row)] for row in uniforms], device),
-            "last": texts.inputs["last"],
-            "warmth": upload([warmth], device, planes[0].dtype),
-        }
-        (drafted,) = run(f"{num_slots} slots", inputs, planes)
+        levels = torch.tensor([[*map(level_index, row)] for row in uniforms])
+        if texts.seen is None:
+            (drafted,) = run((num_slots, warmth), texts.packed(levels), planes)
+        else:
+            levels = upload(levels, planes[0].device)
+            inputs = self._slots(texts.inputs, planes, levels, warmth, texts.seen)
+            (drafted,) = run(f"{num_slots} slots", inputs, planes)
         results = []
         for each, (tokens, chances) in zip(texts.calls, drafted.tolist(), strict=True):
             if each is not None:

@@ -7,7 +7,6 @@ Letters: B calls, N rows of the widest call, P of them tokens, S slots, D hidden
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.core.adapter.embedding import all_levels, level_index
+from decoders.core.adapter.embedding import NUM_LEVELS, all_levels, level_index
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.device import graph_size, upload
+from decoders.core.device import graph_size
 from decoders.core.model import Call
-from decoders.core.types import MASKED, Slots
+from decoders.core.types import MASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,90 +108,98 @@ class AttachedAdapter:
         embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self.num_bytes = embedding + num_bytes
 
-    def inputs(
-        self,
-        calls: Sequence[Call],
-        firsts: Sequence[int],
-        embedded: Tensor,
-        *,
-        bucketed: bool | None,
-    ) -> dict[str, Tensor]:
-        """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
+    def numbers(
+        self, calls: Sequence[Call], firsts: Sequence[int], num_rows: int, *, bucketed: bool | None
+    ) -> tuple[dict[str, list[int]], list[tuple[float, float]]]:
+        """Return what the host says of a pass's slots: numbers by name, and the slots' warps.
+
+        Of every flat row: its `number` in its branch, its `level` among those of all warps, and the
+        `anchor` that is added to it (-1: no slot, no level, none). Of late slots: `LateSlots`.
 
         Args:
             calls: padded calls of the pass.
             firsts: their first flat rows.
-            embedded: embedded tokens ``[B, N, D]``, with any states in place of slots.
+            num_rows: number of all flat rows.
             bucketed: round numbers of late slots up as `graph_size` does; None: no graph.
         """
-        flat, gate = embedded.flatten(0, 1), torch.zeros(embedded.shape[:2]).unsqueeze(2)
-        is_slot = gate.view(-1)
-        for first, call in zip(firsts, calls, strict=True):
-            is_slot[first + len(call.tokens) : first + call.num_rows] = 1
-        slots = upload(is_slot.nonzero().squeeze(1), self._device)
-        parts = [self._embed(call.slots) for call in calls if call.slots is not None]
-        flat[slots] = torch.cat(parts) if parts[1:] else parts[0]
-        inputs = {"embeds": embedded, "gate": upload(gate, self._device)}
+        numbers, levels, anchors = ([-1] * num_rows for _ in range(3))
+        warps = sorted({call.slots.warp for call in calls if call.slots is not None})
+        late: list[tuple[int, int, int]] = []  # row, the row before its branch, number
+        for begin, call in zip(firsts, calls, strict=True):
+            if (slots := call.slots) is None:
+                continue
+            if self.config.enter and len(call.tokens) < len(slots.sizes):
+                raise ValueError(
+                    f"adapter {slots.adapter!r} enters at layer {self.config.enter}: its "
+                    "slots begin from the token before them, and this call does not feed it; "
+                    "use an adapter with enter = 0"
+                )
+            row, table = begin + len(call.tokens), warps.index(slots.warp) * (NUM_LEVELS + 1)
+            levels[row : row + len(slots.uniforms)] = [
+                table + level_index(u) for u in slots.uniforms
+            ]
+            for slot, token in enumerate(slots.slot_tokens):
+                levels[row + slot] = levels[row + slot] if token == MASKED else -1
+            first = row - len(slots.sizes)
+            for branch, size in enumerate(slots.sizes):
+                if size and self.config.anchored:
+                    anchors[row] = slots.anchors[branch]
+                numbers[row : row + size] = range(size)
+                late += [(row + number, first + branch, number) for number in range(size)]
+                row += size
+        fields = {"slots.number": numbers, "slots.level": levels, "slots.anchor": anchors}
         if self.config.enter:
-            inputs |= self._late_slots(calls, firsts, embedded, bucketed)
-        return inputs
+            missing = 0 if bucketed is None else graph_size(len(late), bucketed) - len(late)
+            columns = map(list, zip(*late, *late[-1:] * missing, strict=True))
+            fields |= zip(("late.rows", "late.before", "late.number"), columns, strict=True)
+            if len(calls) == 1 and not bucketed:
+                num_tokens = len(calls[0].tokens)
+                repeated = [0] * (num_tokens == 1 and bucketed is not None)  # 1 needs another graph
+                fields["late.tokens"] = [*range(num_tokens), *repeated]
+        for warp in warps:
+            self._table(warp)  # made before a graph is captured
+        return fields, warps
+
+    def inputs(
+        self,
+        numbers: Mapping[str, Tensor],
+        embedded: Tensor,
+        warps: Sequence[tuple[float, float]],
+    ) -> dict[str, Tensor]:
+        """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
+
+        Args:
+            numbers: on the device, by the names of `AttachedAdapter.numbers`.
+            embedded: embedded tokens ``[B, N, D]``, of slots too that show one.
+            warps: of the slots.
+        """
+        number, level, anchor = (numbers[f"slots.{name}"] for name in ("number", "level", "anchor"))
+        flat, is_slot = embedded.flatten(0, 1), (number >= 0).unsqueeze(1)
+        tables = [self._table(warp) for warp in warps]
+        table = torch.cat(tables) if tables[1:] else tables[0]
+        slots = table.index_select(0, level.clamp(min=0))
+        slots = torch.where(level.unsqueeze(1) >= 0, slots, flat)
+        if self._numbers is not None:
+            slots = slots + self._numbers.index_select(0, number.clamp(0, len(self._numbers) - 1))
+        if self.config.anchored:
+            anchored = slots + self._tokens(anchor.clamp(min=0))
+            slots = torch.where(anchor.unsqueeze(1) >= 0, anchored, slots)
+        flat = torch.where(is_slot, slots, flat)
+        gate = is_slot.float().view(*embedded.shape[:2], 1)
+        inputs = {"embeds": flat.view_as(embedded), "gate": gate}
+        late = {name: each for name, each in numbers.items() if name.startswith("late.")}
+        if late:
+            late["late.embedded"] = flat.index_select(0, late["late.rows"])
+        return inputs | late
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
         """Return the late slots of `inputs`, if any."""
         return LateSlots.of(self.module, inputs) if self.config.enter else None
 
-    def _late_slots(
-        self, calls: Sequence[Call], firsts: Sequence[int], inputs: Tensor, bucketed: bool | None
-    ) -> dict[str, Tensor]:
-        rows, before, number = list[int](), list[int](), list[int]()
-        for begin, call in zip(firsts, calls, strict=True):
-            if call.slots is None:
-                continue
-            first, sizes = begin + len(call.tokens), call.slots.sizes
-            if len(call.tokens) < len(sizes):
-                raise ValueError(
-                    f"adapter {call.slots.adapter!r} enters at layer {self.config.enter}: its "
-                    "slots begin from the token before them, and this call does not feed it; "
-                    "use an adapter with enter = 0"
-                )
-            rows += range(first, first + sum(sizes))
-            for branch, size in enumerate(sizes):  # branches follow the last tokens, in order
-                before += [first - len(sizes) + branch] * size
-                number += range(size)
-        missing = 0 if bucketed is None else graph_size(len(rows), bucketed) - len(rows)
-        numbers = {"rows": rows, "before": before, "number": number}
-        late = {
-            f"late.{name}": self._indices(each + each[-1:] * missing)
-            for name, each in numbers.items()
-        }
-        late["late.embedded"] = inputs.flatten(0, 1).index_select(0, late["late.rows"])
-        if len(calls) == 1 and not bucketed:
-            num_tokens = len(calls[0].tokens)
-            repeated = [0] * (num_tokens == 1 and bucketed is not None)  # 1 needs another graph
-            late["late.tokens"] = self._indices([*range(num_tokens), *repeated])
-        return late
-
-    def _embed(self, slots: Slots) -> Tensor:
-        """Embed u from a fast table of `NUM_LEVELS` levels, as finer bits seldom decide a pick."""
-        if slots.warp not in self._tables:
+    def _table(self, warp: tuple[float, float]) -> Tensor:
+        """Return embedded u by level: `NUM_LEVELS` are enough, as finer bits seldom decide."""
+        if warp not in self._tables:
             rows = all_levels().to(self._device)
-            warps = torch.tensor([slots.warp], device=self._device).expand(len(rows), 2)
-            self._tables[slots.warp] = self.module.embedding(rows, warps).to(self._dtype)
-        levels = self._indices([level_index(u) for u in slots.uniforms])
-        embedded = self._tables[slots.warp].index_select(0, levels)
-        firsts = list(itertools.accumulate(slots.sizes, initial=0))[:-1]
-        if showing := [slot for slot, token in enumerate(slots.slot_tokens) if token != MASKED]:
-            tokens = self._tokens(self._indices([slots.slot_tokens[slot] for slot in showing]))
-            embedded.index_copy_(0, self._indices(showing), tokens)
-        if self._numbers is not None:
-            last = len(self._numbers) - 1
-            numbers = [min(n, last) for size in slots.sizes for n in range(size)]
-            embedded += self._numbers.index_select(0, self._indices(numbers))
-        if self.config.anchored:
-            open_branches = [m for m, size in enumerate(slots.sizes) if size]
-            anchors = self._tokens(self._indices([slots.anchors[m] for m in open_branches]))
-            embedded.index_add_(0, self._indices([firsts[m] for m in open_branches]), anchors)
-        return embedded
-
-    def _indices(self, numbers: list[int]) -> Tensor:
-        return upload(numbers, self._device)
+            warps = torch.tensor([warp], device=self._device).expand(len(rows), 2)
+            self._tables[warp] = self.module.embedding(rows, warps).to(self._dtype)
+        return self._tables[warp]

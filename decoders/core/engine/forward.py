@@ -9,6 +9,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.model import Call, DraftCall, Model
+from decoders.core.token_reads import TokenReads
 from decoders.core.types import CallResult
 
 PREFILL_CHUNK = 512  # rows of a prompt in one forward pass
@@ -19,21 +20,24 @@ def draft(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
     return calls[0].session.model.draft(calls)
 
 
-def forward(calls: Sequence[Call]) -> Tensor:
-    """Return logits ``[sum R, V]``, skipping tokens that a session has cached from another text."""
+def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
+    """Return logits ``[sum R, V]``, skipping tokens that a session has cached from another text.
+
+    A model may do the `reads` with the pass (`Model.ahead`).
+    """
     model: Model = calls[0].session.model
     if any(call.session.kept for call in calls):
         starts = [(call.session, call.session.length) for call in calls]
-        logits = forward([_without_kept(call) for call in calls])
+        logits = forward([_without_kept(call) for call in calls], reads)
         for session, start in starts:
             session.base = start
         return logits
     width = max(len(call.tokens) for call in calls)
     if width <= PREFILL_CHUNK:
-        return model.forward(calls)
+        return model.forward_reading(calls, reads) if reads else model.forward(calls)
     bases = [(call.session, call.session.length, call.session.calls) for call in calls]
     tails = [_feed_head(call) for call in calls]
-    logits = model.forward(tails)
+    logits = model.forward_reading(tails, reads) if reads else model.forward(tails)
     for session, base, num_calls in bases:
         session.base, session.calls = base, num_calls + 1
     return logits

@@ -7,6 +7,7 @@ one copy. Distributions and logits stay on the device. Letters: R rows read, V v
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -16,10 +17,10 @@ from torch import Tensor
 from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
-from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
+from decoders.core.engine.reads import Fields, Member, Read, Readouts, confidence
 from decoders.core.outputs import forms
-from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
-from decoders.core.types import CallResult, Confidence, Sampling
+from decoders.core.token_reads import Ahead, TokenRead
+from decoders.core.types import CallResult, Sampling
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
@@ -39,14 +40,16 @@ def _read_at_once(
 ) -> Sequence[CallResult]:
     """Read all forms, and copy their numbers to the host at once, with those of `masses`."""
     kinds = sorted({form for readout in readouts for form in forms(readout.output)})
-    parts = split_rows(logits, readouts) if len(kinds) > 1 else ()
+    again = sync and sampling.top_p < 1
+    ahead: Ahead = {} if again else readouts[0].call.session.model.ahead(logits)
+    parts = split_rows(logits, readouts) if len(kinds) > 1 and not ahead else ()
     reads: list[Member] = [*masses]
     for form in kinds:
         group = [i for i, each in enumerate(readouts) if form in forms(each.output)]
-        some = [parts[i] for i in group] if len(group) < len(readouts) else [logits]
+        some = [parts[i] for i in group] if parts and len(group) < len(readouts) else [logits]
         rows = torch.cat(some) if some[1:] else some[0]
-        read, some_readouts = _READERS[form.partition(":")[0]], [readouts[i] for i in group]
-        reads.append((group, read(rows, some_readouts, sampling, sync)))
+        read = _READERS.get(form.partition(":")[0]) or functools.partial(_read_tokens, form, ahead)
+        reads.append((group, read(rows, [readouts[i] for i in group], sampling, sync)))
     numbers = [values.flatten() for _, (values, _) in reads]
     flat = numbers[0] if len(numbers) == 1 else torch.cat([each.double() for each in numbers])
     left = iter(flat.tolist() if len(flat) else ())
@@ -89,77 +92,26 @@ def not_a_number(result: CallResult, vocab_size: int) -> bool:
     return sure != sure
 
 
-def _uniforms(readouts: Sequence[Readout], device: torch.device) -> Tensor:
-    values = [r.uniforms.at("draw", output) for r in readouts for output in r.outputs]
-    return upload(values, device, torch.float64)
-
-
-def _draw(distribution: Tensor, readouts: Sequence[Readout]) -> Tensor:
-    return pick(distribution, _uniforms(readouts, distribution.device))
-
-
-def _read_picks(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
-    if sampling.greedy:
-        picks = likeliest(logits)
-    else:  # in parts, because no distribution is kept
-        uniforms = _uniforms(readouts, logits.device)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-    return picks, lambda values: fields(readouts, picks=map(int, values))
-
-
-def _read_draws(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
-    if sampling.greedy:
-        return _read_argmax(logits, readouts, sampling, sync)
-    distribution = warp(logits, sampling, sync=sync)
-    return _with_confidences(_draw(distribution, readouts), distribution, readouts)
-
-
-def _read_argmax(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
-    distribution = torch.softmax(logits, dim=-1)
-    probs, tokens = highest(distribution)
-    return _with_confidences(tokens, distribution, readouts, probs)
-
-
-def _with_confidences(
-    tokens: Tensor,
-    distribution: Tensor,
-    readouts: Readouts,
-    sure: Tensor | None = None,
-    **parts: Tensor,
+def _read_tokens(
+    form: str, ahead: Ahead, logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
 ) -> Read:
-    """Read tokens ``[R]``, their confidences from distributions ``[R, V]``, and `parts` as fields.
-
-    `sure` are the tokens' probabilities if they are there already.
-    """
-    kinds: set[Confidence] = set()
-    for each in readouts:
-        slots = each.call.slots if each.slots and each.output != "probs" else None
-        kinds.add("prob" if slots is None else slots.confidence)
-    assert len(kinds) == 1, f"one decoder asks for confidences of kinds {sorted(kinds)}"
-    confidences = sure if kinds == {"prob"} else None
-    if confidences is None:
-        indices = tokens.clamp(max=distribution.shape[-1] - 1)  # V marks NaN and is no index
-        confidences = rate_confidence(distribution, indices, kinds.pop())
-    num = len(tokens)
-    return torch.stack((tokens.double(), confidences.double())), lambda values: fields(
+    """Read tokens of logits ``[R, V]``, or take them from what the model read `ahead`."""
+    confidences = {confidence(each, form) for each in readouts}
+    assert len(confidences) == 1, f"one decoder asks for confidences of kinds {sorted(confidences)}"
+    if form in ahead:
+        numbers, probs = ahead[form]
+    else:
+        read, uniforms = TokenRead(form, confidences.pop(), sampling), None
+        if read.draws:
+            values = [each.uniforms.at("draw", out) for each in readouts for out in each.outputs]
+            uniforms = upload(values, logits.device, torch.float64)
+        numbers, probs = read(logits, uniforms, sync=sync)
+    if form == "picks":
+        return numbers, lambda values: fields(readouts, picks=map(int, values))
+    num, parts = numbers.shape[1], {} if probs is None else {"probs": probs}
+    return numbers, lambda values: fields(
         readouts, picks=map(int, values[:num]), confidences=values[num:], **parts
     )
-
-
-def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
-    """Return the confidences of tokens ``[R]`` in distributions ``[R, V]`` (`Slots.confidence`)."""
-    if kind == "neg_entropy":
-        return torch.exp(torch.xlogy(distribution, distribution).sum(-1))
-    prob = distribution.gather(-1, tokens[:, None]).squeeze(-1)
-    if kind == "prob":
-        return prob
-    return prob - distribution.scatter(-1, tokens[:, None], 0.0).amax(-1)
-
-
-def _read_probs(logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool) -> Read:
-    distribution = warp(logits, sampling, sync=sync)
-    picks = likeliest(logits) if sampling.greedy else _draw(distribution, readouts)
-    return _with_confidences(picks, distribution, readouts, probs=distribution)
 
 
 def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
@@ -167,10 +119,6 @@ def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync:
 
 
 _READERS = {
-    "picks": _read_picks,
-    "draws": _read_draws,
-    "argmax": _read_argmax,
-    "probs": _read_probs,
     "logits": _read_logits,
     "acceptance": read_acceptances,
     "block": read_acceptances,

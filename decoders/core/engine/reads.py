@@ -12,7 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from decoders.core.model import Call
+from decoders.core.outputs import forms
 from decoders.core.sampling import Uniforms
+from decoders.core.token_reads import FORMS, TokenRead, TokenReads
+from decoders.core.types import Confidence, Sampling
 
 Fields = dict[str, Any]
 """Fields of a `CallResult` by name."""
@@ -51,3 +54,27 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
 
 
 Readouts = Sequence[Readout]
+
+
+def confidence(readout: Readout, form: str) -> Confidence:
+    """Return the measure of confidence in the tokens of a form (`picks` has none)."""
+    slots = readout.call.slots if readout.slots and readout.output != "probs" else None
+    return "prob" if slots is None or form == "picks" else slots.confidence
+
+
+def token_reads(readouts: Readouts, sampling: Sampling) -> TokenReads:
+    """Return the reads of a pass if all are of tokens and change no logits, else none."""
+    reads: dict[TokenRead, tuple[list[int], list[float]]] = {}
+    warping = Sampling(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+    first = 0
+    for each in readouts:
+        source = each.call.slots if each.slots and each.call.slots else each.call
+        if sampling.law is not None or source.barred or not FORMS.issuperset(forms(each.output)):
+            return {}
+        for form in forms(each.output):
+            read = TokenRead(form, confidence(each, form), warping)
+            rows, uniforms = reads.setdefault(read, ([], []))
+            rows += range(first, first + len(each.outputs))
+            uniforms += [each.uniforms.at("draw", out) for out in each.outputs if read.draws]
+        first += len(each.outputs)
+    return reads if first else {}

@@ -18,12 +18,12 @@ from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
-from decoders.core.engine.reads import Readout, readouts
+from decoders.core.engine.reads import Readout, readouts, token_reads
 from decoders.core.engine.sequence import RunningSequence
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
-Forward = Callable[[Sequence[Call]], Tensor]
+Forward = Callable[..., Tensor]
 Draft = Callable[[Sequence[DraftCall]], Sequence[CallResult]]
 _Read = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
@@ -226,7 +226,9 @@ class Scheduler:
             if isinstance(call, Call)
             for part in readouts(call, job.uniforms, job.prompt_length)
         ]
-        results = self._read_out(self._forward(passed), parts, self._sampling)
+        reads = token_reads(parts, self._sampling) if passed[0].session.model.reads_ahead else {}
+        logits = self._forward(passed, reads) if reads else self._forward(passed)
+        results = self._read_out(logits, parts, self._sampling)
         if len(results) != len(passed):
             left = iter(results)
             results = [

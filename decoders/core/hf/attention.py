@@ -91,20 +91,28 @@ class MaskBuilder:
         added[:, start:] = self.additive(upload(mask, self._device))
         return added[None, None]
 
-    def visible(self, calls: Sequence[Call], starts: Tensor, width: int, seen: int) -> Tensor:
-        """Return which entries each row sees, without windows: bool ``[B, N, T]``.
+    def blocks(self, calls: Sequence[Call], width: int) -> Tensor | None:
+        """Return which rows of a call see each other, bool ``[B, N, N]`` on the host.
 
-        `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T. Padding rows are causal.
+        `width` is N; padding rows are causal. None: all are.
         """
-        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: the first row
-        rows = torch.arange(width, device=self._device)
         if all(call.mask is None for call in calls):
-            return columns[:, None, :] <= rows[:, None]
+            return None
         blocks = masks.causal(width).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
                 block[: call.num_rows, : call.num_rows] = call.mask
-        blocks = upload(blocks, self._device)
+        return blocks
+
+    def visible(self, blocks: Tensor | None, starts: Tensor, width: int, seen: int) -> Tensor:
+        """Return which entries each row sees, without windows: bool ``[B, N, T]``.
+
+        `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
+        """
+        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: the first row
+        if blocks is None:
+            rows = torch.arange(width, device=self._device)
+            return columns[:, None, :] <= rows[:, None]
         inside = (columns >= 0) & (columns < width)
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))

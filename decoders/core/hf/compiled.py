@@ -87,7 +87,7 @@ class Graphs:
         """
         self._function, self._facts = function, facts
         self.backend = backend
-        self._on_gpu = device.type == "cuda"
+        self._device, self._on_gpu = device, device.type == "cuda"
         self.fixed = backend == "eager" or (self._on_gpu and backend is not None)
         self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
         self.num_graphs = 0
@@ -97,14 +97,20 @@ class Graphs:
         limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
         return self.backend is not None and num_rows <= limit
 
-    def __call__(self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+    def __call__(
+        self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor], num_brief: int = 0
+    ) -> Outputs:
         """Run the graph for a name and these shapes.
+
+        The first `num_brief` outputs are good until the next run.
 
         Raises:
             NoGraphError: no graph can be made of the function.
         """
         outputs = self.bound(name, inputs, planes)()
-        return [each.clone() for each in outputs] if self.fixed else outputs  # replays overwrite
+        if not self.fixed:
+            return outputs
+        return [*outputs[:num_brief], *(each.clone() for each in outputs[num_brief:])]
 
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
@@ -150,7 +156,7 @@ class Graphs:
         tensors = [*inputs.values(), *planes]
         try:
             if self._on_gpu:
-                return _capture(flat, tensors, len(names))
+                return _capture(flat, tensors, len(names), self._device)
             with warnings.catch_warnings(action="ignore"):  # warnings of compilers
                 return self._compiled(flat, inputs, tensors, key)
         except (graph_files.CannotMakeError, graph_children.EndedError) as error:
@@ -194,8 +200,8 @@ class Graphs:
 
 
 def _rows(inputs: Inputs) -> Tensor:
-    """Return an input ``[B, N, …]`` whose first two sizes are those of the pass."""
-    return inputs["positions"] if "positions" in inputs else inputs["states"]
+    """Return an input whose first sizes are those of the pass, ``[B, N, …]``, or all in one."""
+    return next(inputs[each] for each in ("positions", "states", "packed") if each in inputs)
 
 
 class _Flat(nn.Module):
@@ -255,14 +261,16 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
 
 
 def _capture(
-    flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int
+    flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int, device: torch.device
 ) -> Callable[[list[Tensor]], Outputs]:
     """Capture a graph that reads inputs from buffers, and planes in place.
 
+    Inputs on the host are copied to their buffers, too, without a wait if they are pinned.
     All such graphs share the memory of their intermediate results, because they run in turn and
     their outputs are copied.
     """
-    buffers = [each.clone() for each in tensors[:num_inputs]]
+    inputs = tensors[:num_inputs]
+    buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
     fixed = [*buffers, *tensors[num_inputs:]]
     replay = capture(lambda: flat(*fixed), _memory_pool())
 

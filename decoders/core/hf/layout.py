@@ -6,18 +6,21 @@ key-value heads, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from decoders.core.device import first_rows, power_of_two, upload
+from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore, PlaneCache
 from decoders.core.model import Call, Session
+from decoders.core.token_reads import TokenRead
+from decoders.core.types import MASKED
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
@@ -28,6 +31,9 @@ class Pass(NamedTuple):
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
     A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
+    A pass for a CUDA graph lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of
+    masks: the graph makes all else from them, for T = `seen` entries (`Frame`). Its ids and
+    positions are only shapes.
     """
 
     calls: Sequence[Call]
@@ -41,6 +47,36 @@ class Pass(NamedTuple):
     planes: Sequence[Tensor] = ()
     hidden: Sequence[int] = ()
     cache: PlaneCache | None = None
+    cache_rows: Tensor | None = None
+    numbers: Mapping[str, Sequence[int]] = {}
+    blocks: Tensor | None = None
+    seen: int = 0
+
+
+class Frame(NamedTuple):
+    """The shapes of a padded pass's numbers, by which they are taken apart (`Layout.unpack`).
+
+    `size` is B, N and T. A graph also needs to know its slots' `warps`, and which `reads` it does.
+    """
+
+    layout: Layout
+    size: tuple[int, int, int]
+    lengths: tuple[tuple[str, int], ...]
+    warps: tuple[tuple[float, float], ...]
+    reads: tuple[TokenRead, ...]
+
+    @classmethod
+    def of(
+        cls, layout: Layout, rows: Pass, warps: Sequence[Any] = (), reads: Sequence[TokenRead] = ()
+    ) -> tuple[Frame, Tensor]:
+        """Return the frame of a pass on the host, and its numbers and masks in one buffer."""
+        numbers, blocks = rows.numbers, rows.blocks
+        packed = torch.tensor([*itertools.chain.from_iterable(numbers.values())]).view(torch.uint8)
+        if blocks is not None:
+            packed = torch.cat((packed, blocks.view(torch.uint8).flatten()))
+        lengths = tuple((name, len(each)) for name, each in numbers.items())
+        size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
+        return cls(layout, size, lengths, (*warps,), (*reads,)), packed
 
 
 class Layout:
@@ -116,7 +152,7 @@ class Layout:
     def _lone(self, call: Call) -> Pass:
         start, num_rows = call.session.length, call.num_rows
         stop = start + num_rows
-        ids = upload([[*call.tokens, *[0] * (num_rows - len(call.tokens))]], self._device)
+        ids = upload([_row_ids(call)], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
         else:
@@ -131,15 +167,16 @@ class Layout:
         ordered = sorted(calls, key=lambda call: call.session.row)
         width = max(call.num_rows for call in ordered)
         seen = max(call.session.length + call.num_rows for call in ordered)
-        rows, row_index = self._padded(ordered, width, seen)
+        rows = self._merged(ordered, width, seen)
         assert rows.entries is not None
+        assert rows.cache_rows is not None
         indices = _cache_rows(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
-        cache = self.store.scattered(row_index, rows.entries, seen, first)
+        cache = self.store.scattered(rows.cache_rows, rows.entries, seen, first)
         return _reading(calls, rows)._replace(cache=cache)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1) -> Pass:
-        """Lay calls out for a graph: all inputs are tensors, and the cache rows are consecutive.
+        """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
 
         A graph of fixed shapes has at least `min_rows` rows for each call.
         """
@@ -167,31 +204,54 @@ class Layout:
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
             for row in first_rows(by_row, self.store.num_rows)
         ]
-        rows, _ = self._padded(filled, width, seen)
-        planes = self.store.row_planes(filled[0].session.row, len(filled))
-        return _reading(calls, rows)._replace(planes=planes)
+        rows = self._padded(filled, width, seen) if bucketed else self._merged(filled, width, seen)
+        rows = _reading(calls, rows)
+        if bucketed:
+            numbers = {"read": padded(rows.read or [0]), "hidden": padded(rows.hidden)}
+            rows = rows._replace(numbers={**rows.numbers, **numbers})
+        return rows._replace(planes=self.store.row_planes(filled[0].session.row, len(filled)))
 
-    def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> tuple[Pass, Tensor]:
-        """Pad calls to N = `width` rows that see T = `seen`, and return also cache rows ``[B]``."""
-        packed: list[int] = []
+    def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
+        """Pad calls to N = `width` rows that see T = `seen`, on the host."""
+        ids, positions, entries = list[int](), list[int](), list[int]()
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
-            padding = width - num_rows
-            packed += (*call.tokens, *[0] * (width - len(call.tokens)))
-            packed += (*call.row_positions(), *[0] * padding)
-            packed += (*range(start, start + num_rows), *[self.store.scrap] * padding)
-            packed += (call.session.row, start)
-        numbers = upload(packed, self._device).view(len(ordered), 3 * width + 2)
-        ids, positions = numbers[:, :width], numbers[:, width : 2 * width]
-        entries, row_index, starts = numbers[:, 2 * width : -2], numbers[:, -2], numbers[:, -1]
-        positions = self._existing(positions, seen)
+            padding = [0] * (width - num_rows)
+            ids += (*_row_ids(call), *padding)
+            positions += (*call.row_positions(), *padding)
+            entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
+        numbers = {"ids": ids, "positions": positions, "entries": entries}
+        numbers["cache_rows"] = [call.session.row for call in ordered]
+        numbers["starts"] = [call.session.length for call in ordered]
+        shape, firsts = torch.empty(len(ordered), width, device="meta"), range(0, len(ids), width)
+        rows = Pass(ordered, shape, shape, None, None, firsts, numbers=numbers, seen=seen)
+        return rows._replace(blocks=self.masks.blocks(ordered, width))
+
+    def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
+        rows = self._padded(ordered, width, seen)
+        frame, packed = Frame.of(self, rows)
+        fields, masks = self.unpack(frame, upload(packed, self._device))
+        fed = rows._replace(ids=fields["ids"], positions=fields["positions"], masks=masks)
+        entries, cache_rows = fields["entries"], fields["cache_rows"]
+        return fed._replace(entries=entries, cache_rows=cache_rows, numbers={}, blocks=None)
+
+    def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Tensor], Masks]:
+        """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
+        (_, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
+        stop = 8 * sum(lengths)
+        parts = torch.split(packed[:stop].view(torch.int64), lengths)
+        fields = {name: part for (name, _), part in zip(frame.lengths, parts, strict=True)}
+        fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
+        rows, positions = fields["cache_rows"], self._existing(fields["positions"], seen)
         if self.window:
-            self._places[row_index[:, None], entries] = positions
-        visible = self.masks.visible(ordered, starts, width, seen)
-        places = self._places.index_select(0, row_index)[:, :seen] if self.window else visible
+            self._places[rows[:, None], fields["entries"]] = positions
+        blocks = (
+            packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
+        )
+        visible = self.masks.visible(blocks, fields["starts"], width, seen)
+        places = self._places.index_select(0, rows)[:, :seen] if self.window else visible
         masks = self.masks.windowed(visible, positions, places)
-        firsts = range(0, len(ordered) * width, width)
-        return Pass(ordered, ids, positions, masks, None, firsts, entries=entries), row_index
+        return {**fields, "positions": positions}, masks
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
         """Concatenate the rows of all calls, padded to whole tiles (`tiles`)."""
@@ -199,10 +259,9 @@ class Layout:
         padding = packed.num_rows - sum(call.num_rows for call in calls)
         cells: list[tuple[int, int, int, int]] = []  # id, position, cache row, entry
         for call in calls:
-            tokens = (*call.tokens, *[0] * (call.num_rows - len(call.tokens)))
-            for number, position in enumerate(call.row_positions()):
-                entry = call.session.length + number
-                cells.append((tokens[number], position, call.session.row, entry))
+            pairs = zip(_row_ids(call), call.row_positions(), strict=True)
+            for entry, (token, position) in enumerate(pairs, call.session.length):
+                cells.append((token, position, call.session.row, entry))
         filler = [(0, 0, 0, self.store.scrap)] * padding
         numbers = upload(list(zip(*cells, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
@@ -232,6 +291,14 @@ class Layout:
         A table of positions ends there, and a rope that depends on length would change all rows.
         """
         return positions if stop <= self._max_length else positions.clamp(max=self._max_length - 1)
+
+
+def _row_ids(call: Call) -> list[int]:
+    """Return the ids of a call's tokens, and those that its slots show (0: none)."""
+    if call.slots is None:
+        return [*call.tokens]
+    shown = call.slots.slot_tokens or (MASKED,) * (call.num_rows - len(call.tokens))
+    return [*call.tokens, *(0 if token == MASKED else token for token in shown)]
 
 
 def read_rows(call: Call) -> Sequence[int]:

@@ -45,6 +45,7 @@ from decoders.core.hf.runner import DraftRunner, ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
+from decoders.core.token_reads import Ahead, TokenReads
 from decoders.core.types import CallResult
 
 
@@ -106,6 +107,7 @@ class HFModel(Model):
         super().__init__()
         self._layout: Layout | None = None
         self._drafts: dict[str, DraftRunner] = {}
+        self._ahead: tuple[Tensor | None, Ahead] = None, {}
         self.num_forwards = 0
 
     @classmethod
@@ -352,11 +354,11 @@ class HFModel(Model):
         if there:
             return
         self._layout = None  # free the old cache first
+        self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
         bucketed, tile = self._runner.graphs.fixed, self.tile
         self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
-        self._runner.graphs.forget()
 
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
@@ -370,9 +372,24 @@ class HFModel(Model):
         assert self._layout is not None
         self._layout.gather(session.row, sources, start)
 
-    @torch.inference_mode()
+    @property
+    def reads_ahead(self) -> bool:  # type: ignore[override]
+        """True if graphs have fixed shapes, and logits are the model's for its own vocabulary."""
+        as_read = self.masked is None and self.vocab_size == self.architecture.vocab_size
+        return self._runner.graphs.fixed and as_read
+
+    def ahead(self, logits: Tensor) -> Ahead:
+        """See `Model.ahead`."""
+        of, read = self._ahead
+        return read if of is logits else {}
+
     def forward(self, calls: Sequence[Call]) -> Tensor:
         """See `Model.forward`."""
+        return self.forward_reading(calls, {})
+
+    @torch.inference_mode()
+    def forward_reading(self, calls: Sequence[Call], reads: TokenReads) -> Tensor:
+        """See `Model.forward_reading`."""
         layout = self._layout
         assert layout is not None
         assert all(self._owns(call.session) for call in calls), "a session is not open here"
@@ -382,7 +399,8 @@ class HFModel(Model):
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        logits, hidden = self._runner.run(layout, fed, self.min_rows)
+        fused = reads if self.reads_ahead else {}
+        logits, hidden, ahead = self._runner.run(layout, fed, fused, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
@@ -398,6 +416,7 @@ class HFModel(Model):
                 first += len(call.hidden)
             call.session.committed(call, states)
         self.num_forwards += 1
+        self._ahead = logits, ahead
         return logits
 
     @torch.inference_mode()

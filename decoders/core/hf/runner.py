@@ -20,7 +20,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
-from decoders.core.device import first_rows, graph_size, upload
+from decoders.core.device import first_rows, padded, staged, upload
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
@@ -34,13 +34,14 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
-from decoders.core.hf.layout import Layout, Pass
+from decoders.core.hf.layout import Frame, Layout, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.products import product
+from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
-Results = tuple[Tensor, dict[int, Tensor]]
-"""Float32 logits ``[R, V]``, and states ``[H, D]`` of `hidden` rows by the number of the layer."""
+Results = tuple[Tensor, dict[int, Tensor], Ahead]
+"""Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,14 @@ class Head:
 
 
 class GraphName(NamedTuple):
-    """Names a graph by its slots' adapter, and by the lower `layers` whose states it returns."""
+    """Names a graph by its slots' adapter, and by the lower `layers` whose states it returns.
+
+    A graph with a `frame` takes its inputs apart itself.
+    """
 
     adapter: str | None = None
     layers: tuple[int, ...] = ()
+    frame: Frame | None = None
 
     def __str__(self) -> str:
         of = f" of {self.adapter}" if self.adapter else ""
@@ -129,15 +134,25 @@ class ModuleRunner:
         self.adapters.pop(name, None)
         self.graphs.drop(lambda graph: graph.adapter == name)
 
-    def run(self, layout: Layout, calls: Sequence[Call], min_rows: int = 1) -> Results:
-        """Run calls in one pass, as a graph if there is one, of fixed shapes with `min_rows`."""
+    def run(
+        self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int = 1
+    ) -> Results:
+        """Run calls in one pass, as a graph if there is one, which may do the `reads`.
+
+        A graph of fixed shapes has `min_rows` for each call, or more.
+        """
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
-        num_rows = max(call.num_rows for call in calls)
+        num_rows, ahead = max(call.num_rows for call in calls), dict[str, Any]()
         if self.compiling and self.graphs.serve(num_rows, len(calls)):
             rows = layout.framed(calls, min_rows)
-            logits, *states = self.graphs(*self._inputs(rows, self.graphs, lower))
-            logits = logits[: len(rows.read or ())]
+            inputs, num = self._inputs(layout, rows, lower, reads), len(reads)
+            outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
+            logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
+            for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
+                probs = next(left)[: len(places)] if read.form == "probs" else None
+                ahead[read.form] = numbers[..., : len(places)], probs
+            states = [*left]
         else:
             rows = layout.plain(calls)
             self._lower = dict.fromkeys(lower)
@@ -145,11 +160,27 @@ class ModuleRunner:
             states += self._pop_lower()
         self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
-        by_layer = dict(zip(shown, states, strict=True))
+        rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
+        by_layer = dict(zip(shown, states, strict=bool(states)))
+        hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer.items()}
         if 0 in layers:
-            by_layer[0] = self.tokens(rows.ids).flatten(0, 1)
-        hidden = {n: self._select(s.to(self._device), rows.hidden) for n, s in by_layer.items()}
-        return logits, hidden
+            hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
+        return logits, hidden, ahead
+
+    def _embed(self, rows: Pass) -> Tensor:
+        """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
+        ids = rows.ids
+        if rows.numbers:
+            ids = upload(rows.numbers["ids"], self._device).view(ids.shape)
+        embedded: Tensor = self.tokens(ids)
+        for first, call in zip(rows.firsts, rows.calls, strict=True):
+            if call.slots is not None and call.slots.vectors is not None:
+                place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]
+                if place.shape != call.slots.vectors.shape:
+                    shapes = (list(each.shape) for each in (call.slots.vectors, place))
+                    raise ValueError("vectors are {}; this model reads {}".format(*shapes))
+                place.copy_(call.slots.vectors)
+        return embedded
 
     def _pop_lower(self) -> list[Tensor]:
         """Pop the states ``[B N, D]`` of lower layers that the last pass left."""
@@ -193,63 +224,97 @@ class ModuleRunner:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         graphs = self.graphs if self.graphs.backend else self._graphs("inductor")
         rows = layout.framed(calls, min_rows)
-        inputs, num_read = self._inputs(rows, graphs), len(rows.read or ())
-        on_gpu = self._device.type == "cuda"
-        work = capture(lambda: self._computed(*inputs)) if on_gpu else graphs.bound(*inputs)
+        (name, inputs, planes), num_read = self._inputs(layout, rows), len(rows.read or ())
+        if self._device.type == "cuda":
+            inputs = {kind: each.to(self._device) for kind, each in inputs.items()}
+            work = capture(lambda: self._computed(name, inputs, planes))
+        else:
+            work = graphs.bound(name, inputs, planes)
         return lambda: [each[:num_read] for each in work()]
+
+    def _adapter_name(self, rows: Pass) -> str | None:
+        names = {call.slots.adapter for call in rows.calls if call.slots is not None}
+        assert len(names) <= 1, f"calls of several adapters in one pass: {sorted(names)}"
+        return names.pop() if names else None
 
     def _slots(self, rows: Pass, bucketed: bool | None) -> tuple[str | None, dict[str, Tensor]]:
         """Return the adapter's name (or None), and ids or embedded slots by name."""
-        names = {call.slots.adapter for call in rows.calls if call.slots is not None}
-        inputs = {"positions": rows.positions}
-        if not names:
+        name, inputs = self._adapter_name(rows), {"positions": rows.positions}
+        if name is None:
             return None, {**inputs, "ids": rows.ids}
-        assert len(names) == 1, f"calls of several adapters in one pass: {sorted(names)}"
-        name = names.pop()
-        embedded = self.tokens(rows.ids)
-        if not name:  # vectors
-            for first, call in zip(rows.firsts, rows.calls, strict=True):
-                if call.slots is not None and call.slots.vectors is not None:
-                    place = embedded.flatten(0, 1)[first + len(call.tokens) : first + call.num_rows]
-                    if place.shape != call.slots.vectors.shape:
-                        shapes = (list(each.shape) for each in (call.slots.vectors, place))
-                        raise ValueError("vectors are {}; this model reads {}".format(*shapes))
-                    place.copy_(call.slots.vectors)
-            return None, {**inputs, "embeds": embedded}
-        slots = self.adapters[name].inputs(rows.calls, rows.firsts, embedded, bucketed=bucketed)
-        return name, inputs | slots
+        if not name:
+            return None, {**inputs, "embeds": self._embed(rows)}
+        adapter, sizes = self.adapters[name], (rows.firsts, rows.ids.numel())
+        numbers, warps = adapter.numbers(rows.calls, *sizes, bucketed=bucketed)
+        fields = {kind: upload(each, self._device) for kind, each in numbers.items()}
+        return name, inputs | adapter.inputs(fields, self._embed(rows), warps)
 
     def _inputs(
-        self, rows: Pass, graphs: Graphs, layers: tuple[int, ...] = ()
+        self,
+        layout: Layout,
+        rows: Pass,
+        layers: tuple[int, ...] = (),
+        reads: TokenReads | None = None,
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs by name, and its planes."""
-        assert rows.entries is not None
         assert rows.read is not None
+        if rows.numbers:
+            return self._framed(layout, rows, layers, reads or {})
+        assert rows.entries is not None
         masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
         inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
-        name, slots = self._slots(rows, graphs.fixed)
+        name, slots = self._slots(rows, bucketed=False)
         inputs |= {**slots, "entries": rows.entries}
-        lone = rows.ids.numel() == 1
-        missing = (1 if lone else graph_size(len(rows.read), graphs.fixed)) - len(rows.read)
+        missing = (1 if rows.ids.numel() == 1 else max(2, len(rows.read))) - len(rows.read)
         inputs["read"] = upload([*rows.read, *[0] * missing], self._device)
         return GraphName(name, layers), inputs, rows.planes
+
+    def _framed(
+        self, layout: Layout, rows: Pass, layers: tuple[int, ...], reads: TokenReads
+    ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
+        """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
+        name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
+        numbers = {**rows.numbers, **_pack_reads(reads)}
+        if name:
+            sizes = rows.firsts, rows.ids.numel()
+            slots, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
+            numbers |= slots
+        elif name is not None:
+            inputs["embeds"] = self._embed(rows)
+        frame, packed = Frame.of(layout, rows._replace(numbers=numbers), warps, tuple(reads))
+        inputs["packed"] = staged(packed, self._device)
+        return GraphName(name or None, layers, frame), inputs, rows.planes
 
     def _computed(self, name: GraphName, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Compute a pass from tensors only, so that a graph can capture it.
 
         Returns logits of the read rows, the states of all rows after the last layer if the model
-        shows them, and those after the layers of the `name`.
+        shows them, and those after the layers of the `name`. In a frame, the numbers of its reads
+        come first and their distributions after the logits, and states are of `hidden` rows.
         """
-        self._lower = dict.fromkeys(name.layers)
-        masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
-        seen = next(iter(masks.values())).shape[-1]
+        self._lower, frame = dict.fromkeys(name.layers), name.frame
+        if frame is None:
+            by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
+            masks: Masks = by_kind.get("", {**by_kind})
+            seen = next(iter(by_kind.values())).shape[-1]
+        else:
+            fields, masks = frame.layout.unpack(frame, inputs["packed"])
+            seen, inputs = frame.size[2], {**inputs, **fields}
+            if name.adapter is not None:
+                embedded, adapter = self.tokens(inputs["ids"]), self.adapters[name.adapter]
+                inputs = {**inputs, **adapter.inputs(fields, embedded, frame.warps)}
         cache = PlaneCache(planes, inputs["entries"], seen)
-        by_kind: Masks = {**masks}
-        out = self._states(name.adapter, inputs, masks.get("", by_kind), cache)
+        out = self._states(name.adapter, inputs, masks, cache)
         rows_read, states = out.index_select(0, inputs["read"]), self._pop_lower()
-        if not self._reads_hidden:
-            return rows_read.float(), *states
-        return self._logits(rows_read), out, *states
+        if self._reads_hidden:
+            rows_read, states = self._logits(rows_read), [out, *states]
+        logits = rows_read.float()
+        if frame is None:
+            return logits, *states
+        numbers, laws = _run_reads(frame.reads, logits, inputs)
+        hidden = inputs["hidden"]
+        states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
+        return *numbers, logits, *laws, *states
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
@@ -317,6 +382,36 @@ class ModuleRunner:
         return self._gated
 
 
+def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:
+    """Return the rows (of several reads) and uniforms, padded to a power of two, by name."""
+    numbers = dict[str, list[int]]()
+    for read, (rows, uniforms) in reads.items():
+        if len(reads) > 1:
+            numbers[f"{read.form}.rows"] = padded(rows)
+        if read.draws:
+            bits = torch.tensor(padded(uniforms), dtype=torch.float64).view(torch.int64)
+            numbers[f"{read.form}.uniforms"] = bits.tolist()
+    return numbers
+
+
+def _run_reads(
+    reads: Sequence[TokenRead], logits: Tensor, numbers: Mapping[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Do reads by numbers of `_pack_reads`, for the numbers of each and the distributions of some.
+
+    None waits for the device, so that a graph can hold them.
+    """
+    results, laws = list[Tensor](), list[Tensor]()
+    for read in reads:
+        places, bits = (numbers.get(f"{read.form}.{part}") for part in ("rows", "uniforms"))
+        rows = logits if places is None else logits.index_select(0, places)
+        uniforms = None if bits is None else bits.view(torch.float64)
+        each, probs = read(rows, uniforms, sync=False)
+        results.append(each)
+        laws += [] if probs is None else [probs]
+    return results, laws
+
+
 class DraftRunner:
     """Runs the passes of an attached adapter, with a row of cache planes for each sequence."""
 
@@ -369,7 +464,7 @@ class DraftRunner:
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
-        graphs, num_rows = self.graphs, inputs["states"].shape[1]
+        graphs, num_rows = self.graphs, 1 if "packed" in inputs else inputs["states"].shape[1]
         is_long = graphs.fixed and num_rows > COMPILED_ROWS
         as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
         return (graphs if as_graph else self._work)(name, inputs, planes)

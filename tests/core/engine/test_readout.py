@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.engine.readout import joined, rate_confidence, read_out
+from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.model import Call
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
+from decoders.core.token_reads import rate_confidence
 from decoders.core.types import Acceptance, AcceptanceRule, CallResult, Output, Sampling, Slots
 
 VOCAB, PROMPT = 11, 5

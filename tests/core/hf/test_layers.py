@@ -132,7 +132,9 @@ def test_graphs_have_the_states_of_layers_that_calls_name(name, backend):
         if not (layers or model.architecture.reads_hidden):
             call = session.call(tokens, read=(5,))
         model.forward([call])
-        assert model.num_graphs == num_graphs
+        # a graph of fixed shapes also has a fixed number of rows whose states are read
+        fixed = backend == "eager" and not call.hidden
+        assert model.num_graphs == num_graphs + fixed
         if layers:
             wanted = expected[:, layers]
             torch.testing.assert_close(session.hidden, wanted, atol=TOLERANCE, rtol=TOLERANCE)

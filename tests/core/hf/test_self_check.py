@@ -64,9 +64,9 @@ def not_causal(masks):
 def causal_by_place(masks):
     """A mask by place: it takes the last rows of the widest text for those fed."""
 
-    def visible(calls, _starts, width, seen):
+    def visible(_blocks, starts, width, seen):
         rows = torch.arange(width)[:, None] + seen - width
-        return (torch.arange(seen) <= rows).expand(len(calls), width, seen)
+        return (torch.arange(seen) <= rows).expand(len(starts), width, seen)
 
     masks.visible = visible
 

@@ -327,6 +327,21 @@ def test_merged_calls_of_unequal_tokens_and_slots_equal_cold_forwards(case):
     assert gap(case.model.forward(following), expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_slots_of_two_temperatures_in_one_pass_equal_cold_forwards(compiled):
+    adapter = slot_adapter(tiny("llama-gqa"), conditioned=True, anchored=True, numbered=True)
+    model = HFModel(fresh("llama-gqa"), compile=compiled, backend="eager")
+    model.attach("ptp", adapter)
+    model.reserve(2, 60)
+    case, prompts = Case(model, tiny("llama-gqa"), adapter), [ids(36, 9), ids(37, 4)]
+    sessions, slots = opened(case, *prompts), [slots_of(38, (3,), (5,)), slots_of(38, (4,), (6,))]
+    slots[1] = dataclasses.replace(slots[1], warp=(1.4, 1.0))
+    parts = list(zip(sessions, prompts, ([5], [6]), slots, strict=True))
+    got = model.forward([everything(s, fed, slots=each) for s, _, fed, each in parts])
+    expected = torch.cat([cold(case, prompt, fed, each) for _, prompt, fed, each in parts])
+    assert gap(got, expected) < TOLERANCE
+
+
 def test_merged_prefills_with_slots_equal_cold_forwards(case):
     prompts = [ids(31, 9), ids(32, 2), ids(33, 5)]
     slots = [slots_of(34, (5,), prompts[0][-1:]), None, slots_of(35, (2,), prompts[2][-1:])]

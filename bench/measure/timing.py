@@ -20,6 +20,7 @@ from bench.errors import room_for
 from bench.machine.clock import Stopwatch
 from bench.machine.gpu import EnergyMeter
 from bench.machine.usage import Load, PeakMemory
+from bench.plan.past import later_turns
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.plan import Block
@@ -177,7 +178,7 @@ class Runner:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
         where = arm.decoder, arm.models, sampling, batch_size, arm.deadline
-        scheduler = Scheduler(*where, memory=past)
+        scheduler = Scheduler(*where, memory=past, unremembered=later_turns(prompts))
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         decoders = [each.decoder for each in self.setup.arms.values()]

@@ -135,6 +135,9 @@ def order_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks in measuring order, which depends only on the arguments.
 
+    The first answer of a block finds cold caches, so every arm comes first, second and so on once
+    in as many blocks as there are arms: their orders are the rotations of a new random order.
+
     Args:
         prompts: names of the timed prompts.
         cells: the cells, the baseline first, whose second arm is added to every block.
@@ -156,6 +159,7 @@ def order_blocks(
             groups[-1] += tuple(conversations[name])
     arms = [*cells, cells[0] + SECOND]
     blocks: list[Block] = []
+    orders: list[list[str]] = []
     for repeat in range(repeats):
         if not (same_order and repeat):
             turns = shuffler.sample(groups, len(groups))
@@ -163,7 +167,11 @@ def order_blocks(
             following = {name: iter(turns) for name, turns in conversations.items()}
             turns = [(next(following[_conversation(prompt)]),) for (prompt,) in turns]
         for group in turns:
-            order = tuple(shuffler.sample(arms, len(arms)))
+            if not orders:
+                mixed = shuffler.sample(arms, len(arms))
+                orders = [mixed[start:] + mixed[:start] for start in range(len(arms))]
+                shuffler.shuffle(orders)
+            order = tuple(orders.pop())
             blocks.append(Block(block=len(blocks), repeat=repeat, prompts=group, order=order))
     return tuple(blocks)
 

@@ -34,6 +34,14 @@ def test_repeats_follow_each_other_and_orders_differ() -> None:
     assert len({block.order for block in blocks}) > 5
 
 
+def test_every_arm_has_every_position_equally_often_in_new_orders() -> None:
+    blocks = order_blocks(PROMPTS, CELLS, repeats=4, batch_size=1, seed=0)
+    positions = Counter((arm, at) for block in blocks for at, arm in enumerate(block.order))
+    assert set(positions.values()) == {len(blocks) // 4}
+    orders = {block.order for block in blocks}
+    assert len({arms[(arms.index("ar") + 1) % 4] for arms in orders}) == 3  # neighbours change
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     def order(seed: int) -> object:
         return order_blocks(PROMPTS, CELLS, repeats=2, batch_size=1, seed=seed)

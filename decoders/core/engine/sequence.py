@@ -178,7 +178,7 @@ class RunningSequence:
         self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
-        if stop is not None and 0 < accepted <= emit.drafted:
+        if stop is not None and 0 < accepted <= emit.drafted:  # else broken, and to be reported
             # accepted tokens after the cut are not emitted, so they do not count
             accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = None, None, None

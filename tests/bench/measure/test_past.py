@@ -15,6 +15,7 @@ from bench.errors import Exit, UsageError
 from bench.extras.sections.parallel import memory
 from bench.plan.make import order_blocks
 from bench.records.run_folder import Run, load_run
+from bench.records.samples import read_phases
 from bench.settings.setting import WorkerConfig
 from bench.verify import subject
 from bench.verify import verify as verify_module
@@ -134,10 +135,11 @@ def test_no_memory_has_an_answer_before_its_question_is_answered(
     questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
     values = {"tasks": f"jsonl={questions}", "limit": None, "quality_limit": None}
     decoders = f"{file}:Peeks@peeks"
-    run = measured(decoders=decoders, batch_size=batch_size, phase_limit=0, **values)
+    run = measured(decoders=decoders, batch_size=batch_size, **values)
     answers = [record for record in run.records if record.decoder.endswith("@peeks")]
     assert {(r.kind, r.turn) for r in answers} == set(product(("timing", "quality"), (1, 2)))
     assert {record.error for record in answers} == {None}
+    assert any(answer.decoder.endswith("@peeks") for answer in read_phases(run.path))
 
 
 SECRET = """

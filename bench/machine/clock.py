@@ -1,4 +1,4 @@
-"""Time: one monotonic clock, read at a request's start, first token and end.
+"""Time: one monotonic clock, read at a request's start, at the end of step 0, and at its end.
 
 A GPU queues work, so each of these three readings first waits for the device. The ends of later
 steps are read without waiting: a decoder that emits tokens knows them, so the device has already
@@ -65,15 +65,13 @@ class Clock:
 class Stopwatch:
     """One timed region: ``with Stopwatch(clock) as watch: ...``.
 
-    `emitted` is called after each step. `total_s` runs from entry to exit and `first_s` to the end
-    of step 0 (None without one).
+    `emitted` is called after each step. `total_s` runs from entry to exit.
     """
 
     def __init__(self, clock: Clock) -> None:
         """Keep the clock, which is read when the region is entered."""
         self._clock = clock
         self._start_s = 0.0
-        self.first_s: float | None = None
         self.total_s = 0.0
         self._stamps: list[float] = []
 
@@ -81,10 +79,8 @@ class Stopwatch:
         """Record the end of step `number`, or of step 0 unless it is recorded already."""
         if number:
             self._stamps.append(self._clock.glance())
-        elif self.first_s is None:
-            now_s = self._clock.now()
-            self.first_s = now_s - self._start_s
-            self._stamps.append(now_s)
+        elif not self._stamps:
+            self._stamps.append(self._clock.now())
 
     @property
     def ended_s(self) -> tuple[float, ...]:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from bench.machine.clock import Stopwatch
 from bench.measure.timing import frozen_garbage
+from bench.plan.past import later_turns
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.plan import Block, Plan
@@ -160,10 +161,11 @@ def _measure_arm(
     clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
     past = setup.past.memory(cell, setup.arms[cell].decoder, block)
-    scheduler = phased_scheduler(setup.arms[cell], sampling, num_rows, clock, past)
-    ids = [prompts[name].ids for name in block.prompts]
+    group = [prompts[name] for name in block.prompts]
+    where = setup.arms[cell], sampling, num_rows, clock, past, later_turns(group)
+    scheduler, ids = phased_scheduler(*where), [prompt.ids for prompt in group]
     if setup.config.reuse_prefix:
-        scheduler.prefill_prefix(ids[0], prompts[block.prompts[0]].num_kept)
+        scheduler.prefill_prefix(ids[0], group[0].num_kept)
     with Stopwatch(setup.clock):
         clock.start()
         outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
@@ -213,7 +215,12 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
 
 
 def phased_scheduler(
-    arm: Arm, sampling: Sampling, batch_size: int, clock: PhaseClock, past: Memory | None = None
+    arm: Arm,
+    sampling: Sampling,
+    batch_size: int,
+    clock: PhaseClock,
+    past: Memory | None = None,
+    unremembered: Collection[int] = (),
 ) -> Scheduler:
     """Return a `Scheduler` of an arm that charges its work to the phases."""
 
@@ -242,6 +249,7 @@ def phased_scheduler(
         sampling,
         batch_size,
         memory=past,
+        unremembered=unremembered,
         steps=lambda request: _phased_steps(arm.decoder.steps(request), clock),
         forward=phased_forward,
         draft=phased_draft,

@@ -72,9 +72,14 @@ def score_quality(
             scheduler = Scheduler(*options, memory=past)
             # large batches would compile extra graphs
             eager = arm.models.uncompiled() if num_rows > 1 else nullcontext()
+            rounds = [left]
+            if past is not None:  # later turns quote answers, so they wait until these have ended
+                turns = sorted({prompt.turn for prompt in left})
+                rounds = [[each for each in left if each.turn == turn] for turn in turns]
             with arm.deadline.ticking(), eager:
-                ids = [prompt.ids for prompt in left]
-                scheduler.run(ids, on_finish=partial(write, cell, left))
+                for batch in rounds:
+                    ids = [prompt.ids for prompt in batch]
+                    scheduler.run(ids, on_finish=partial(write, cell, batch))
         writer.sync()
 
 

@@ -20,6 +20,7 @@ from bench.errors import room_for
 from bench.machine.clock import Stopwatch
 from bench.machine.gpu import EnergyMeter
 from bench.machine.usage import Load, PeakMemory
+from bench.plan.past import later_turns
 from bench.plan.setup import Arm, Setup
 from bench.progress import Progress
 from bench.records.plan import Block
@@ -77,7 +78,6 @@ class Runner:
         num_left = sum(block.num_answers for block in blocks)
         self.progress.start("timing", num_done + num_left, num_done)
         with frozen_garbage():
-            self.lap()
             for block in blocks:
                 self.measure(block)
                 gc.collect()
@@ -97,6 +97,7 @@ class Runner:
         prompts = [self.prompts[name] for name in block.prompts]
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
+        self.lap()  # what lies between blocks is not load during one
         for order, cell in enumerate(block.order):
             timed = self._time_answers(self.setup.arm(cell), prompts, sampling, block)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
@@ -122,9 +123,9 @@ class Runner:
         """Run every arm on a batch of each length bucket until its times are stable.
 
         Buckets are powers of two of prompt tokens. Each prompt is a `warm_up_prompt`, and no stop
-        id ends an answer, unless a law may forbid all that follows. Results are dropped. Each
-        bucket takes at most `WARMUP_MAX` turns of `_WARMUP_TOKENS` tokens, or 1 turn after
-        `WARMUP_BUDGET_S` in all.
+        id ends an answer, unless a law may forbid all that follows. Results are dropped. The arms
+        take turns of `_WARMUP_TOKENS` tokens in every bucket: one each, then up to `WARMUP_MAX`
+        until `WARMUP_BUDGET_S` in all is spent.
         """
         buckets: defaultdict[int, list[Prompt]] = defaultdict(list)
         for prompt in prompts:
@@ -133,21 +134,24 @@ class Runner:
         budget = min(_WARMUP_TOKENS, sampling.max_new_tokens)
         stops = sampling.stop_ids if sampling.law else frozenset[int]()
         sampling = dataclasses.replace(sampling, max_new_tokens=budget, stop_ids=stops)
-        spent_s = 0.0
-        turns = [(arm, group) for arm in self.setup.arms.values() for group in buckets.values()]
-        self.progress.start("warm-up", len(turns))
-        for arm, group in turns:
-            times: list[float] = []
-            while len(times) < WARMUP_MAX and not _stable(times):
+        arms, spent_s = self.setup.arms.values(), 0.0
+        unstable = [(arm, group, list[float]()) for arm in arms for group in buckets.values()]
+        self.progress.start("warm-up", len(unstable))
+        for turn in range(WARMUP_MAX):
+            unstable, current = [], unstable
+            for arm, group, times in current:
+                if turn and spent_s > WARMUP_BUDGET_S:
+                    return
                 batch = group[: self.setup.config.batch_size]
                 timed = self._time_answers(arm, batch, sampling)
+                arm.deadline.forget()
                 times.append(timed.watch.total_s)
                 spent_s += times[-1]
                 failed = any(isinstance(outcome, Exception) for outcome in timed.outcomes)
-                if failed or spent_s > WARMUP_BUDGET_S:
-                    break
-            arm.deadline.forget()
-            self.progress.step()
+                if not (failed or _stable(times)):
+                    unstable.append((arm, group, times))
+                if not turn:
+                    self.progress.step()
 
     def _reserve(self, prompts: Sequence[Prompt]) -> None:
         """Reserve caches for the longest prompt and answer, so that no timed region allocates."""
@@ -178,7 +182,7 @@ class Runner:
         ids = [prompt.ids for prompt in prompts]
         batch_size = self.setup.config.batch_size
         where = arm.decoder, arm.models, sampling, batch_size, arm.deadline
-        scheduler = Scheduler(*where, memory=past)
+        scheduler = Scheduler(*where, memory=past, unremembered=later_turns(prompts))
         if self.setup.config.reuse_prefix:
             scheduler.prefill_prefix(ids[0], prompts[0].num_kept)
         decoders = [each.decoder for each in self.setup.arms.values()]

@@ -18,6 +18,7 @@ from bench.records.plan import BASELINE, SECOND, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
 from bench.stats.adapter_fit import context_warnings, training_warnings
+from bench.stats.counters import group_by
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import Generation
@@ -134,29 +135,49 @@ def order_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks in measuring order, which depends only on the arguments.
 
+    The first answer of a block finds cold caches, so every arm comes first, second and so on once
+    in as many blocks as there are arms: their orders are the rotations of a new random order.
+
     Args:
         prompts: names of the timed prompts.
         cells: the cells, the baseline first, whose second arm is added to every block.
         repeats: blocks per prompt.
-        batch_size: 1, or the size whose multiple of prompts, drawn at random, forms a block.
+        batch_size: 1, or the size whose multiple of prompts forms a block: whole conversations,
+            drawn at random, so that the last one may exceed it.
         seed: decides the order.
-        same_order: all repeats have the prompts in one order (a decoder remembers).
+        same_order: all repeats have the prompts in one order (a decoder remembers), the turns of a
+            conversation ascending, because a later prompt contains the earlier answers.
     """
     shuffler = random.Random(seed)
     groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
+    conversations = group_by(prompts, _conversation)
     if batch_size > 1:  # fixed groups, drawn from all families
-        mixed = shuffler.sample(list(prompts), len(prompts))
-        size = _GROUPS_PER_BATCH * batch_size
-        groups = [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
+        groups = []
+        for name in shuffler.sample(list(conversations), len(conversations)):
+            if not groups or len(groups[-1]) >= _GROUPS_PER_BATCH * batch_size:
+                groups.append(())
+            groups[-1] += tuple(conversations[name])
     arms = [*cells, cells[0] + SECOND]
     blocks: list[Block] = []
+    orders: list[list[str]] = []
     for repeat in range(repeats):
         if not (same_order and repeat):
             turns = shuffler.sample(groups, len(groups))
+        if same_order and batch_size == 1:  # each place takes the next turn of its conversation
+            following = {name: iter(turns) for name, turns in conversations.items()}
+            turns = [(next(following[_conversation(prompt)]),) for (prompt,) in turns]
         for group in turns:
-            order = tuple(shuffler.sample(arms, len(arms)))
+            if not orders:
+                mixed = shuffler.sample(arms, len(arms))
+                orders = [mixed[start:] + mixed[:start] for start in range(len(arms))]
+                shuffler.shuffle(orders)
+            order = tuple(orders.pop())
             blocks.append(Block(block=len(blocks), repeat=repeat, prompts=group, order=order))
     return tuple(blocks)
+
+
+def _conversation(prompt: str) -> str:
+    return prompt.rpartition("#")[0]
 
 
 def batch_size(setup: Setup) -> int:

@@ -2,7 +2,8 @@
 
 A scope is a cell in one repeat of the timing pass, or in the quality pass; nothing else fills its
 memory. Before a block it has the answers to all earlier blocks, in the plan's order, so that stored
-answers make it again: for a resumed run, and for the second pass of a block.
+answers make it again: for a resumed run, and for the second pass of a block. An answer to a later
+turn may quote those to the earlier ones, so it enters only after these have ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from decoders.core.types import Generation, Outcome
 _Entry = tuple[int, Sequence[int], Sequence[int]]  # block, prompt, answer
 _Pairs = Sequence[tuple[Prompt, Outcome]]
 _QUALITY = -1  # in place of a repeat, and in records of a block
+
+
+def later_turns(prompts: Sequence[Prompt]) -> frozenset[int]:
+    """Return the indices of later turns in a batch, which may end before the turns they quote."""
+    return frozenset(i for i, each in enumerate(prompts) if each.turn > 1 and len(prompts) > 1)
 
 
 class Memories:

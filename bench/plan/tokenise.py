@@ -189,11 +189,13 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
     """Bring all prompts to one length, to measure what the context costs.
 
     A prompt always keeps its end, which has its question. A longer prompt loses its beginning. A
-    shorter prompt is preceded by the texts of the next prompts in the list (cyclically, if need be
-    itself), cut at the beginning. A leading BOS token stays first, and there is no other.
+    shorter prompt is preceded by the texts of the next first turns in the list (cyclically, if need
+    be itself), cut at the beginning: later turns contain answers, which a decoder could copy. A
+    leading BOS token stays first, and there is no other.
     """
     texts = [p.ids[1:] if bos is not None and p.ids[0] == bos else p.ids for p in prompts]
-    if not any(texts):
+    usable = [bool(text) and prompt.turn == 1 for prompt, text in zip(prompts, texts, strict=True)]
+    if not any(usable):
         return list(prompts)
     result = []
     for index, prompt in enumerate(prompts):
@@ -202,7 +204,7 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
         ids, following = texts[index], index
         while len(ids) < room:
             following = (following + 1) % len(prompts)
-            ids = texts[following] + ids
+            ids = (texts[following] if usable[following] else ()) + ids
         ids = (*head, *ids[len(ids) - room :])
         cut = prompt.num_cut + max(0, len(prompt.ids) - num_tokens)
         result.append(replace(prompt, ids=ids, hash=ids_hash(ids), num_cut=cut, num_kept=0))

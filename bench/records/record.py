@@ -64,10 +64,11 @@ class StepColumns(_Holder):
     was accepted. It is empty for drafters without probabilities. Siblings precede an accepted
     draft, so drafts of position j follow j - 1 odd numbers.
 
-    The last three columns are for inspection; no metric reads them. `rejected` lists ids of
-    rejected drafts, at most `MAX_REJECTED` per step and `MAX_REJECTED_PER_ANSWER` per answer (their
-    number is drafted - accepted). `decided` is the pass that decided each token, 0 for the target's
-    own token. `ended_s` is the time from the request's start to the end of each step, in seconds.
+    No column of ``summary.csv`` reads the last three columns. `rejected` lists ids of rejected
+    drafts, at most `MAX_REJECTED` per step and `MAX_REJECTED_PER_ANSWER` per answer (their number
+    is drafted - accepted). `decided` is the pass that decided each token, 0 for the target's own
+    token; ceilings of lists use it. `ended_s` is the time from the request's start to the end of
+    each step, in seconds; latencies use it.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -168,7 +169,7 @@ class SampleRecord(_Holder):
     `ttft_s` and `total_s` run from the request's start. They are None in the quality pass, and at
     batch size > 1, where `group_s` is the makespan of the whole group. `order` is the position of
     the decoder within its block. `energy_j` is the device's energy during the answer, or an even
-    share of the group's. `attempt` numbers the session that wrote the record: 0 for the first run,
+    share of the group's. `attempt` numbers the attempt that wrote the record: 0 for the first run,
     + 1 for each resume. `nll`, `agreement` and `entropy` evaluate a quality answer under the
     target: mean negative log-likelihood per token, share of tokens that were the target's most
     likely token, and mean entropy of its distributions (nats). `recounted` is the length of the

@@ -1,7 +1,7 @@
 """Configuration of a run: `RunConfig`, from defaults, a TOML file and the command line.
 
 The command line overrides the file, and the file overrides the defaults. An unknown key is an
-error. The resolved configuration, ``config.toml`` in the run folder, reproduces the run exactly.
+error. The resolved configuration, ``config.toml`` in the run folder, asks for the same run again.
 """
 
 from __future__ import annotations

@@ -256,16 +256,22 @@ def pair_up(
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}
     dropped = 0
-    for other, unit in matched(baseline, arm):
-        if not (unit.ok and other.ok):
+    for pair in matched(baseline, arm):
+        if not all(unit.ok for unit in pair):
             dropped += 1
-            continue
-        base_s, arm_s = time(other), time(unit)
-        if base_s and arm_s and base_s > 0 and arm_s > 0:
-            pairs.setdefault(unit.key, []).append((base_s, arm_s))
-            clusters[unit.key] = unit.cluster
+        elif (times := pair_times(pair, time)) is not None:
+            pairs.setdefault(pair[1].key, []).append(times)
+            clusters[pair[1].key] = pair[1].cluster
     logs = tuple(map(log_ratio, pairs.values()))
     return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
+
+
+def pair_times(
+    pair: tuple[Unit, Unit], time: Callable[[Unit], float | None] = TIME
+) -> tuple[float, float] | None:
+    """Return the times of a pair that both sides finished, or None if a time is unknown or 0."""
+    times = [time(unit) or 0.0 for unit in pair if unit.ok]
+    return (times[0], times[1]) if len(times) == 2 and min(times) > 0 else None
 
 
 def exponential(logs: Estimate) -> Estimate:

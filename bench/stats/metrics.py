@@ -157,7 +157,8 @@ class SummaryRow(MetricRow):
         paper=Paper("Decode", "speed-up from the first token on"),
     )
     peak_memory_bytes: int | None = metric(
-        "largest amount that any answer needed: weights that the decoder uses, and its KV caches",
+        "largest amount that any answer needed: weights that the decoder uses, and its KV caches "
+        "(on a CPU the sum of their sizes as reserved, on CUDA the allocator's peak)",
         lambda data: counters.peak_memory_bytes(data.records),
         unit=MEGABYTES,
         better="less",
@@ -239,7 +240,8 @@ class SummaryRow(MetricRow):
     clusters: int | None = _count("conversations in the speed-up", lambda data: data.pairs.clusters)
     pairs: int | None = _count("prompts in the speed-up", lambda data: data.pairs.num)
     pairs_dropped: int | None = _count(
-        "prompts excluded from the speed-up because of an error on either side",
+        "answers (of a prompt in a repeat) left out of the speed-up because of an error on either "
+        "side; their prompt stays if another repeat is whole",
         lambda data: data.pairs.dropped,
     )
     tokens: int | None = _count("tokens emitted in the timed pass", lambda data: data.tally.emitted)
@@ -281,22 +283,24 @@ class SummaryRow(MetricRow):
         better="less",
     )
     repetition: float | None = _parallel_share(
-        "tokens that equal the token before them / tokens except each answer's first",
+        "tokens of quality answers that equal the token before them / tokens except each answer's "
+        "first",
         lambda data: parallel_counters.repetition(data.records),
         better="less",
     )
     base_nll: float | None = _parallel(
-        "mean -log P of a token under the target at temperature 1, teacher-forced, in nats",
+        "mean -log P of a token of a quality answer under the target at temperature 1, "
+        "teacher-forced, in nats",
         lambda data: parallel_counters.per_token(data.records, "nll"),
         unit=NATS,
         better="less",
     )
     base_agreement: float | None = _parallel_share(
-        "tokens that are the target's most likely next token / tokens",
+        "tokens of quality answers that are the target's most likely next token / tokens",
         lambda data: parallel_counters.per_token(data.records, "agreement"),
     )
     base_entropy: float | None = _parallel(
-        "mean entropy of the target's next-token distributions along the answer, in nats",
+        "mean entropy of the target's next-token distributions along a quality answer, in nats",
         lambda data: parallel_counters.per_token(data.records, "entropy"),
         unit=NATS,
     )

@@ -29,6 +29,7 @@ from bench.stats.intervals import (
     Floats,
     bootstrap,
     geometric_mean,
+    pair_times,
     pair_up,
     t_ppf,
 )
@@ -63,9 +64,7 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     clusters = sorted(set(pairs.clusters))
     if not clusters:
         return Speedups(geometric=geometric)
-    answers = [
-        pair for pair in matched(baseline, arm) if all(u.ok and u.time_per_token for u in pair)
-    ]
+    answers = [pair for pair in matched(baseline, arm) if pair_times(pair) is not None]
     row_of = {name: row for row, name in enumerate(clusters)}
     sums = np.zeros((len(clusters), _COLUMNS))
     for other, unit in answers:

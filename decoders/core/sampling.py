@@ -6,8 +6,9 @@
 * `pick`: inverse CDF in vocabulary order, deterministic for a given u. Therefore a decoder that
   reproduces the target's distributions and looks up the same u emits exactly the tokens of AR
   sampling.
-* `verify_picks`: accept drafts while they equal the target's own picks for the same u (PTP, arXiv
-  2512.21323, the verification of Algorithm 1).
+* `verify_picks`: accept drafts while they equal the target's own picks for the same u, as Algorithm
+  1 of PTP does (arXiv 2512.21323), for a decoder with a loop of its own; the shared loop uses
+  `DraftTree.path`.
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).

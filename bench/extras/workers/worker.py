@@ -148,7 +148,6 @@ class Worker:
         gc.collect()
         if isinstance(job, TimeBlock):
             self._failed.clear()
-            self._watch.lap()  # load before this block does not count
             self._runner.measure(job.block)
             return measure_phases(setup, prompts, job.block, self._failed) if job.phased else ()
         if isinstance(job, SplitBlock):

@@ -74,7 +74,7 @@ class DraftAndVerify(Decoder):
                 text.uniforms = request.uniforms.at_step(step + 1)
             drafter.observe(text, verdict)
             yield Emit(
-                tokens=(*tree.first, *verdict.tokens),
+                tokens=(*tree.first, *verdict.tokens),  # first: those that drafting made final
                 drafted=tree.num_drafts,
                 accepted=verdict.accepted,
                 num_leading=len(tree.first),

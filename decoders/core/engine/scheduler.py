@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -45,6 +45,7 @@ class Scheduler:
         deadline: Deadline | None = None,
         *,
         memory: Memory | None = None,
+        unremembered: Collection[int] = (),
         steps: Callable[[Request], Steps] | None = None,
         forward: Forward = forward,
         draft: Draft = draft,
@@ -53,9 +54,10 @@ class Scheduler:
     ) -> None:
         """Check that the models fit the decoder.
 
-        No session is opened before `run`. All answers share the `memory`; without one, each answer
-        has an empty memory of its own. `steps`, `forward`, `draft`, `read_out` and `answer`
-        replace the decoder's or the engine's own functions, so that instruments can wrap them.
+        No session is opened before `run`. All answers share the `memory`, which those to the
+        prompts of indices `unremembered` do not enter; without one, each has an empty memory.
+        `steps`, `forward`, `draft`, `read_out` and `answer` replace the decoder's or the engine's
+        own functions, so that instruments can wrap them.
         `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
@@ -64,6 +66,7 @@ class Scheduler:
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
         self._memory = decoder.memory if memory is None else lambda: memory
+        self._unremembered = unremembered
         self._forward, self._draft_pass, self._read_out = forward, draft, read_out
         self._kept: Mapping[str, Session] | None = None
         self._answer, self._batches = None, False
@@ -187,7 +190,7 @@ class Scheduler:
 
     def _close(self, job: RunningSequence) -> None:
         try:
-            self._deadline.guard(job, job.end)
+            self._deadline.guard(job, job.end, job.index not in self._unremembered)
         finally:
             job.release()
             self._deadline.ended(job)

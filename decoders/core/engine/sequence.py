@@ -148,13 +148,14 @@ class RunningSequence:
         """End the answer with an error, whose traceback starts at the decoder's current line."""
         self.pending, self.outcome = (), faults.standing(self._steps, error)
 
-    def end(self) -> None:
-        """Close the coroutine and remember the answer, which fails if either raises an error."""
+    def end(self, remember: bool) -> None:
+        """Close the coroutine and `remember` the answer, which fails if either raises an error."""
         try:
             if self._steps is not None:
                 self._steps.close()
-            if self.request.memory is not None and isinstance(self.outcome, Generation):
-                self.request.memory.add(self.request.prompt_ids, self.outcome.tokens)
+            memory = self.request.memory if remember else None
+            if memory is not None and isinstance(self.outcome, Generation):
+                memory.add(self.request.prompt_ids, self.outcome.tokens)
         except (Exception, SystemExit) as error:
             if self.outcome is None or isinstance(self.outcome, Generation):
                 self.fail(faults.as_exception(error))
@@ -177,7 +178,7 @@ class RunningSequence:
         self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
-        if stop is not None and 0 < accepted <= emit.drafted:
+        if stop is not None and 0 < accepted <= emit.drafted:  # else broken, and to be reported
             # accepted tokens after the cut are not emitted, so they do not count
             accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = None, None, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bench.errors import Exit, UsageError
 from bench.extras.sections.parallel import memory
 from bench.plan.make import order_blocks
 from bench.records.run_folder import Run, load_run
+from bench.records.samples import read_phases
 from bench.settings.setting import WorkerConfig
 from bench.verify import subject
 from bench.verify import verify as verify_module
@@ -96,6 +99,49 @@ def test_a_resumed_run_takes_the_steps_of_one_that_never_stopped(
     assert {k: v[0] for k, v in courses(resumed).items()} == {k: v[0] for k, v in whole.items()}
 
 
+QUOTES = """
+from decoders.core.decoder import Decoder
+from decoders.core.types import Emit
+class Peeks(Decoder):
+    remembers = "answers"
+    drafts = False
+    def steps(self, request):
+        mine, target = request.prompt_ids, request.target
+        result = yield target.call(mine)
+        length = len(mine)
+        while True:
+            if any(prompt[:len(mine)] == mine for prompt, _ in request.memory):
+                raise RuntimeError("an answer that is not asked for yet")
+            yield Emit(tokens=(token := result.picks))
+            for _ in range(3 if len(mine) == 2 else 1):  # later turns end first
+                target.truncate(length)
+                result = yield target.call(token)
+            length += 1
+"""
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_no_memory_has_an_answer_before_its_question_is_answered(
+    measured: Any, tmp_path: Path, batch_size: int
+) -> None:
+    file, questions = tmp_path / "quotes.py", tmp_path / "questions.jsonl"
+    file.write_text(QUOTES)
+    lines = (  # the first turns of odd conversations have no reference, so they are not scored
+        {"id": f"c{n}", "category": "qa", "turns": [chr(97 + n), "Z"], "reference": [[], ["z"]]}
+        if n % 2
+        else {"id": f"c{n}", "category": "qa", "turns": [chr(97 + n), "Z"], "reference": ["y", "z"]}
+        for n in range(12)
+    )
+    questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = {"tasks": f"jsonl={questions}", "limit": None, "quality_limit": None}
+    decoders = f"{file}:Peeks@peeks"
+    run = measured(decoders=decoders, batch_size=batch_size, **values)
+    answers = [record for record in run.records if record.decoder.endswith("@peeks")]
+    assert {(r.kind, r.turn) for r in answers} == set(product(("timing", "quality"), (1, 2)))
+    assert {record.error for record in answers} == {None}
+    assert any(answer.decoder.endswith("@peeks") for answer in read_phases(run.path))
+
+
 SECRET = """
 from decoders.suffix import SuffixDecoding
 class Secret(SuffixDecoding):
@@ -134,7 +180,12 @@ def test_what_gives_a_process_some_answers_only_is_refused(
 def test_orders_of_repeats_are_the_same_only_if_asked() -> None:
     def order(same_order: bool) -> list[list[tuple[str, ...]]]:
         blocks = order_blocks(
-            list("abcdefgh"), ["ar"], repeats=3, batch_size=1, seed=0, same_order=same_order
+            [f"{name}#1" for name in "abcdefgh"],
+            ["ar"],
+            repeats=3,
+            batch_size=1,
+            seed=0,
+            same_order=same_order,
         )
         return [[b.prompts for b in blocks if b.repeat == n] for n in range(3)]
 

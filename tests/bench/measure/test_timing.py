@@ -232,7 +232,8 @@ def test_the_load_is_written_once_per_block(measured: Any, tmp_path: Path) -> No
     measured()
     events = load_run(tmp_path).events
     assert [event["block"] for event in events] == list(range(8))
-    assert [event["other_cores"] for event in events] == [float(i) for i in range(1, 9)]
+    # every other reading begins a block: what lies between blocks is not load during one
+    assert [event["other_cores"] for event in events] == [float(i) for i in range(1, 16, 2)]
 
 
 def test_a_decoder_that_raises_on_one_prompt_leaves_a_row_and_the_run_goes_on(
@@ -335,7 +336,7 @@ def _by_turns(encode: Callable[..., list[int]]) -> Callable[..., list[int]]:
 
 @pytest.fixture
 def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., list[int]]:
-    """Warms up on prompts of two length buckets; returns how many turns each got."""
+    """Warms up on prompts of two length buckets, whose turns take `times`; returns the buckets."""
 
     def warm(times: Sequence[float]) -> list[int]:
         setup = opener(choose_decoders(small(decoders="ar"), print))
@@ -348,33 +349,38 @@ def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[.
             runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
 
             def timed(_arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
+                number = turns.count(len(batch[0].ids))
                 turns.append(len(batch[0].ids))
                 assert sampling.max_new_tokens <= 16
-                watch = SimpleNamespace(total_s=times[(len(turns) - 1) % len(times)])
+                watch = SimpleNamespace(total_s=times[number % len(times)])
                 return SimpleNamespace(outcomes=[], watch=watch)
 
             runner._time_answers = timed  # type: ignore[method-assign, assignment]
             runner.warm_up(prompts)
         assert not (tmp_path / "samples.jsonl").read_bytes()
-        return list(Counter(turns).values())
+        return turns
 
     return warm
 
 
 def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> None:
-    assert warmed([0.1, 0.1, 0.104]) == [3, 3]
+    assert warmed([0.1, 0.1, 0.104]) == [10, 100] * 3
 
 
 def test_a_slow_first_turn_is_what_warm_up_is_for(warmed: Any) -> None:
-    assert warmed([0.9, 0.1, 0.1, 0.102]) == [4, 4]
+    assert warmed([0.9, 0.1, 0.1, 0.102]) == [10, 100] * 4
 
 
 def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:
-    assert warmed([0.1, 0.2, 0.4]) == [runner_module.WARMUP_MAX] * 2
+    assert warmed([0.1, 0.2, 0.4]) == [10, 100] * runner_module.WARMUP_MAX
 
 
 def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
-    assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [1, 1]
+    assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [10, 100]
+
+
+def test_the_budget_of_warm_up_is_shared_by_turns(warmed: Any) -> None:
+    assert warmed([runner_module.WARMUP_BUDGET_S * n for n in (0.2, 0.4)]) == [10, 100] * 2
 
 
 @pytest.mark.parametrize("law", [None, lambda answer, logits: logits])

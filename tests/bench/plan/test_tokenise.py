@@ -292,3 +292,13 @@ def test_prompts_are_brought_to_one_length_by_what_stands_before_their_question(
     assert long.ids == (1, 2, 0, 1, 2, 0, 1)
     empty = [prompt_of("a", 0)]
     assert to_length(empty, 4, bos=0) == empty
+
+
+def test_no_prompt_is_brought_to_its_length_by_an_answer_to_it() -> None:
+    first, other = prompt_of("a", 0, 1), prompt_of("b", 0, 9)
+    later = replace(prompt_of("a", 0, 1, 7, 2), turn=2)  # 7 is the answer to the first turn
+    assert [p.ids for p in to_length([first, later, other], 4, bos=0)] == [
+        (0, 1, 9, 1),
+        (0, 1, 7, 2),
+        (0, 9, 1, 9),
+    ]

@@ -5,6 +5,8 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 
+import pytest
+
 from bench.plan.make import order_blocks
 from bench.records.plan import Cell, Plan, PlannedPrompt, read_plan, write_plan
 from bench.records.prompts import SkippedTurn
@@ -32,6 +34,14 @@ def test_repeats_follow_each_other_and_orders_differ() -> None:
     assert len({block.order for block in blocks}) > 5
 
 
+def test_every_arm_has_every_position_equally_often_in_new_orders() -> None:
+    blocks = order_blocks(PROMPTS, CELLS, repeats=4, batch_size=1, seed=0)
+    positions = Counter((arm, at) for block in blocks for at, arm in enumerate(block.order))
+    assert set(positions.values()) == {len(blocks) // 4}
+    orders = {block.order for block in blocks}
+    assert len({arms[(arms.index("ar") + 1) % 4] for arms in orders}) == 3  # neighbours change
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     def order(seed: int) -> object:
         return order_blocks(PROMPTS, CELLS, repeats=2, batch_size=1, seed=seed)
@@ -45,6 +55,34 @@ def test_at_batch_b_a_block_is_a_fixed_group_of_4b_prompts() -> None:
     assert Counter(len(block.prompts) for block in blocks) == {8: 3, 2: 3}
     assert len({frozenset(block.prompts) for block in blocks}) == 2
     assert sorted(name for block in blocks[:2] for name in block.prompts) == sorted(PROMPTS)
+
+
+TURNS = [f"c{i}#{turn}" for i in range(20) for turn in range(1, 2 + i % 3)]
+
+
+def test_groups_of_a_batch_have_whole_conversations() -> None:
+    blocks = order_blocks(TURNS, CELLS, repeats=2, batch_size=2, seed=0)
+    for first in (block for block in blocks if block.repeat == 0):
+        whole = {name.partition("#")[0] for name in first.prompts}
+        assert sorted(first.prompts) == sorted(n for n in TURNS if n.partition("#")[0] in whole)
+        assert len(first.prompts) <= 4 * 2 + 2
+    assert sorted(n for b in blocks if b.repeat for n in b.prompts) == sorted(TURNS)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_in_one_order_turns_of_a_conversation_ascend_where_they_fall(batch_size: int) -> None:
+    def order(same_order: bool) -> list[str]:
+        options = {"repeats": 1, "batch_size": batch_size, "same_order": same_order}
+        blocks = order_blocks(TURNS, CELLS, seed=0, **options)  # type: ignore[arg-type]
+        return [name for block in blocks for name in block.prompts]
+
+    mixed, ascending = order(False), order(True)
+    conversations = [[name.partition("#")[0] for name in each] for each in (mixed, ascending)]
+    assert conversations[0] == conversations[1]
+    for conversation in set(conversations[0]):
+        turns = [name for name in ascending if name.startswith(f"{conversation}#")]
+        assert turns == sorted(turns)
+    assert (mixed == ascending) is (batch_size > 1)
 
 
 def test_a_plan_is_read_back_from_its_manifest(tmp_path: Path) -> None:

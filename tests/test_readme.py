@@ -76,9 +76,9 @@ def test_every_command_named_exists() -> None:
 
 
 def test_it_is_read_in_three_minutes() -> None:
-    """The table by machine apart, whose columns grow when runs are submitted: now 209 words."""
+    """The table by machine apart, whose columns grow when runs are submitted: now 212 words."""
     assert len(README.splitlines()) <= 100
-    assert len(TABLE.sub("", README).split()) <= 800 - 209
+    assert len(TABLE.sub("", README).split()) <= 800 - 212
 
 
 def test_its_decoder_of_ten_lines_meets_the_contract(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 54_750
+MAX_LINES = 55_001
 """A ceiling to lower, to 45,000 next. It was 49,369; deleted features gave 2,300 back (ADR 0024),
 what outsiders could do and were not told took 4,400 (checks of claims before a run, the run's own
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every
@@ -19,9 +19,11 @@ columns moved here from docs (ADR 0036); trees that grow on the device for sever
 logits and networks of other packages took 1,040, for which merged modules gave 390. Masked targets
 with `dllm`, outputs of a row, `mtp`, sequences and cascades took 1,260, calibrated lengths 400,
 metrics of peers 350, `bench submit` 350; one way to run a call gave 130 (ADR 0042). Modules and
-helpers of one use gave 660, sections as extras took 80, a selector of drafts 140. Lines are
-Python's: `products.cpp` has 750 more."""
-MAX_CORE_LINES = 35_572
+helpers of one use gave 660, sections as extras took 80, a selector of drafts 140. Captured calls
+that take one upload apart took 330, parts of layers, padding and their measurement 200, memories in
+order 60; fewer concepts and one pass of training gave 340. Lines are Python's: `products.cpp` has
+750 more."""
+MAX_CORE_LINES = 35_115
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]
@@ -38,7 +40,7 @@ def test_what_one_reads_to_trust_a_number_is_read_in_an_afternoon() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     listed = page.split("<!-- reading order -->")[1].split("<!-- end of the reading order -->")[0]
     files = re.findall(r"\| `([\w/]+\.py)` \|", listed)
-    assert {"bench/plan/make.py", "decoders/ptp.py", "bench/report/tables/main.py"} < {*files}
+    assert {"bench/settings/config.py", "decoders/ptp.py", "bench/report/tables/main.py"} < {*files}
     assert not [file for file in files if is_extra(str(Path(file).parent))]
     assert sum(num_lines(ROOT / file) for file in files) <= MAX_READING_LINES
 

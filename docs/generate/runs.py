@@ -233,7 +233,8 @@ def families(*names: str) -> str:
 def machines(*names: str) -> str:
     """Return the speed-ups of decoders with a guarantee, a column per machine, the fastest first.
 
-    Tokens per step are those of the first run. `ar` stands for itself: its second arm.
+    Headings have prompts × most tokens. Tokens per step are those of the first run. `ar` stands for
+    itself: its second arm.
     """
     runs = by_machine(names)
 
@@ -252,9 +253,11 @@ def machines(*names: str) -> str:
         return ", ".join(percent(share, "", 0) for share in shares)
 
     titles = headings(runs)
+    sizes = [f"{run.rows[BASELINE].prompts}×{run.config['max_new_tokens']}" for run in runs]
+    measured = zip(titles, sizes, runs, strict=True)
     columns: Columns = {
         "decoder": str,
-        **{name: partial(speedup, run) for name, run in zip(titles, runs, strict=True)},
+        **{f"{name}, {size}": partial(speedup, run) for name, size, run in measured},
         f"tokens per step ({titles[0]})": lambda cell: number(runs[0].rows[cell].acceptance_length),
         "identical to AR, % (by machine)": identical,
     }

@@ -61,9 +61,9 @@ def check_calls(
         ValueError: a call is of another or a closed session, or feeds what is no id.
     """
     for call in calls:
-        if not isinstance(call, Call | DraftCall):
+        if type(call) is not Call and not isinstance(call, DraftCall):
             raise TypeError(f"decoder yielded {call!r:.60}; yield a Call or an Emit")
-        if not any(call.session.root is root for root in roots.values()):
+        if call.session.root not in roots.values():
             raise ValueError("decoder yielded a call of a session other than its own")
         if call.session.row < 0:
             raise ValueError("decoder yielded a call of a session that it closed")

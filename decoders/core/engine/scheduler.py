@@ -218,10 +218,9 @@ class Scheduler:
     def _run(
         self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
     ) -> Sequence[CallResult]:
-        drafts = [call for call in calls if isinstance(call, DraftCall)]
-        if drafts:
-            return self._draft_pass(drafts)
         passed = [call for call in calls if isinstance(call, Call)]
+        if not passed:
+            return self._draft_pass([call for call in calls if isinstance(call, DraftCall)])
         parts = [
             part
             for job in group

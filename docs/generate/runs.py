@@ -253,7 +253,10 @@ def machines(*names: str) -> str:
         return ", ".join(percent(share, "", 0) for share in shares)
 
     titles = headings(runs)
-    sizes = [f"{run.rows[BASELINE].prompts}×{run.config['max_new_tokens']}" for run in runs]
+    sizes = [
+        f"{run.rows[BASELINE].prompts}\N{MULTIPLICATION SIGN}{run.config['max_new_tokens']}"
+        for run in runs
+    ]
     measured = zip(titles, sizes, runs, strict=True)
     columns: Columns = {
         "decoder": str,

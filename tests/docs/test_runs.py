@@ -202,7 +202,12 @@ def test_marks_say_which_cells_compare() -> None:
     for heading, name in zip(headings[1:], MACHINES, strict=False):
         ar = overall(name)["ar"]
         steady = float(ar["aa_low"]) <= 1 <= float(ar["aa_high"])
-        assert heading.endswith(runs.UNSTEADY) != steady
+        machine, _, size = heading.rpartition(", ")
+        assert machine.endswith(runs.UNSTEADY) != steady
+        assert (
+            size
+            == f"{ar['prompts']}\N{MULTIPLICATION SIGN}{runs.stored(name).config['max_new_tokens']}"
+        )
     marked = {
         name: [cell.strip("*")[-1] == runs.OTHER for cell in row] for name, row in rows.items()
     }
@@ -262,7 +267,7 @@ def on(cpu: str) -> Callable[[Any], object]:
 
 def columns(*names: str) -> list[str]:
     line = runs.machines(*names).splitlines()[0]
-    return line.strip("| ").split(" | ")[1:-2]
+    return [each.rpartition(", ")[0] for each in line.strip("| ").split(" | ")[1:-2]]
 
 
 def test_the_table_of_machines_grows_by_the_folders_of_new_machines(registry: Any) -> None:

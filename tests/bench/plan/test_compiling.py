@@ -149,9 +149,9 @@ def test_graphs_are_compared_with_transformers_before_a_run_uses_them(
     assert model.num_graphs > 0, "the check ran no graph"
     run_graph = Graphs.__call__
 
-    def wrong_in_batches(graphs: Graphs, name: Any, inputs: Any, planes: Any) -> Any:
-        first, *rest = run_graph(graphs, name, inputs, planes)
-        return [-first if len(inputs["positions"]) == batch_size else first, *rest]
+    def wrong_in_batches(graphs: Graphs, name: Any, *rest: Any, **options: Any) -> Any:
+        first, *others = run_graph(graphs, name, *rest, **options)
+        return [-first if name.frame.size[0] == batch_size else first, *others]
 
     monkeypatch.setattr(Graphs, "__call__", wrong_in_batches)
     what = "compiled calls of the target are wrong: LlamaForCausalLM gives other logits for "

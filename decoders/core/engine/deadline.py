@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_TIMEOUTS = 3
 """After this many timeouts in a row, a decoder gets no further prompts."""
+_OLD = 0.9
+"""Share of the limit from which an answer may be the one for which others have waited too long."""
 _Ts = TypeVarTuple("_Ts")
 
 
@@ -73,16 +75,16 @@ class Deadline:
                 job.fail(first.outcome)
 
     def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
-        """Fail one answer that is out of time, if any: that with most calls since its last token.
+        """Fail one answer if any is out of time: of those about as old, that with most idle calls.
 
         Other answers may only have waited for it, so their time restarts when it has `ended`.
         """
         self.due = self._always_due
         now_s = self._now()
-        running = [job for job in active if job.outcome is None]
-        late = [job for job in running if now_s - self._starts[job] > self.limit_s]
-        if late:
-            max(late, key=lambda job: job.idle_calls).fail(self._error())
+        ages_s = {job: now_s - self._starts[job] for job in active if job.outcome is None}
+        if max(ages_s.values(), default=0.0) > self.limit_s:
+            old = [job for job, age_s in ages_s.items() if age_s > _OLD * self.limit_s]
+            max(old, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
         """Forget a job, and after a timeout restart the time of all other jobs."""

@@ -15,7 +15,7 @@ import pytest
 from bench.machine.deadline import TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
-from decoders.core.engine.deadline import MAX_TIMEOUTS
+from decoders.core.engine.deadline import MAX_TIMEOUTS, Deadline
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.table_model import TableModel
@@ -142,3 +142,24 @@ def test_one_that_ends_starts_the_count_over() -> None:
 
 def test_the_limit_where_none_is_given_is_minutes() -> None:
     assert default_limit_s(256) == 300 + 5 * 256
+
+
+def test_of_answers_about_as_old_that_with_most_idle_calls_is_stopped() -> None:
+    now, stopped = [0.0], list[int]()
+    deadline = Deadline(10.0, lambda: now[0])
+
+    class Job:
+        outcome = None
+
+        def __init__(self, start_s: float, idle_calls: int) -> None:
+            self.idle_calls, now[0] = idle_calls, start_s
+            job: Any = self
+            deadline.guard(job, lambda: None)
+
+        def fail(self, _error: Exception) -> None:
+            stopped.append(self.idle_calls)
+
+    jobs: Any = [Job(0.0, 1), Job(0.5, 900), Job(5.0, 5000)]  # the last has waited for nothing
+    for now[0] in (9.9, 10.1):
+        deadline.fail_overdue(jobs)
+    assert stopped == [900]

@@ -42,7 +42,6 @@ ELSEWHERE = {
     r"--sessions ": "tests/bench/extras/sessions/test_sessions.py",
     r"^bench (run --part|merge)": "tests/bench/extras/workers/test_merge.py",
     r"--device-map": "tests/core/hf/test_placed.py",
-    r"^bench cost --shape": "tests/bench/extras/cost/test_cost_commands.py",
     r"^bench train (ptp|idlm)": "tests/training/adapter/test_train.py",
     r"--model MODEL --adapter ptp=results": "tests/training/adapter/test_train.py",
     r"^bench import idlm|imported": "tests/training/importers/test_idlm.py",

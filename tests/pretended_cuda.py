@@ -11,6 +11,7 @@ Streams and events are not pretended; no time is measured.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -90,6 +91,7 @@ class PretendedCuda(TorchFunctionMode):
         self.waits: Counter[str] = Counter()
         self.uploads: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
+        self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
         self._in_graph = False
 
     def clear(self) -> None:
@@ -108,10 +110,15 @@ class PretendedCuda(TorchFunctionMode):
         with pytest.MonkeyPatch.context() as patch, self:
             patch.setattr(compiled, "capture", self._capture)
             patch.setattr(runner, "capture", self._capture)
-            patch.setattr(compiled, "_memory_pool", lambda: None)
+            patch.setattr(torch.cuda, "graph_pool_handle", object)
             yield
 
-    def _capture(self, work: Callable[[], Any], _pool: Any = None) -> Callable[[], Any]:
+    def _capture(self, work: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
+        graphs = self._graphs.get(pool)
+        if graphs is None or pool is None:
+            graphs = self._graphs[pool] = weakref.WeakSet()
+        elif not graphs:
+            raise RuntimeError("all graphs of this memory pool were dropped: no other can join it")
         work()  # what is made once is made before the capture
         results = self._as_graph(work)
 
@@ -122,6 +129,7 @@ class PretendedCuda(TorchFunctionMode):
                 _plain(result).copy_(_plain(new))
             return results
 
+        graphs.add(replay)
         return replay
 
     def _as_graph(self, work: Callable[[], Any]) -> Any:

@@ -170,6 +170,18 @@ def test_a_step_of_graphs_issues_what_its_budget_says_and_decodes_as_on_the_cpu(
     assert most - 1 < per_step <= most, device.launches.most_common(8)
 
 
+def test_graphs_are_made_anew_after_all_were_dropped(tokenizer: PreTrainedTokenizerBase) -> None:
+    prompt = held_out(tokenizer, 3)[0]
+    sampling = Sampling(max_new_tokens=4)
+    with PretendedCuda() as device:
+        pretended = models("ar", on_cuda=True, compile=True)
+    with device.captures():
+        for num_tokens in (20, 60):  # a larger cache drops the graphs of the smaller one
+            scheduler = Scheduler(build(parse_spec("ar")), pretended, sampling)
+            (found,) = scheduler.run([prompt[-num_tokens:]])
+            assert isinstance(found, Generation), found
+
+
 def work(outcome: object) -> tuple[Any, ...]:
     """Tokens of an answer, and the counters of its steps (on a CPU a tree may stop early)."""
     assert isinstance(outcome, Generation), outcome

@@ -7,8 +7,8 @@ On a GPU a graph is a CUDA graph of fixed shapes, captured from the plain functi
 
 from __future__ import annotations
 
-import functools
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MethodType
@@ -271,10 +271,10 @@ def _capture(
     """
     inputs = tensors[:num_inputs]
     buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
-    fixed = [*buffers, *tensors[num_inputs:]]
-    replay = capture(lambda: flat(*fixed), _memory_pool())
+    fixed, pool = [*buffers, *tensors[num_inputs:]], _Pool.shared()
+    replay = capture(lambda: flat(*fixed), pool.handle)
 
-    def run(tensors: list[Tensor]) -> Outputs:
+    def run(tensors: list[Tensor], _kept: object = pool) -> Outputs:
         for buffer, each in zip(buffers, tensors, strict=False):
             buffer.copy_(each, non_blocking=True)
         return replay()
@@ -282,9 +282,22 @@ def _capture(
     return run
 
 
-@functools.cache
-def _memory_pool() -> Any:
-    return torch.cuda.graph_pool_handle()
+class _Pool:
+    """A memory pool of graphs, which CUDA does not let others join once all are dropped."""
+
+    _last: Callable[[], _Pool | None] = staticmethod(lambda: None)
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+
+    @classmethod
+    def shared(cls) -> _Pool:
+        """Return the pool of the graphs that exist, or a new one."""
+        pool = cls._last()
+        if pool is None:
+            pool = cls()
+            cls._last = weakref.ref(pool)
+        return pool
 
 
 def capture(work: Callable[[], _Result], pool: Any = None) -> Callable[[], _Result]:

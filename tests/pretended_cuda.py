@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decoders.core import device
 from decoders.core.hf import compiled, runner
 
 CUDA = torch.device("cuda", 0)
@@ -93,6 +94,14 @@ class PretendedCuda(TorchFunctionMode):
         self.launches: Counter[str] = Counter()
         self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
         self._in_graph = False
+
+    def __enter__(self) -> Any:
+        self._triton, device._has_triton = device._has_triton, False  # it needs real memory
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        device._has_triton = self._triton
+        super().__exit__(*raised)
 
     def clear(self) -> None:
         """Forget all counts."""

@@ -40,7 +40,7 @@ _FEW = (
 )
 GPU_TESTS = (
     *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
-    *("core/hf/split_attention", "core/hf/regions", "bench/extras/cost/cost_subject"),
+    *("core/hf/kernels", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""
 _REQUIREMENTS = (

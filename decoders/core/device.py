@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -15,15 +16,21 @@ class Switches:
     """Ways to compute calls that differ in speed alone and that no GPU has compared yet.
 
     `attention` is how a GPU attends with few rows: by two products, or by the kernel of
-    `hf.split_attention`. `regions` compiles what lies between attentions (`hf.regions`).
+    `hf.split_attention`. `fused` joins small operations on a GPU (`hf.fused`).
     """
 
-    attention: Literal["products", "split"] = "products"
-    regions: bool = False
+    attention: Literal["products", "split"] = "split"
+    fused: bool = True
 
 
 switches = Switches()
 """Those of this process; `bench.extras.cost.bare` sets them to compare them."""
+_has_triton = find_spec("triton") is not None
+
+
+def runs_triton(states: Tensor) -> bool:
+    """Tell whether kernels in Triton, which have no gradient, can compute with states."""
+    return states.is_cuda and _has_triton and not torch.is_grad_enabled()
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

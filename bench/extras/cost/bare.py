@@ -54,10 +54,10 @@ SPECS = {
 }
 """Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
 WAYS: dict[str, dict[str, Any]] = {
-    "as now": {},
-    "regions": {"regions": True},
-    "split attention": {"attention": "split"},
-    "both": {"regions": True, "attention": "split"},
+    "our kernels": {},
+    "torch's attention": {"attention": "products"},
+    "torch's small operations": {"fused": False},
+    "torch's": {"fused": False, "attention": "products"},
 }
 """Changes of `device.switches`."""
 _MAX_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16

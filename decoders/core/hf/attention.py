@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
-from decoders.core.device import switches, upload
+from decoders.core.device import power_of_two, runs_triton, switches, upload
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
@@ -32,6 +32,8 @@ TEMPLATE_ROWS = 64
 
 GROUPED_ROWS = 16
 """Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
+_NARROW = 16
+"""Least width of a head for Triton's products."""
 _PROCESSORS, _WIDE = 128, 32
 """This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
 torch's kernel is faster (results/reference/h100/attention.csv)."""
@@ -158,11 +160,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
             out = products.attention(query, key, value, mask, scale)
         return out.transpose(1, 2)
     rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
-    if on_gpu and switches.attention == "split":
+    few = rows.shape[0] * rows.shape[1] < _PROCESSORS or rows.shape[2] < _WIDE
+    fits = query.shape[3] >= _NARROW and query.shape[3] == power_of_two(query.shape[3])
+    if few and fits and switches.attention == "split" and runs_triton(query):
         from decoders.core.hf.split_attention import split_attention  # needs Triton
 
-        out = split_attention(rows, key, value, mask, scale)
-    elif on_gpu and not (rows.shape[0] * rows.shape[1] >= _PROCESSORS and rows.shape[2] >= _WIDE):
+        return split_attention(query, key, value, mask, scale)
+    if on_gpu and few:
         out = _by_products(rows, key, value, mask, scale)
     else:
         out = products.attention(rows, key, value, mask, scale, num_groups)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from decoders.core.device import upload
+from decoders.core.device import power_of_two, upload
 
 PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
@@ -55,31 +55,46 @@ class PlaneCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Store a layer's new states ``[B', H, N, D]`` and return all it reads, of T entries."""
-        return (
-            self._update(2 * layer_idx, key_states),
-            self._update(2 * layer_idx + 1, value_states),
-        )
+        key, value = self._planes[2 * layer_idx], self._planes[2 * layer_idx + 1]
+        self._write(key, key_states)
+        self._write(value, value_states)
+        return self.seen(key), self.seen(value)
 
-    def _update(self, number: int, states: Tensor) -> Tensor:
-        plane, entries, rows = self._planes[number], self._entries, self._rows
-        if isinstance(entries, int):
-            plane.narrow(2, entries, states.shape[2]).copy_(states)
-        else:
-            self._scatter(plane, entries, states)
-        seen = plane.narrow(2, 0, self._seen)
+    def places(self, layer: int) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
+        """Return a layer's planes, and the places ``[B' H N]`` of the entries in flat planes.
+
+        None: the entries are consecutive, or a head's width is no power of two.
+        """
+        planes = self._planes[2 * layer], self._planes[2 * layer + 1]
+        width = planes[0].shape[3]
+        if isinstance(self._entries, int) or width != power_of_two(width):
+            return None
+        return planes, self._index(planes[0], self._entries)
+
+    def seen(self, plane: Tensor) -> Tensor:
+        """Return what the pass reads of a plane, ``[B', H, T, D]``."""
+        rows, seen = self._rows, plane.narrow(2, 0, self._seen)
         if rows is None or rows.dim() == 2:
             return seen
         return seen.index_select(0, rows.to(plane.device))
 
-    def _scatter(self, plane: Tensor, entries: Tensor, states: Tensor) -> None:
-        (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
+    def _write(self, plane: Tensor, states: Tensor) -> None:
+        entries, dim = self._entries, plane.shape[3]
+        if isinstance(entries, int):
+            plane.narrow(2, entries, states.shape[2]).copy_(states)
+        else:
+            index = self._index(plane, entries)
+            plane.view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
+
+    def _index(self, plane: Tensor, entries: Tensor) -> Tensor:
+        (num_rows, num_heads, capacity, _), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
             places = torch.arange(num_rows, device=plane.device) if rows is None else rows
             places = places if places.dim() == 2 else places[:, None]
             index = flat_entries(places, entries, num_heads, capacity)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)
-        plane.view(-1, dim).index_copy_(0, self._indices[kind], states.reshape(-1, dim))
+        return self._indices[kind]
 
     # without a mask, transformers asks the cache for the sizes of the running call
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.hf import regions
+from decoders.core.device import runs_triton, switches
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.products import gated_product, product, rotated, switched_product
@@ -88,23 +87,6 @@ class SlotGate:
 
     changes: Sequence[Sequence[Change]]
     rows: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class GatedLayer:
-    """A decoder layer of a pass, with the changes of its four products where `slots` are 1."""
-
-    sizes: Weights
-    weights: DecoderLayer
-    changes: Sequence[Change]
-    slots: Tensor | None
-
-    @classmethod
-    def at(cls, number: int, weights: Weights, gate: SlotGate | None) -> GatedLayer:
-        """Return the layer of a number."""
-        if gate is None:
-            return cls(weights, weights.layers[number], (None,) * 4, None)
-        return cls(weights, weights.layers[number], gate.changes[number], gate.rows)
 
 
 def join_weights(module: Any) -> Weights | None:
@@ -187,7 +169,8 @@ def forward(
         states: set to the outputs of the layers that it names, counted from 1 and without a norm.
     """
     states = {} if states is None else states
-    turn = tuple(part[:, None] for part in weights.turn(rows, positions))
+    cosines, sines = weights.turn(rows, positions)
+    turn = cosines[:, None], sines[:, None]
     below = range(0 if late is None else late.layer)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
         kept = cache.cut(late.tokens)
@@ -203,8 +186,8 @@ def forward(
 
 
 def _cut(
-    tokens: Tensor, rows: Tensor, masks: Masks, turn: Sequence[Tensor]
-) -> tuple[Tensor, Masks, Sequence[Tensor]]:
+    tokens: Tensor, rows: Tensor, masks: Masks, turn: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Masks, tuple[Tensor, Tensor]]:
     """Return the inputs of a call's rows for some of them, `tokens` ``[P]``."""
 
     def cut(part: Tensor) -> Tensor:
@@ -215,7 +198,7 @@ def _cut(
         kept: Masks = {kind: None if each is None else cut(each) for kind, each in masks.items()}
     else:
         kept = None if masks is None else cut(masks)
-    return rows.index_select(1, tokens), kept, [cut(part) for part in turn]
+    return rows.index_select(1, tokens), kept, (cut(turn[0]), cut(turn[1]))
 
 
 def _run(
@@ -224,66 +207,104 @@ def _run(
     rows: Tensor,
     cache: PlaneCache,
     masks: Masks,
-    turn: Sequence[Tensor],
+    turn: tuple[Tensor, Tensor],
     gate: SlotGate | None,
     states: dict[int, Tensor | None],
 ) -> Tensor:
-    """Run decoder layers, each in parts: what is before its attention, the attention, the rest."""
-    enter, cross, leave = regions.compiled(_enter, _cross, _leave)
-    layers = [GatedLayer.at(number, weights, gate) for number in numbers]
-    heads: Any = enter(layers[0], rows, turn) if layers else ()
-    for number, layer, above in zip(numbers, layers, [*layers[1:], None], strict=True):
-        mask = masks[layer.weights.kind] if isinstance(masks, dict) else masks
-        query, key, value = heads
-        keys, values = cache.update(key, value, number)
+    """Run decoder layers: each adds to the rows their attention, then their MLP."""
+    added: Tensor | None = None
+    for number in numbers:
+        layer, slots = weights.layers[number], None if gate is None else gate.rows
+        changes = (None,) * 4 if gate is None else gate.changes[number]
+        rows, inputs = add_norm(rows, added, layer.attention_norm, weights.epsilon)
+        heads = linear(inputs, layer.attention, changes[0], slots)
+        query, keys, values = _turned(weights, layer, heads, turn, cache, number)
+        mask = masks[layer.kind] if isinstance(masks, dict) else masks
         mixed = weights.attend(query, keys, values, mask, weights.scale)
-        if above is None:
-            rows = leave(layer, rows, mixed)
-        else:
-            rows, *heads = cross(layer, above, rows, mixed, turn)
+        added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
+        rows, inputs = add_norm(rows, added, layer.feed_norm, weights.epsilon)
+        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots))
+        added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
+            rows, added = rows + added, None
             states[number + 1] = rows
-    return rows
+    return rows if added is None else rows + added
 
 
-def _enter(layer: GatedLayer, rows: Tensor, turn: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return a layer's queries ``[B, H, N, E]``, and its keys and values ``[B, K, N, E]``."""
-    weights, sizes = layer.weights, layer.sizes
-    num_heads, num_shared = sizes.num_heads, sizes.num_shared
-    inputs = norm(rows, weights.attention_norm, sizes.epsilon)
-    states = linear(inputs, weights.attention, layer.changes[0], layer.slots)
+def _turned(
+    weights: Weights,
+    layer: DecoderLayer,
+    states: Tensor,
+    turn: tuple[Tensor, Tensor],
+    cache: PlaneCache,
+    number: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
+    norms = None
+    if layer.query_norm is not None and layer.key_norm is not None:
+        norms = layer.query_norm, layer.key_norm
+    kernels = _kernels(states)
+    if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
+        planes, index = places
+        query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, index)
+        return query, cache.seen(planes[0]), cache.seen(planes[1])
+    sizes = weights.num_heads, weights.num_shared
+    query, key, value = split_heads(states, turn, norms, weights.epsilon, sizes)
+    return query, *cache.update(key, value, number)
+
+
+def split_heads(
+    states: Tensor,
+    turn: tuple[Tensor, Tensor],
+    norms: tuple[Tensor, Tensor] | None,
+    epsilon: float,
+    sizes: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rotated queries ``[B, H, N, E]``, rotated keys ``[B, K, N, E]``, and values.
+
+    `sizes` are H and K of the states ``[B, N, (H + 2 K) E]``; `norms` scale queries and keys.
+    """
+    num_heads, num_shared = sizes
     heads = states.view(*states.shape[:2], num_heads + 2 * num_shared, -1).transpose(1, 2)
     turned, value = heads.split((num_heads + num_shared, num_shared), 1)  # type: ignore[no-untyped-call]
-    if weights.query_norm is not None and weights.key_norm is not None:
-        query = norm(turned[:, :num_heads], weights.query_norm, sizes.epsilon)
-        key = norm(turned[:, num_heads:], weights.key_norm, sizes.epsilon)
-        turned = torch.cat((query, key), 1)
-    query, key = rotated(turned, turn).split((num_heads, num_shared), 1)  # type: ignore[no-untyped-call]
+    if norms is not None:
+        query = norm(turned[:, :num_heads], norms[0], epsilon)
+        turned = torch.cat((query, norm(turned[:, num_heads:], norms[1], epsilon)), 1)
+    query, key = rotated(turned, turn).split(sizes, 1)  # type: ignore[no-untyped-call]
     return query, key, value
 
 
-def _leave(layer: GatedLayer, rows: Tensor, mixed: Tensor) -> Tensor:
-    """Return a layer's output from its input and its attention ``[B, N, H, E]``: add, then MLP."""
-    weights, changes, slots = layer.weights, layer.changes, layer.slots
-    rows = rows + linear(mixed.flatten(2), weights.attention_out, changes[1], slots)
-    inputs = norm(rows, weights.feed_norm, layer.sizes.epsilon)
-    swish, up = linear(inputs, weights.feed, changes[2], slots).chunk(2, -1)
-    fed = layer.sizes.activation(swish) * up
-    return rows + linear(fed, weights.feed_out, changes[3], slots)
+def _activated(weights: Weights, states: Tensor) -> Tensor:
+    """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
+    if isinstance(weights.activation, nn.SiLU) and (kernels := _kernels(states)):
+        out: Tensor = kernels.gated(states)
+        return out
+    gate, up = states.chunk(2, -1)
+    return weights.activation(gate) * up
 
 
-def _cross(
-    layer: GatedLayer, above: GatedLayer, rows: Tensor, mixed: Tensor, turn: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return a layer's output, and the queries, keys and values of the layer above it."""
-    rows = _leave(layer, rows, mixed)
-    return rows, *_enter(above, rows, turn)
+def add_norm(
+    rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of rows ``[B, N, D]`` and `added`, and the scaled sum."""
+    if kernels := _kernels(rows):
+        added_rows: tuple[Tensor, Tensor] = kernels.add_norm(rows, added, weight, epsilon)
+        return added_rows
+    rows = rows if added is None else rows + added
+    return rows, norm(rows, weight, epsilon)
+
+
+def _kernels(states: Tensor) -> Any:
+    """Return the module of kernels that join small operations, or None."""
+    if not (switches.fused and runs_triton(states)):
+        return None
+    from decoders.core.hf import fused  # needs Triton
+
+    return fused
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Scale rows to a root mean square of 1, in float32, and multiply by a weight."""
-    if rows.is_cuda:  # one kernel
-        return F.rms_norm(rows, weight.shape, weight, epsilon)
     wide = rows.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return weight * wide.to(rows.dtype)

@@ -20,43 +20,42 @@ from torch import Tensor
 
 _ENTRIES = 64
 """Entries of a block."""
-_PROGRAMS = 264
-"""Programs that keep an H100's 132 processors busy."""
+_PROGRAMS = 1056
+"""Programs that keep the 132 processors of an H100 or H200 busy."""
 
 
 def split_attention(
-    rows: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """Return the attention ``[B, K, R, E]`` of grouped rows.
+    """Return the attention ``[B, N, K G, E]`` of queries.
 
     Args:
-        rows: queries ``[B, K, R, E]``, G heads of N rows each.
+        query: ``[B, K G, N, E]``.
         key: ``[B, K, T, E]``, entries next to each other in memory; E is a power of two.
         value: like `key`.
         mask: additive ``[B or 1, 1, N, T]``, 0 for seen entries; None: all are seen.
         scale: factor of the scores.
     """
-    batch, heads, num_rows, width = rows.shape
-    entries = key.shape[2]
-    rows = rows.contiguous()
+    batch, num_heads, period, width = query.shape
+    heads, entries = key.shape[1:3]
+    num_rows = num_heads // heads * period
+    query = query.contiguous()
     blocks = triton.cdiv(entries, _ENTRIES)
     parts = max(1, min(blocks, _PROGRAMS // (batch * heads)))
     per_part = triton.cdiv(blocks, parts)
     parts = triton.cdiv(blocks, per_part)
-    sums = rows.new_empty((batch * heads, parts, num_rows, width), dtype=torch.float32)
-    peaks = rows.new_empty((2, batch * heads, parts, num_rows), dtype=torch.float32)
-    out = torch.empty_like(rows)
+    sums = query.new_empty((batch * heads, parts, num_rows, width), dtype=torch.float32)
+    peaks = query.new_empty((2, batch * heads, parts, num_rows), dtype=torch.float32)
+    out = query.new_empty(batch, period, num_heads, width)
     strides: tuple[int, ...] = (0, 0)
-    period = num_rows
     if mask is not None:
         strides = mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2)
-        period = mask.shape[2]
         assert mask.stride(3) == 1
     assert key.stride(3) == value.stride(3) == 1
     padded = max(16, triton.next_power_of_2(num_rows))
     launch: Any = _part_kernel[(batch * heads, parts)]
     launch(
-        *(rows, key, value, rows if mask is None else mask, sums, peaks, peaks[1], scale),
+        *(query, key, value, query if mask is None else mask, sums, peaks, peaks[1], scale),
         *(heads, num_rows, entries, period, *key.stride()[:3], *value.stride()[:3], *strides),
         per_part,
         has_mask=mask is not None,
@@ -66,7 +65,7 @@ def split_attention(
     )
     join: Any = _join_kernel[(batch * heads, num_rows)]
     join(
-        *(sums, peaks, peaks[1], out, num_rows, parts),
+        *(sums, peaks, peaks[1], out, heads, num_rows, period, parts),
         width=width,
         num_padded=triton.next_power_of_2(parts),
     )
@@ -82,11 +81,11 @@ def _part_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Attend to the entries of one part, and store the sum of values, the peak and the total."""
     pair, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    sequence, head = pair // heads, pair % heads
+    sequence, head = (pair // heads).to(tl.int64), pair % heads
     row, column = tl.arange(0, num_padded), tl.arange(0, width)
     is_row = row < num_rows
-    place = (pair * num_rows + row)[:, None] * width + column[None, :]
-    q = tl.load(query + place, mask=is_row[:, None], other=0.0)
+    q_place = (pair * num_rows + row)[:, None] * width + column[None, :]
+    q = tl.load(query + q_place, mask=is_row[:, None], other=0.0)
     peak = tl.full((num_padded,), -1e30, tl.float32)
     total = tl.zeros((num_padded,), tl.float32)
     summed = tl.zeros((num_padded, width), tl.float32)
@@ -95,18 +94,18 @@ def _part_kernel(  # type: ignore[no-untyped-def]
         is_entry = entry < entries
         added = tl.where(is_entry[None, :] & is_row[:, None], 0.0, -2e30)
         if has_mask:
-            at = sequence * m_batch + (row % period)[:, None] * m_row + entry[None, :]
+            place = sequence * m_batch + (row % period)[:, None] * m_row + entry[None, :]
             inside = is_row[:, None] & is_entry[None, :]
-            added = tl.load(mask + at, mask=inside, other=float("-inf")).to(tl.float32)
+            added = tl.load(mask + place, mask=inside, other=float("-inf")).to(tl.float32)
         if tl.max(added) > -1e30:  # else no row sees an entry of the block
-            at = sequence * k_batch + head * k_head + entry[:, None] * k_entry + column[None, :]
-            k = tl.load(key + at, mask=is_entry[:, None], other=0.0)
+            k_place = sequence * k_batch + head * k_head + entry[:, None] * k_entry
+            k = tl.load(key + k_place + column[None, :], mask=is_entry[:, None], other=0.0)
             scores = tl.dot(q, tl.trans(k)).to(tl.float32) * scale + added
             above = tl.maximum(peak, tl.max(scores, 1))
             weights = tl.where(scores > -1e30, tl.exp(scores - above[:, None]), 0.0)
             kept = tl.exp(peak - above)
-            at = sequence * v_batch + head * v_head + entry[:, None] * v_entry + column[None, :]
-            v = tl.load(value + at, mask=is_entry[:, None], other=0.0)
+            v_place = sequence * v_batch + head * v_head + entry[:, None] * v_entry
+            v = tl.load(value + v_place + column[None, :], mask=is_entry[:, None], other=0.0)
             summed = summed * kept[:, None] + tl.dot(weights.to(v.dtype), v).to(tl.float32)
             total = total * kept + tl.sum(weights, 1)
             peak = above
@@ -118,10 +117,14 @@ def _part_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _join_kernel(  # type: ignore[no-untyped-def]
-    sums, peaks, totals, out, num_rows, parts, width: tl.constexpr, num_padded: tl.constexpr
-):
+    sums, peaks, totals, out, heads, num_rows, period, parts,
+    width: tl.constexpr, num_padded: tl.constexpr,
+):  # fmt: skip
     """Join the parts of one row."""
     pair, row = tl.program_id(0), tl.program_id(1)
+    sequence, groups = pair // heads, num_rows // period
+    number = (sequence * period + row % period) * heads * groups
+    number += pair % heads * groups + row // period
     part, column = tl.arange(0, num_padded), tl.arange(0, width)
     is_part = part < parts
     at = (pair * parts + part) * num_rows + row
@@ -131,4 +134,4 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     inside = is_part[:, None]
     summed = tl.load(sums + at[:, None] * width + column[None, :], mask=inside, other=0.0)
     mixed = tl.sum(summed * share[:, None], 0) / total
-    tl.store(out + (pair * num_rows + row) * width + column, mixed.to(out.dtype.element_ty))
+    tl.store(out + number * width + column, mixed)

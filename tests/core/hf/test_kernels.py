@@ -1,0 +1,180 @@
+"""Kernels in Triton: in its interpreter, compiled for a GPU that is not there, and on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from decoders.core.hf import llama
+from decoders.core.hf.cache import PlaneCache
+
+ROOT = Path(__file__).parents[3]
+ATTENTIONS = [  # B, K, G, N, T, E
+    *((1, 2, 3, 1, 40, 32), (2, 2, 3, 5, 300, 64)),
+    *((1, 1, 4, 16, 1000, 64), (3, 2, 1, 2, 129, 128)),
+]
+CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def compare_attention(device: str, dtype: torch.dtype) -> None:
+    """Masks differ by row and sequence, hide whole blocks, and may be shared or missing."""
+    from decoders.core.hf.split_attention import split_attention
+
+    for batch, heads, groups, rows, entries, width in ATTENTIONS:
+        generator = torch.Generator().manual_seed(entries)
+
+        def drawn(*shape: int, by: torch.Generator = generator) -> torch.Tensor:
+            return torch.randn(shape, generator=by).to(device, dtype)
+
+        query = drawn(batch, heads * groups, rows, width)
+        planes = [drawn(batch, heads, entries + 37, width) for _ in range(2)]
+        key, value = (plane[:, :, :entries] for plane in planes)
+        seen = torch.rand(batch, 1, rows, entries, generator=generator) < 0.3
+        seen[..., 0] = True
+        seen[..., entries // 2 :] &= entries < 100
+        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(dtype).min)
+        for each in (mask, mask[:1], None):
+            wide = (part.cpu().double().repeat_interleave(groups, 1) for part in (key, value))
+            keys, values = wide
+            scores = 0.2 * query.cpu().double() @ keys.mT
+            expected = (scores + (0 if each is None else each.double())).softmax(-1) @ values
+            given = None if each is None else each.to(device, dtype)
+            found = split_attention(query, key, value, given, 0.2).cpu().double().transpose(1, 2)
+            torch.testing.assert_close(found, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+LAYERS = [  # B, N, H, K, E, F
+    *((1, 1, 4, 2, 64, 96), (2, 5, 9, 3, 16, 1536), (3, 1, 2, 2, 32, 2048), (1, 17, 4, 1, 128, 24)),
+]
+
+
+def compare_fused(device: str, dtype: torch.dtype) -> None:
+    """Every kernel gives the numbers of torch's operations, to the last bit but of sums."""
+    from decoders.core.hf import fused
+
+    for batch, num_rows, heads, shared, width, inner in LAYERS:
+        generator = torch.Generator().manual_seed(width)
+
+        def drawn(*shape: int, by: torch.Generator = generator) -> torch.Tensor:
+            return torch.randn(shape, generator=by).to(device, dtype)
+
+        near: Any = {
+            "rtol": {torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 1.6e-2),
+            "atol": 1e-5,
+        }
+        rows, added = (drawn(batch, num_rows, heads * width) for _ in range(2))
+        weight = drawn(heads * width)
+        for extra in (None, added):
+            summed, scaled = fused.add_norm(rows, extra, weight, 1e-5)
+            expected = rows if extra is None else rows + extra
+            assert torch.equal(summed, expected)
+            torch.testing.assert_close(scaled, llama.norm(expected, weight, 1e-5), **near)
+
+        states = drawn(batch, num_rows, 2 * inner)
+        gate, up = states.chunk(2, -1)
+        torch.testing.assert_close(fused.gated(states), F.silu(gate) * up, **near)
+
+        states = drawn(batch, num_rows, (heads + 2 * shared) * width)
+        turn = drawn(batch, 1, num_rows, width), drawn(batch, 1, num_rows, width)
+        entries = torch.stack(
+            [torch.randperm(num_rows + 3, generator=generator)[:num_rows] for _ in range(batch)]
+        ).to(device)
+        for norms in (None, (drawn(width), drawn(width))):
+            found = [drawn(batch, shared, num_rows + 3, width) for _ in range(2)]
+            expected_planes = [each.clone() for each in found]
+            cache = PlaneCache(found, entries, num_rows + 3)
+            places = cache.places(0)
+            assert places is not None
+            query = fused.turn_heads(states, turn, norms, 1e-5, *places)
+            each = llama.split_heads(states, turn, norms, 1e-5, (heads, shared))
+            PlaneCache(expected_planes, entries, num_rows + 3).update(each[1], each[2], 0)
+            torch.testing.assert_close(query, each[0], **near)
+            for plane, expected in zip(found, expected_planes, strict=True):
+                torch.testing.assert_close(plane, expected, **near)
+
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton comes with torch for CUDA"
+)
+COMPARISONS = {"attention": compare_attention, "fused": compare_fused}
+
+
+@needs_triton
+@pytest.mark.parametrize("kind", COMPARISONS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])  # the interpreter has no bfloat16
+def test_interpreted_kernels_give_the_numbers_of_torch(kind: str, dtype: str) -> None:
+    code = (
+        "import torch; from tests.core.hf.test_kernels import COMPARISONS; "
+        f"COMPARISONS['{kind}']('cpu', torch.{dtype})"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", COMPARISONS)
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_on_a_gpu_kernels_give_the_numbers_of_torch(kind: str, dtype: torch.dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    with torch.no_grad():
+        COMPARISONS[kind]("cuda", dtype)
+
+
+WHOLE = {
+    *("width", "size", "num_rows", "heads", "shared", "entries", "period", "per_part", "parts"),
+    *("k_batch", "k_head", "k_entry", "v_batch", "v_head", "v_entry", "m_batch", "m_row"),
+}
+"""Arguments of kernels that are whole numbers."""
+PART = {"num_padded": 16, "width": 64, "block": 64}
+VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("fused", "_norm_kernel", {"adds": adds, "padded": 1024}) for adds in (True, False)),
+    *(("fused", "_turn_kernel", {"has_norms": each, "width": 64}) for each in (True, False)),
+    ("fused", "_gate_kernel", {"block": 1024}),
+    *(
+        (
+            "split_attention",
+            "_part_kernel",
+            {"has_mask": has, "num_padded": 16, "width": 64, "block": 64},
+        )
+        for has in (True, False)
+    ),
+    ("split_attention", "_join_kernel", {"width": 64, "num_padded": 8}),
+]
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore")  # of Triton, about its defaults
+@pytest.mark.parametrize(("module", "name", "fixed"), VARIANTS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_kernels_compile_for_a_gpu_that_is_not_there(
+    module: str, name: str, fixed: dict[str, Any], dtype: str
+) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel: Any = getattr(importlib.import_module(f"decoders.core.hf.{module}"), name)
+
+    def kind(argument: str) -> str:
+        if argument in fixed:
+            return "constexpr"
+        if argument in ("epsilon", "scale"):
+            return "fp32"
+        pointers = {"index": "*i64", **dict.fromkeys(("sums", "peaks", "totals"), "*fp32")}
+        return "i32" if argument in WHOLE else pointers.get(argument, f"*{dtype}")
+
+    arguments = {each: kind(each) for each in inspect.signature(kernel.fn).parameters}
+    source = ASTSource(kernel, arguments, constexprs=fixed)
+    made: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert made.asm["cubin"]

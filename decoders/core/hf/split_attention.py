@@ -100,13 +100,14 @@ def _part_kernel(  # type: ignore[no-untyped-def]
         if tl.max(added) > -1e30:  # else no row sees an entry of the block
             k_place = sequence * k_batch + head * k_head + entry[:, None] * k_entry
             k = tl.load(key + k_place + column[None, :], mask=is_entry[:, None], other=0.0)
-            scores = tl.dot(q, tl.trans(k)).to(tl.float32) * scale + added
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + added
             above = tl.maximum(peak, tl.max(scores, 1))
             weights = tl.where(scores > -1e30, tl.exp(scores - above[:, None]), 0.0)
             kept = tl.exp(peak - above)
             v_place = sequence * v_batch + head * v_head + entry[:, None] * v_entry
             v = tl.load(value + v_place + column[None, :], mask=is_entry[:, None], other=0.0)
-            summed = summed * kept[:, None] + tl.dot(weights.to(v.dtype), v).to(tl.float32)
+            mixed = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+            summed = summed * kept[:, None] + mixed
             total = total * kept + tl.sum(weights, 1)
             peak = above
     at = (pair * parts + part) * num_rows + row

@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -87,12 +87,14 @@ class PretendedCuda(TorchFunctionMode):
             uploads they are all that the host issues.
     """
 
+    _graphs: ClassVar[dict[Any, weakref.WeakSet[Any]]] = {}
+    """The graphs of each memory pool of the process."""
+
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
         self.uploads: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
-        self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
         self._in_graph = False
 
     def __enter__(self) -> Any:

@@ -176,6 +176,8 @@ def open_setup(run: ResolvedRun) -> Setup:
     models, tile = {"fast": Models.of({"target": target, **further})}, None
     if tiled:
         models["invariant"], tile = in_tiles(models["fast"], config.tile)
+    used: dict[str, Any] = {role: models[config.numerics or FAST].roles[role] for role in sources}
+    checks = {role: _self_check(config, model, role) for role, model in used.items()}
     padded, price = config.pad_rows, None
     if config.compile and device.type == "cuda":
         padded, price = pad_rows(target, padded, config.batch_size)
@@ -183,8 +185,8 @@ def open_setup(run: ResolvedRun) -> Setup:
         raise UsageError(f"--pad-rows {padded} is for calls that a GPU captures; leave it out")
     facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
     for role, source in sources.items():
-        model: Any = models[config.numerics or FAST].roles[role]
-        notes = [*model.notes, *_self_check(config, model, role)]
+        model = used[role]
+        notes = [*model.notes, *checks[role]]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
     for role in further:

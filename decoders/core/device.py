@@ -22,10 +22,20 @@ class Switches:
     attention: Literal["products", "split"] = "split"
     fused: bool = True
 
+    @property
+    def own(self) -> bool:
+        """True if a kernel of this project is used."""
+        return self.fused or self.attention == "split"
+
 
 switches = Switches()
 """Those of this process; `bench.extras.cost.bare` sets them to compare them."""
 _has_triton = find_spec("triton") is not None
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Tell whether kernels in Triton can run on a device."""
+    return device.type == "cuda" and _has_triton
 
 
 def runs_triton(states: Tensor) -> bool:

@@ -25,7 +25,7 @@ from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
-from decoders.core.device import upload
+from decoders.core.device import has_kernels, switches, upload
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -304,6 +304,7 @@ class HFModel(Model):
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
+            "kernels": "own" if switches.own and has_kernels(self.device) else None,
         }
         placed = {"placed": placement(self.module)} if self.is_placed else {}
         return {

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from decoders.core.device import has_kernels, switches
 from decoders.core.hf.checkpoint import first_line, is_of_memory
 from decoders.core.hf.model import HFModel
 
@@ -38,11 +39,24 @@ _Answer = tuple[str, list[int], Tensor]
 
 
 def self_check(model: HFModel) -> list[str]:
-    """Compare a model without open sessions and return one line for each comparison left out.
+    """Compare a model without open sessions and return one line for all that readers must know.
+
+    Kernels of this project that fail on a GPU are switched off in this process.
 
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
+    try:
+        return _checked(model)
+    except Exception as error:  # compilers of kernels raise anything
+        if is_of_memory(error) or not switches.own or not has_kernels(model.device):
+            raise
+        note = f"this GPU runs torch's kernels, because ours fail there: {first_line(error)}"
+    switches.fused, switches.attention = False, "products"
+    return [*_checked(model), note]
+
+
+def _checked(model: HFModel) -> list[str]:
     with model.uncompiled(), _in_one_line(model):
         tokens, expected = _own_logits(model)
         usual = _usual(model, tokens, expected)
@@ -171,16 +185,18 @@ def _fed(
 ) -> Iterator[_Answer]:
     """Feed the last rows of each prompt in one call of all, so many as `counts` says."""
     sessions = [model.open() for _ in counts]
-    for session, prompt, count in zip(sessions, prompts, counts, strict=True):
-        if before := prompt[:-count]:
-            model.forward([session.call(before)])
-    calls = [
-        session.call(prompt[-count:], read=range(count))
-        for session, prompt, count in zip(sessions, prompts, counts, strict=True)
-    ]
-    parts = model.forward(calls).split([*counts])  # type: ignore[no-untyped-call]
-    for session in sessions[::-1]:
-        model.close(session)
+    try:
+        for session, prompt, count in zip(sessions, prompts, counts, strict=True):
+            if before := prompt[:-count]:
+                model.forward([session.call(before)])
+        calls = [
+            session.call(prompt[-count:], read=range(count))
+            for session, prompt, count in zip(sessions, prompts, counts, strict=True)
+        ]
+        parts = model.forward(calls).split([*counts])  # type: ignore[no-untyped-call]
+    finally:
+        for session in sessions[::-1]:
+            model.close(session)
     for prompt, logits in zip(prompts, parts, strict=True):
         yield how, prompt, logits
 

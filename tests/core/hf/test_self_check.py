@@ -10,6 +10,8 @@ from torch import nn
 from transformers import BertConfig, BertLMHeadModel
 
 from decoders.core.adapter.gating import layer_shapes
+from decoders.core.device import switches
+from decoders.core.hf import llama
 from decoders.core.hf import self_check as module_of_check
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import quantize
@@ -304,3 +306,44 @@ def test_layers_that_only_derive_from_a_linear_one_compute_what_they_did():
     tokens = torch.arange(9)[None]
     with torch.inference_mode():
         torch.testing.assert_close(module(tokens).logits, own(tokens).logits)
+
+
+class WrongKernels:
+    """Kernels in Triton that another GPU might compile to wrong code, or not at all."""
+
+    def add_norm(self, rows, added, weight, epsilon):
+        rows = rows if added is None else rows + added
+        return rows, 2 * llama.norm(rows, weight, epsilon)
+
+
+class NoKernels:
+    def add_norm(self, *_):
+        raise OSError("no compiler for sm_120")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "why"), [(WrongKernels, "other logits"), (NoKernels, "no compiler for sm_120")]
+)
+def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, kernels, why):
+    for name, value in {"fused": True, "attention": "split"}.items():
+        monkeypatch.setattr(switches, name, value)
+    monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
+    monkeypatch.setattr(llama, "_kernels", lambda _: kernels() if switches.fused else None)
+    (line,) = self_check(made("llama"))
+    assert line.startswith("this GPU runs torch's kernels, because ours fail there: ")
+    assert why in line
+    assert not switches.own
+    model = made("llama")
+    wrong_layers(model)
+    with pytest.raises(ValueError, match="choose another model"):
+        self_check(model)
+
+
+def test_a_model_that_is_wrong_with_any_kernels_is_refused(monkeypatch):
+    monkeypatch.setattr(switches, "fused", True)
+    monkeypatch.setattr(switches, "attention", "split")
+    monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
+    model = made("llama")
+    wrong_layers(model)
+    with pytest.raises(ValueError, match="choose another model"):
+        self_check(model)

@@ -34,15 +34,21 @@ _GRACE_S = 12.0
 """Seconds of a step's time limit kept for saving results after it is interrupted."""
 _CPU_SLOWER = 4
 _SMOLLM2 = "smollm2-135m"
+_UNREHEARSED = "left to the GPU: its steps are those of the zoo"
 _FEW = (
     *("--limit", "2", "--repeats", "1", "--quality-limit", "0", "--phase-limit", "1"),
     *("--max-new-tokens", "16", "--no-compile"),  # a GPU captures calls, and compiles none
 )
 GPU_TESTS = (
-    *("core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles", "core/hf/placed"),
-    *("core/hf/kernels", "bench/extras/cost/cost_subject"),
+    *("core/hf/kernels", "core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles"),
+    *("core/hf/placed", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""
+_WHOLE = (
+    *("--split", "test", "--limit", "24", "--repeats", "1", "--max-new-tokens", "128"),
+    *("--quality-limit", "24", "--phase-limit", "2"),
+)
+_BATCH = (*_WHOLE[:-4], "--quality-limit", "0", "--phase-limit", "0", "--batch-size", "8")
 _REQUIREMENTS = (
     *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
     *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer"),
@@ -50,8 +56,11 @@ _REQUIREMENTS = (
 """Packages that `bench run` needs."""
 
 
-def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
-    """Return the steps, the most valuable first, which write their results to `folder`."""
+def make_steps(folder: Path, *, rehearse: bool, tasks: str | None = None) -> list[Step]:
+    """Return the steps, the most valuable first, which write their results to `folder`.
+
+    SmolLM2 answers `tasks` (None: the embedded ones).
+    """
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
 
     def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
@@ -61,32 +70,32 @@ def make_steps(folder: Path, *, rehearse: bool) -> list[Step]:
         words = ("bench.extras.cost.bare", part, *model, *rest)
         return Step(name=name, kind="lines", words=words, budget_s=budget_s, aim=aim)
 
-    def tests(file: str) -> Step:
-        path = Path("tests", file).parent / f"test_{Path(file).name}.py"
-        options = ("-q", "-m", "gpu", "-p", "no:cacheprovider")
-        words = ("pytest", *options, *(("--collect-only",) if rehearse else ()), str(path))
-        name = f"tests-{Path(file).name}"
-        return Step(name=name, kind="tests", words=words, budget_s=18.0, reason=_missing("pytest"))
+    files = [Path("tests", each).parent / f"test_{Path(each).name}.py" for each in GPU_TESTS]
+    options = ("-q", "-m", "gpu", "-p", "no:cacheprovider", *(("--collect-only",) * rehearse))
+    words = ("pytest", *options, *map(str, files))
+    tests = Step(name="tests", kind="tests", words=words, budget_s=60.0, reason=_missing("pytest"))
 
-    def run(name: str, budget_s: float, model: str) -> Step:
+    def run(name: str, budget_s: float, model: str, *options: str) -> Step:
         where = ("--output", str(folder / name), "--progress", "plain")
-        words = ("bench", "run", "--model", model, *device, *(_FEW if rehearse else ()), *where)
-        reason = _missing(*_REQUIREMENTS)
+        how = (*device, *(_FEW if rehearse else options), *where)
+        words, reason = ("bench", "run", "--model", model, *how), _missing(*_REQUIREMENTS)
+        if model == _SMOLLM2 and reason is None:
+            reason = _UNREHEARSED if rehearse else _missing_model()
         return Step(name=name, kind="run", words=words, budget_s=budget_s, reason=reason)
 
-    smollm2 = run("smollm2", 45.0, _SMOLLM2)
-    not_here = "left to the GPU: its steps are those of the zoo" if rehearse else _missing_model()
+    named = () if tasks is None else ("--tasks", tasks)
     steps = [
-        bare("ar", "llama-1b", 45.0, None if rehearse else 0.65),
-        bare("ar", "qwen3-8b", 65.0, None if rehearse else 0.80),
-        bare("ways", "llama-1b", 60.0),
-        bare("profile", "llama-1b", 25.0),
-        bare("scripted", "llama-1b", 65.0),
-        bare("scripted", "qwen3-8b", 75.0),
-        bare("invariant", "llama-1b", 40.0),
-        *map(tests, GPU_TESTS),
-        replace(smollm2, reason=smollm2.reason or not_here),
-        run("zoo", 45.0, "zoo"),
+        bare("ar", "llama-1b", 30.0, None if rehearse else 0.65),
+        bare("ar", "qwen3-8b", 45.0, None if rehearse else 0.80),
+        bare("ways", "llama-1b", 45.0),
+        run("smollm2", 170.0, _SMOLLM2, *_WHOLE, *named),
+        run("smollm2-batch", 90.0, _SMOLLM2, *_BATCH, *named),
+        tests,
+        bare("scripted", "qwen3-8b", 60.0),
+        bare("profile", "llama-1b", 20.0),
+        bare("invariant", "llama-1b", 30.0),
+        bare("scripted", "llama-1b", 45.0),
+        run("zoo", 40.0, "zoo"),
     ]
     slower = _CPU_SLOWER if rehearse else 1
     return [replace(step, budget_s=step.budget_s * slower) for step in steps]
@@ -182,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.extras.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")
+    parser.add_argument("--tasks", help="tasks of SmolLM2, as for `bench run` [default: embedded]")
     parser.add_argument("--only", metavar="STEP,…", help="these steps, by the names in docs/gpu.md")
     options = parser.parse_args(arguments)
     try:
@@ -191,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "CPU: make gpu GPU_ARGS=--rehearse"
             )
         folder = options.output.resolve() / f"gpu-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        steps = choose(make_steps(folder, rehearse=options.rehearse), options.only)
+        there = make_steps(folder, rehearse=options.rehearse, tasks=options.tasks)
+        steps = choose(there, options.only)
         try:
             folder.mkdir(parents=True)
         except OSError as error:

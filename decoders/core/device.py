@@ -23,7 +23,7 @@ class Switches:
     fused: bool = True
 
     @property
-    def own(self) -> bool:
+    def any_kernel(self) -> bool:
         """True if a kernel of this project is used."""
         return self.fused or self.attention == "split"
 

@@ -43,6 +43,7 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf import shapes
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import read_bytes
+from decoders.core.hf.self_check import self_check
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Generation, Sampling
 
@@ -117,6 +118,7 @@ class Bench:
         target = self._random_model()
         layers = max(1, target.module.config.num_hidden_layers // _DRAFT_SHARE)
         self.models = Models(target=target, draft=self._random_model(num_hidden_layers=layers))
+        self.notes = self_check(target)  # kernels that fail on this GPU are switched off
 
     def attach(self) -> None:
         """Attach fresh slots and a fresh draft layer to the target."""
@@ -238,7 +240,9 @@ def time_ways(bench: Bench) -> Lines:
     """Time a step of `ar` in each of `WAYS`, in the scheduler and as a replay without the host."""
     target: Any = bench.models.target
     context, usual = bench.contexts[0], dict[int, Sequence[Sequence[int]]]()
-    for (name, way), batch in product(WAYS.items(), bench.batches):
+    before = asdict(switches)
+    ways = WAYS if switches.any_kernel else {"torch's": before}
+    for (name, way), batch in product(ways.items(), bench.batches):
         _switch(way)
         target.reserve(1, 1)  # graphs are made anew in another cache
         timing = bench.time("ar", context, batch)
@@ -262,7 +266,7 @@ def time_ways(bench: Bench) -> Lines:
             "replay_s": median(times_s),
             "same_answers": [each.tokens for each in timing.answers] == usual[batch],
         }
-    _switch({})
+    _switch(before)
 
 
 def _switch(way: dict[str, Any]) -> None:
@@ -370,7 +374,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
-    write_lines(iter([{"machine": machine}]), options.output)
     bench = Bench(
         shape=options.shape,
         device=device,
@@ -382,6 +385,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         num_tokens=12 if options.small else 64,
         compile=device.type == "cuda" or options.small,
     )
+    machine["notes"] = "; ".join(bench.notes) or None
+    write_lines(iter([{"machine": machine}]), options.output)
     write_lines(PARTS[options.part](bench), options.output)
     return 0
 

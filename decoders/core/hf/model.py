@@ -304,7 +304,7 @@ class HFModel(Model):
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
-            "kernels": "own" if switches.own and has_kernels(self.device) else None,
+            "kernels": "own" if switches.any_kernel and has_kernels(self.device) else None,
         }
         placed = {"placed": placement(self.module)} if self.is_placed else {}
         return {

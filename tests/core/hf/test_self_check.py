@@ -332,7 +332,7 @@ def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, ker
     (line,) = self_check(made("llama"))
     assert line.startswith("this GPU runs torch's kernels, because ours fail there: ")
     assert why in line
-    assert not switches.own
+    assert not switches.any_kernel
     model = made("llama")
     wrong_layers(model)
     with pytest.raises(ValueError, match="choose another model"):

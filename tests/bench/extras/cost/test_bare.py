@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,12 +211,13 @@ def test_row_invariant_numerics_give_equal_answers(bench: bare.Bench) -> None:
 def test_the_command_shows_and_keeps_its_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(bare, "Bench", lambda **given: made.append(given))
+    note = "this GPU runs torch's kernels"
+    monkeypatch.setattr(bare, "Bench", lambda **_: SimpleNamespace(notes=[note]))
     monkeypatch.setitem(bare.PARTS, "ar", lambda _: iter([{"context": 1}]))
     path = tmp_path / "ar.jsonl"
     assert bare.main(["ar", "--small", "--output", str(path)]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert read_lines(path) == shown
     assert shown[0]["machine"]["torch"] == torch.__version__
+    assert shown[0]["machine"]["notes"] == note
     assert shown[1] == {"context": 1}

@@ -11,7 +11,7 @@ NAME :=
 STORED = results/reference/$(NAME)
 FIGURES ?= $(basename $(notdir $(wildcard $(STORED)/figures/*.png)))
 
-.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate hot-paths gpu report reference
+.PHONY: help install check test test-slow test-wheel mutants docs smoke bench gate hot-paths kernels gpu report reference
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile
@@ -59,6 +59,12 @@ gate: install    ## hard gates on the zoo against the stored reference
 
 hot-paths: install   ## the hot paths without a model against the stored times, in units of a calibration
 	$(PYTHON) -m pytest -q tests/benchmarks/test_hot_paths.py $(HOT_PATHS)
+
+kernels: .venv/.triton   ## the kernels for a GPU: interpreted, and compiled for one that is not there
+	PYTHONPATH=.venv/triton $(PYTHON) -m pytest -q tests/core/hf/test_kernels.py -m "not gpu"
+.venv/.triton: .venv/.installed
+	$(PYTHON) -m pip install -q --no-deps --target .venv/triton triton==3.9.0  # torch for a CPU brings none
+	touch $@
 
 gpu: install     ## everything a GPU is borrowed for, in eleven minutes (GPU_ARGS=--rehearse: in small, on the CPU)
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[gpu]'  # NVML: clocks, energy

@@ -61,12 +61,12 @@ class MaskBuilder:
         """Take the window of each kind of layer (None: unlimited)."""
         self._windows, self._capacity = windows, capacity
         self._dtype, self._device = dtype, device
+        self._added = torch.tensor([0.0, torch.finfo(dtype).min], dtype=dtype, device=device)
         self._template: Tensor | None = None
 
     def additive(self, visible: Tensor) -> Tensor:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
-        added = torch.zeros(visible.shape, dtype=self._dtype, device=self._device)
-        return added.masked_fill_(~visible, torch.finfo(self._dtype).min)
+        return torch.where(visible, self._added[0], self._added[1])
 
     def per_kind(self, mask: Tensor | None) -> Masks:
         """Use one mask for every kind of layer (correct only if no window can matter)."""
@@ -111,10 +111,11 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
         """
-        columns = torch.arange(seen, device=self._device) - starts[:, None]  # 0: the first row
+        columns = torch.arange(seen, device=self._device)
         if blocks is None:
             rows = torch.arange(width, device=self._device)
-            return columns[:, None, :] <= rows[:, None]
+            return columns <= (starts[:, None] + rows)[:, :, None]
+        columns = columns - starts[:, None]  # 0: the first row
         inside = (columns >= 0) & (columns < width)
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))

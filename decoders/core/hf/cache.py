@@ -61,15 +61,15 @@ class PlaneCache(Cache):
         return self.seen(key), self.seen(value)
 
     def places(self, layer: int) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
-        """Return a layer's planes, and the places ``[B' H N]`` of the entries in flat planes.
+        """Return a layer's planes, and the entries ``[B', N]`` of their rows that the pass writes.
 
-        None: the entries are consecutive, or a head's width is no power of two.
+        None: other rows are written, or a head's width is no power of two.
         """
-        planes = self._planes[2 * layer], self._planes[2 * layer + 1]
+        entries, planes = self._entries, (self._planes[2 * layer], self._planes[2 * layer + 1])
         width = planes[0].shape[3]
-        if isinstance(self._entries, int) or width != power_of_two(width):
+        if isinstance(entries, int) or self._rows is not None or width != power_of_two(width):
             return None
-        return planes, self._index(planes[0], self._entries)
+        return planes, entries
 
     def seen(self, plane: Tensor) -> Tensor:
         """Return what the pass reads of a plane, ``[B', H, T, D]``."""
@@ -79,22 +79,20 @@ class PlaneCache(Cache):
         return seen.index_select(0, rows.to(plane.device))
 
     def _write(self, plane: Tensor, states: Tensor) -> None:
-        entries, dim = self._entries, plane.shape[3]
-        if isinstance(entries, int):
-            plane.narrow(2, entries, states.shape[2]).copy_(states)
+        if isinstance(self._entries, int):
+            plane.narrow(2, self._entries, states.shape[2]).copy_(states)
         else:
-            index = self._index(plane, entries)
-            plane.view(-1, dim).index_copy_(0, index, states.reshape(-1, dim))
+            self._scatter(plane, self._entries, states)
 
-    def _index(self, plane: Tensor, entries: Tensor) -> Tensor:
-        (num_rows, num_heads, capacity, _), rows = plane.shape, self._rows
+    def _scatter(self, plane: Tensor, entries: Tensor, states: Tensor) -> None:
+        (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
             places = torch.arange(num_rows, device=plane.device) if rows is None else rows
             places = places if places.dim() == 2 else places[:, None]
             index = flat_entries(places, entries, num_heads, capacity)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)
-        return self._indices[kind]
+        plane.view(-1, dim).index_copy_(0, self._indices[kind], states.reshape(-1, dim))
 
     # without a mask, transformers asks the cache for the sizes of the running call
 

@@ -44,7 +44,7 @@ def turn_heads(
     norms: tuple[Tensor, Tensor] | None,
     epsilon: float,
     planes: tuple[Tensor, Tensor],
-    index: Tensor,
+    entries: Tensor,
 ) -> Tensor:
     """Return rotated queries ``[B, H, N, E]``, and write rotated keys, and values, to planes.
 
@@ -53,18 +53,19 @@ def turn_heads(
         turn: cosines and sines ``[B, 1, N, E]``.
         norms: weights ``[E]`` that scale queries and keys before they are rotated.
         epsilon: of the norms.
-        planes: keys and values ``[B', K, C, E]`` of a cache.
-        index: places ``[B K N]`` of the new entries in flat planes.
+        planes: keys and values ``[B, K, C, E]`` of a cache.
+        entries: those of the rows, ``[B, N]``.
     """
     batch, num_rows = states.shape[:2]
-    width, shared = planes[0].shape[3], index.numel() // (batch * num_rows)
+    shared, capacity, width = planes[0].shape[1:]
     heads = states.shape[2] // width - 2 * shared
     query = states.new_empty(batch, heads, num_rows, width)
-    turn = turn[0].contiguous(), turn[1].contiguous()
+    turn, entries = (turn[0].contiguous(), turn[1].contiguous()), entries.contiguous()
     weights = (states, states) if norms is None else norms
     launch: Any = _turn_kernel[(batch * num_rows, heads + 2 * shared)]
     launch(
-        *(states, *turn, *weights, epsilon, query, *planes, index, num_rows, heads, shared),
+        *(states, *turn, *weights, epsilon, query, *planes, entries),
+        *(num_rows, heads, shared, capacity),
         has_norms=norms is not None,
         width=width,
         num_warps=1,
@@ -101,8 +102,8 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn_kernel(  # type: ignore[no-untyped-def]
-    states, cosines, sines, query_norm, key_norm, epsilon, query, keys, values, index,
-    num_rows, heads, shared, has_norms: tl.constexpr, width: tl.constexpr,
+    states, cosines, sines, query_norm, key_norm, epsilon, query, keys, values, places,
+    num_rows, heads, shared, capacity, has_norms: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Turn one head of one row, or copy its value."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -128,10 +129,10 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     if head < heads:
         tl.store(query + ((sequence * heads + head) * num_rows + number) * width + column, x)
     else:
-        shared_head = (head - heads) % shared
-        entry = tl.load(index + (sequence * shared + shared_head) * num_rows + number)
+        place = (sequence * shared + (head - heads) % shared).to(tl.int64) * capacity
+        place += tl.load(places + row)
         plane = keys if head < heads + shared else values
-        tl.store(plane + entry * width + column, x)
+        tl.store(plane + place * width + column, x)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

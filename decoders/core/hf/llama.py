@@ -245,8 +245,8 @@ def _turned(
         norms = layer.query_norm, layer.key_norm
     kernels = _kernels(states)
     if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
-        planes, index = places
-        query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, index)
+        planes, entries = places
+        query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
         return query, cache.seen(planes[0]), cache.seen(planes[1])
     sizes = weights.num_heads, weights.num_shared
     query, key, value = split_heads(states, turn, norms, weights.epsilon, sizes)

@@ -132,6 +132,7 @@ def test_on_a_gpu_kernels_give_the_numbers_of_torch(kind: str, dtype: torch.dtyp
 
 
 WHOLE = {
+    "capacity",
     *("width", "size", "num_rows", "heads", "shared", "entries", "period", "per_part", "parts"),
     *("k_batch", "k_head", "k_entry", "v_batch", "v_head", "v_entry", "m_batch", "m_row"),
 }
@@ -171,7 +172,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
             return "constexpr"
         if argument in ("epsilon", "scale"):
             return "fp32"
-        pointers = {"index": "*i64", **dict.fromkeys(("sums", "peaks", "totals"), "*fp32")}
+        pointers = {"places": "*i64", **dict.fromkeys(("sums", "peaks", "totals"), "*fp32")}
         return "i32" if argument in WHOLE else pointers.get(argument, f"*{dtype}")
 
     arguments = {each: kind(each) for each in inspect.signature(kernel.fn).parameters}

@@ -132,7 +132,7 @@ class RunningSequence:
     def take(self, results: Sequence[CallResult]) -> None:
         """Continue with the pending calls' results, or fail if logits were NaN or infinite."""
         call = self.pending[0]
-        if isinstance(call, Call) and any(not_a_number(each, self._vocab_size) for each in results):
+        if isinstance(call, Call) and not_a_number(results, self._vocab_size):
             roots = self._sessions.items()
             role = next(role for role, root in roots if root is call.session.root)
             self.fail(
@@ -233,7 +233,8 @@ class RunningSequence:
             rows += session.rows
             draft_calls += session.draft_calls  # of a network on the target's states
             draft_rows += session.draft_rows
-        for session in (each for root in self._helpers for each in (root, *root.forks)):
-            draft_calls += session.calls
-            draft_rows += session.rows
+        for root in self._helpers:
+            for session in (root, *root.forks):
+                draft_calls += session.calls
+                draft_rows += session.rows
         return calls, rows, draft_calls, draft_rows

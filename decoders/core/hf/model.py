@@ -392,7 +392,7 @@ class HFModel(Model):
         """See `Model.forward_reading`."""
         layout = self._layout
         assert layout is not None
-        assert all(self._owns(call.session) for call in calls), "a session is not open here"
+        assert {call.session for call in calls} <= {*self._open}, "a session is not open here"
         size = self.architecture.vocab_size
         fed = [*calls]
         if self.vocab_size > size:  # feed ids that this model lacks as its last id

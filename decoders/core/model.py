@@ -115,7 +115,10 @@ class Model(ABC):
         """
 
     def forward_reading(self, calls: Sequence[Call], reads: TokenReads) -> Tensor:
-        """Run calls as `forward`. Logits that were read `ahead` are good until the next pass."""
+        """Run calls as `forward`, doing `reads` in the pass (none, unless it `reads_ahead`).
+
+        Logits that were read `ahead` are good until the next pass.
+        """
         return self.forward(calls)
 
     def ahead(self, logits: Tensor) -> Ahead:

@@ -399,8 +399,7 @@ class HFModel(Model):
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        fused = reads if self.reads_ahead else {}
-        logits, hidden, ahead = self._runner.run(layout, fed, fused, self.min_rows)
+        logits, hidden, ahead = self._runner.run(layout, fed, reads, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)

@@ -320,9 +320,10 @@ class Session:
         named = (*(read or ()), *states)
         if named and not -num_tokens <= min(named) <= max(named) < num_tokens:
             raise ValueError(f"a call of {num_tokens} tokens has no rows {named} to read")
-        rows = (num_tokens - 1,) if read is None else tuple([r % num_tokens for r in read])
+        from_start = range(num_tokens).__getitem__  # also of rows counted from the end
+        rows = (num_tokens - 1,) if read is None else tuple(map(from_start, read))
         rows = rows if num_tokens else ()
-        states = rows if hidden is True else tuple([row % num_tokens for row in states])
+        states = rows if hidden is True else tuple(map(from_start, states))
         outputs = forms(output)
         call = Call(
             session=self,
@@ -340,7 +341,8 @@ class Session:
             barred=frozenset(barred),
             uniforms=uniforms,
         )
-        demand_readable(call)
+        if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
+            demand_readable(call)
         return call
 
     def draft(

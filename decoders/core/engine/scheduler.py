@@ -291,7 +291,7 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,
-        key=lambda key: (*key[:2], len(groups[key]) + max(j.turns_waited for j in groups[key])),
+        key=lambda key: (*key[:2], len(groups[key]) + max([j.turns_waited for j in groups[key]])),
     )
     for key, jobs in groups.items():
         for job in jobs:

@@ -6,6 +6,7 @@ raises can end only its own answer.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -174,7 +175,7 @@ class RunningSequence:
             if (*self._tokens, *tokens[:num]) in dead_ends:
                 raise ValueError(f"the law forbids every token after {start + num} tokens")
         counts = self._counts()
-        work = [now - then for now, then in zip(counts, self._step_start, strict=True)]
+        work = [*map(operator.sub, counts, self._step_start)]
         self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted

@@ -39,7 +39,7 @@ class Model(ABC):
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
         masked: the form of a model that predicts masked tokens (None: a causal one).
-        reads_ahead: a graph of the model may read tokens itself.
+        reads_ahead: a graph of the model may read tokens itself; otherwise it gets no `reads`.
     """
 
     vocab_size: int
@@ -115,10 +115,7 @@ class Model(ABC):
         """
 
     def forward_reading(self, calls: Sequence[Call], reads: TokenReads) -> Tensor:
-        """Run calls as `forward`, doing `reads` in the pass (none, unless it `reads_ahead`).
-
-        Logits that were read `ahead` are good until the next pass.
-        """
+        """Run calls as `forward`. Logits that were read `ahead` are good until the next pass."""
         return self.forward(calls)
 
     def ahead(self, logits: Tensor) -> Ahead:
@@ -320,10 +317,9 @@ class Session:
         named = (*(read or ()), *states)
         if named and not -num_tokens <= min(named) <= max(named) < num_tokens:
             raise ValueError(f"a call of {num_tokens} tokens has no rows {named} to read")
-        from_start = range(num_tokens).__getitem__  # also of rows counted from the end
-        rows = (num_tokens - 1,) if read is None else tuple(map(from_start, read))
-        rows = rows if num_tokens else ()
-        states = rows if hidden is True else tuple(map(from_start, states))
+        places = range(num_tokens)  # which takes numbers from the end, too
+        rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
+        states = rows if hidden is True else tuple(map(places.__getitem__, states))
         outputs = forms(output)
         call = Call(
             session=self,

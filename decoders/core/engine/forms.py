@@ -70,10 +70,9 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
     parts, masses = list(split_rows(logits, readouts)), list[Tensor]()
     members = [readouts[number] for number in barring]
     for number, each in zip(barring, members, strict=True):
-        barred = sorted((each.slots or each.call).barred)
-        ids, part = upload(barred, logits.device), parts[number]
-        masses.append(torch.softmax(part, -1)[:, ids].sum(-1))
-        part = part.index_fill(-1, ids, -torch.inf)
+        ids = upload(sorted((each.slots or each.call).barred), logits.device)
+        masses.append(torch.softmax(parts[number], -1)[:, ids].sum(-1))
+        part = parts[number].index_fill(-1, ids, -torch.inf)
         parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
     read = torch.cat(masses), lambda values: fields(members, barred=values)
     return torch.cat(parts), [(barring, read)]

@@ -300,14 +300,14 @@ def _row_ids(call: Call) -> list[int]:
     if call.slots is None:
         return [*call.tokens]
     shown = call.slots.slot_tokens or (MASKED,) * (call.num_rows - len(call.tokens))
-    return [*call.tokens, *(0 if token == MASKED else token for token in shown)]
+    return [*call.tokens, *[0 if token == MASKED else token for token in shown]]
 
 
 def read_rows(call: Call) -> Sequence[int]:
     """Return the rows of a call whose logits are read: tokens, then slots."""
     if call.slots is None:
         return call.read
-    return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
+    return [*call.read, *[len(call.tokens) + slot for slot in call.slots.read]]
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -64,7 +64,8 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy
     for each in readouts:
-        if warping.law or (each.slots or each.call).barred or not FORMS.issuperset(each.forms):
+        source = each.slots or each.call
+        if warping.law is not None or source.barred or not FORMS.issuperset(each.forms):
             return {}
         for form in each.forms:
             confidence = "prob" if form == "picks" else each.confidence

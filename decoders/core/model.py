@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from decoders.core.types import MaskedForm
 
 
+_CHAIN_ROWS = 4
+"""Most rows of a call that begins a chain: prompts do not."""
+
+
 class Model(ABC):
     """A language model with a KV cache that any number of sessions share.
 
@@ -178,6 +182,7 @@ class Call:
     hidden_layers: tuple[int, ...] = ()
     barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
+    chain: int = 0
     num_rows: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -198,6 +203,23 @@ class Call:
         start = self.session.length
         end = start + len(self.tokens)
         return (*range(start, end), *range(end - 1, start + self.num_rows - 1))
+
+
+def chain_steps(calls: Sequence[Call]) -> int:
+    """Return how many calls each of these announces, if a model can guess all but their tokens."""
+    steps = calls[0].chain
+    if steps and all(
+        call.chain == steps and call.num_rows <= _CHAIN_ROWS and reads_its_last(call)
+        for call in calls
+    ):
+        return steps
+    return 0
+
+
+def reads_its_last(call: Call) -> bool:
+    """Tell whether a call reads the last of plain tokens, and nothing else."""
+    plain = call.mask is None and call.read == (len(call.tokens) - 1,)
+    return plain and not (call.positions or call.slots or call.hidden or call.barred)
 
 
 class Session:
@@ -281,6 +303,7 @@ class Session:
         hidden_layers: Sequence[int] = (),
         barred: Collection[int] = (),
         uniforms: Uniforms | None = None,
+        chain: int = 0,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
@@ -300,6 +323,8 @@ class Session:
                 embedded rows; -1: the last, after the norm.
             barred: ids that the read rows never predict.
             uniforms: those that draw and test; None: the sequence's, of position alone.
+            chain: most calls that will follow, each of the last call's pick alone, with the same
+                output and uniforms; a GPU may run them with this one. Fewer or others may follow.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -336,6 +361,7 @@ class Session:
             hidden_layers=layer_numbers(hidden_layers, self.model) if hidden_layers else (),
             barred=frozenset(barred),
             uniforms=uniforms,
+            chain=chain,
         )
         if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
             demand_readable(call)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -36,10 +37,13 @@ class ModelDrafter(Drafter):
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
-        while len(drafts) < min(self._length.limit, most):
+        limit = self._length.limit
+        while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            result = yield self._session.call(unseen, output=self._output, uniforms=text.uniforms)
+            chain = 0 if drafts or self._length.is_auto else limit - 1
+            how: Any = {"output": self._output, "uniforms": text.uniforms, "chain": chain}
+            result = yield self._session.call(unseen, **how)
             if self._keeps_probs:
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from decoders.core.model import Call
+from decoders.core.model import Call, chain_steps
 from decoders.core.outputs import forms
 from decoders.core.sampling import Uniforms
 from decoders.core.token_reads import FORMS, TokenRead, TokenReads
@@ -59,7 +59,8 @@ Readouts = Sequence[Readout]
 def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     """Return the reads of a pass if all are of tokens and change no logits, else none.
 
-    Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter.
+    Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
+    pass's uniforms follow those of the calls that it announces (`Call.chain`), step by step.
     """
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy
@@ -74,4 +75,9 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
             if not greedy and form != "argmax":
                 uniforms += [each.uniforms.at("draw", output) for output in each.outputs]
         first += len(each.outputs)
+    calls = [each.call for each in readouts]
+    if not greedy and len(reads) == 1 and first and (steps := chain_steps(calls)):
+        (uniforms,) = [uniforms for _, uniforms in reads.values() if uniforms] or [[]]
+        for step in range(1, steps + 1) if uniforms else ():
+            uniforms += [each.uniforms.at("draw", each.outputs[0] + step) for each in readouts]
     return {TokenRead(*kind, warping): read for kind, read in reads.items()} if first else {}

@@ -111,7 +111,7 @@ class Layout:
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
             self._entries = torch.arange(capacity, device=device)[None]
-            self._positions = self._existing(self._entries, capacity)
+            self._positions = self.existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
             self._places = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(
@@ -162,7 +162,7 @@ class Layout:
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
         else:
-            positions = self._existing(upload([call.row_positions()], self._device), stop)
+            positions = self.existing(upload([call.row_positions()], self._device), stop)
         if self.window:
             self._places[call.session.row, start:stop] = positions[0]
         read = None if len(call.read) == num_rows else read_rows(call)
@@ -180,10 +180,11 @@ class Layout:
         cache = self.store.scattered(rows.cache_rows, rows.entries, seen, first)
         return _reading(calls, rows, cache=cache)
 
-    def framed(self, calls: Sequence[Call], min_rows: int = 1) -> Pass:
+    def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
 
-        A graph of fixed shapes has at least `min_rows` rows for each call.
+        A graph of fixed shapes has at least `min_rows` rows for each call, and may run so many
+        further `steps` of one row.
         """
         (call, *rest), bucketed = calls, self._bucketed
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
@@ -202,7 +203,7 @@ class Layout:
         seen = max([call.session.length + call.num_rows for call in calls])
         if bucketed:
             width = power_of_two(max(width, min_rows))
-            seen = _round_up(seen, _LENGTH_BUCKET)
+            seen = min(_round_up(seen + steps, _LENGTH_BUCKET), self.store.scrap + 1)
         model, by_row = call.session.model, _by_cache_row(calls)
         filled = [  # with empty calls for the other cache rows
             by_row.get(row)
@@ -244,7 +245,7 @@ class Layout:
         parts = torch.split(packed[:stop].view(torch.int64), lengths)
         fields = {name: part for (name, _), part in zip(frame.lengths, parts, strict=True)}
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
-        rows, positions = fields["cache_rows"], self._existing(fields["positions"], seen)
+        rows, positions = fields["cache_rows"], self.existing(fields["positions"], seen)
         if self.window:
             self._places[rows[:, None], fields["entries"]] = positions
         blocks = (
@@ -267,7 +268,7 @@ class Layout:
         filler = [(0, 0, 0, self.store.scrap)] * padding
         numbers = upload(list(zip(*cells, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
-        positions = self._existing(positions, 1 + max(position for _, position, _, _ in cells))
+        positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._places[row_index, entries] = positions
         cache = self.store.packed(row_index, entries)
@@ -287,7 +288,7 @@ class Layout:
         of_tile = [block.tile for block in packed.blocks for _ in block.contexts]
         return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
 
-    def _existing(self, positions: Tensor, stop: int) -> Tensor:
+    def existing(self, positions: Tensor, stop: int) -> Tensor:
         """Clamp positions to the model's last position, which drafts may overshoot.
 
         A table of positions ends there, and a rope that depends on length would change all rows.

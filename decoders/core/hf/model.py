@@ -354,7 +354,7 @@ class HFModel(Model):
         super().reserve(num_rows, capacity)
         if there:
             return
-        self._layout = None  # free the old cache first
+        self._layout = self._runner.chain = None  # free the old cache first
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
@@ -364,6 +364,7 @@ class HFModel(Model):
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
         assert self._layout is not None
+        self._runner.chain = None  # its entries are beyond `length`
         self._layout.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
@@ -371,6 +372,7 @@ class HFModel(Model):
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         assert self._layout is not None
+        self._runner.chain = None
         self._layout.gather(session.row, sources, start)
 
     @property

@@ -21,7 +21,7 @@ from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.device import first_rows, padded, staged, upload
-from decoders.core.hf import llama, tiles
+from decoders.core.hf import chains, llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
@@ -92,6 +92,7 @@ class ModuleRunner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
+        self.chain: chains.Chain | None = None
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
@@ -113,6 +114,7 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
+        twin.chain = None
         return twin
 
     @torch.no_grad()
@@ -141,18 +143,30 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
+        chain, self.chain = self.chain, None
+        if chain is not None:
+            if reads and (answer := chain.answer(calls, reads)):
+                self.chain = chain
+                return answer[0], {}, answer[1]
+            self.num_padded_rows += chain.num_unused
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
-            rows = layout.framed(calls, min_rows)
-            inputs, num = self._inputs(layout, rows, lower, reads), len(reads)
+            steps = chains.num_steps(calls, reads, layout)
+            rows, num = layout.framed(calls, min_rows, steps), len(reads)
+            if steps:
+                more = chains.pack(rows, calls, steps, reads, layout.store.scrap)
+                rows = rows._replace(numbers={**rows.numbers, **more})
+            inputs = self._inputs(layout, rows, lower, reads)
             outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
+            if steps:
+                self.chain, states = chains.Chain(rows, calls, reads, states), []
         else:
             rows = layout.plain(calls)
             self._lower = dict.fromkeys(lower)
@@ -314,9 +328,36 @@ class ModuleRunner:
         if frame is None:
             return logits, *states
         numbers, laws = _run_reads(frame.reads, logits, inputs)
+        if "chain.order" in inputs:
+            return *numbers, logits, *laws, *self._chained(frame, inputs, planes, numbers[0])
         hidden = inputs["hidden"]
         states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
         return *numbers, logits, *laws, *states
+
+    def _chained(
+        self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], first: Tensor
+    ) -> Outputs:
+        """Run the announced calls after the `first` numbers ``[R]`` or ``[2, R]``: see `Chain`."""
+        layout, (read,), (batch, _, seen) = frame.layout, frame.reads, frame.size
+        entries = inputs["chain.entries"].view(-1, batch)
+        positions, bits = inputs["chain.positions"].view(-1, batch), inputs.get("chain.uniforms")
+        uniforms: Any = [None] * len(entries)
+        if bits is not None:
+            uniforms = bits.view(torch.float64).view(-1, batch)
+        numbers, results = [first.index_select(-1, inputs["chain.order"])], list[list[Tensor]]()
+        num_words = len(cast(Tensor, self.tokens.weight))
+        for entry, position, u in zip(entries, positions, uniforms, strict=True):
+            picks = numbers[-1] if read.form == "picks" else numbers[-1][0]
+            ids = picks.long().clamp(max=num_words - 1)  # V, which marks NaN, may be no index
+            visible = layout.masks.visible(None, entry, 1, seen)
+            masks = layout.masks.windowed(visible, visible, visible)
+            fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
+            out = self._states(None, fed, masks, PlaneCache(planes, entry[:, None], seen))
+            logits = (self._logits(out) if self._reads_hidden else out).float()
+            each, probs = read(logits, u, sync=False)
+            numbers.append(each)
+            results.append([logits] if probs is None else [logits, probs])
+        return torch.stack(numbers), *map(torch.stack, zip(*results, strict=True))
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
@@ -391,7 +432,9 @@ def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:
         if len(reads) > 1:
             numbers[f"{read.form}.rows"] = padded(rows)
         if read.draws:
-            bits = torch.tensor(padded(uniforms), dtype=torch.float64).view(torch.int64)
+            bits = torch.tensor(padded(uniforms[: len(rows)]), dtype=torch.float64).view(
+                torch.int64
+            )
             numbers[f"{read.form}.uniforms"] = bits.tolist()
     return numbers
 

@@ -1,0 +1,116 @@
+"""Calls that feed their own picks, in the graph of the call that begins them.
+
+The calls of a draft model differ from what is known beforehand in their token alone, which a GPU
+has picked before the host can read it. So the first call's graph runs those that the decoder
+announces (`Call.chain`), and they are answered from its results if they come as announced.
+
+Letters: B sequences of a pass, S announced calls, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decoders.core.device import upload
+from decoders.core.hf.layout import Layout, Pass
+from decoders.core.model import Call, chain_steps, reads_its_last
+from decoders.core.token_reads import Ahead, TokenReads
+
+_MAX_VALUES = 1 << 26
+"""Most logits of a chain, 268 MB of float32."""
+
+
+def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
+    """Return how many announced calls the graph of the first ones can run."""
+    steps = 0 if len(reads) != 1 or layout.window else chain_steps(calls)
+    size = calls[0].session.model.vocab_size * len(calls)
+    return steps if steps * size <= _MAX_VALUES else 0
+
+
+def pack(
+    rows: Pass, calls: Sequence[Call], steps: int, reads: TokenReads, scrap: int
+) -> dict[str, list[int]]:
+    """Return the numbers of S further rows ``[S, B]`` of each sequence, step by step.
+
+    They are the `order` ``[B]`` of the first picks, positions, entries, and the uniforms' bits.
+    """
+    place = {id(call): number for number, call in enumerate(calls)}
+    order = [place.get(id(call), 0) for call in rows.calls]
+    ends = [call.session.length + call.num_rows - 1 for call in rows.calls]
+    rooms = [call.session.capacity for call in rows.calls]  # 0 for an empty call
+    ahead, pairs = range(1, steps + 1), [*zip(ends, rooms, strict=True)]
+    numbers = {
+        "chain.order": order,
+        "chain.positions": [end + step for step in ahead for end in ends],
+        "chain.entries": [
+            end + step if end + step < room else scrap for step in ahead for end, room in pairs
+        ],
+    }
+    ((_, uniforms),) = reads.values()
+    if uniforms:
+        drawn = [uniforms[step * len(calls) + number] for step in ahead for number in order]
+        bits = torch.tensor(drawn, dtype=torch.float64).view(torch.int64)
+        numbers["chain.uniforms"] = bits.tolist()
+    return numbers
+
+
+class Chain:
+    """Results of announced calls, which answer those that come as announced."""
+
+    def __init__(
+        self, rows: Pass, calls: Sequence[Call], reads: TokenReads, results: Sequence[Tensor]
+    ) -> None:
+        """Take the first calls before they are committed, their reads, and the graph's results.
+
+        Args:
+            rows: the pass of the first calls.
+            calls: the first calls.
+            reads: of the first calls, with the uniforms of all.
+            results: numbers ``[1 + S, (2,) B]`` of the first and the announced calls, logits ``[S,
+                B, V]`` and any distributions of the announced ones.
+        """
+        places = {id(call): place for place, call in enumerate(rows.calls)}
+        self._members = {
+            call.session: (number, places[id(call)], call.session.length + call.num_rows)
+            for number, call in enumerate(calls)
+        }
+        ((self._read, (_, self._uniforms)),) = reads.items()
+        self._results, self._step = results, 0
+        self._numbers: Tensor | None = None
+
+    @property
+    def num_unused(self) -> int:
+        """Number of rows that no call asked for yet."""
+        return (len(self._results[1]) - self._step) * len(self._members)
+
+    def answer(self, calls: Sequence[Call], reads: TokenReads) -> tuple[Tensor, Ahead] | None:
+        """Return the logits ``[R, V]`` of calls and what is read, or None if they differ."""
+        step, members = self._step, [*filter(None, [self._members.get(c.session) for c in calls])]
+        if step == len(self._results[1]) or [*reads] != [self._read] or len(members) < len(calls):
+            return None
+        if self._numbers is None:
+            self._numbers = self._results[0].cpu()
+        picks = self._numbers[step] if self._read.form == "picks" else self._numbers[step, 0]
+        ((_, uniforms),) = reads.values()
+        drawn, rows = list[float](), list[int]()
+        for call, (number, place, length) in zip(calls, members, strict=True):
+            follows = call.tokens == (int(picks[place]),) and call.session.length == length + step
+            if not follows or not reads_its_last(call):
+                return None
+            if self._uniforms:
+                drawn.append(self._uniforms[(step + 1) * len(self._members) + number])
+            rows.append(place)
+        if drawn != [*uniforms][: len(drawn)]:
+            return None
+        self._step += 1
+        logits, *probs = [self._rows(each[step], rows) for each in self._results[1:]]
+        numbers = self._numbers[step + 1][..., rows]
+        return logits, {self._read.form: (numbers, probs[0] if probs else None)}
+
+    def _rows(self, values: Tensor, rows: Sequence[int]) -> Tensor:
+        if rows == [*range(len(rows))]:
+            return values[: len(rows)]
+        return values.index_select(0, upload(rows, values.device))

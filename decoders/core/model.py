@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decoders.core.outputs import demand_readable, forms, layer_numbers
@@ -39,7 +39,7 @@ class Model(ABC):
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
         masked: the form of a model that predicts masked tokens (None: a causal one).
-        reads_ahead: a graph of the model may read tokens itself.
+        reads_ahead: a graph of the model may read tokens itself; otherwise it gets no `reads`.
     """
 
     vocab_size: int
@@ -94,16 +94,13 @@ class Model(ABC):
 
     def close(self, session: Session) -> None:
         """Release a session's row and move the last row there: open sessions use rows 0..n-1."""
-        assert self._owns(session), "closing a session that is not open"
+        assert session in self._open, "closing a session that is not open"
         last = self._open.pop()
         if last is not session:
             self.copy_row(last.row, session.row, last.length)
             self._open[session.row] = last
             last.row = session.row
         session.row = -1
-
-    def _owns(self, session: Session) -> bool:
-        return 0 <= session.row < len(self._open) and self._open[session.row] is session
 
     @abstractmethod
     def copy_row(self, source: int, row: int, length: int) -> None:
@@ -163,8 +160,8 @@ class DraftCall:
 class Call:
     """One forward pass that a decoder requests by `Session.call`, which explains the fields.
 
-    Its N rows are `tokens` in order, then `slots`; every row sees the whole committed cache. Rows
-    and layers are counted from the first.
+    Its N rows (`num_rows`) are `tokens` in order, then `slots`; every row sees the whole committed
+    cache. Rows and layers are counted from the first.
     """
 
     session: Session
@@ -181,11 +178,11 @@ class Call:
     hidden_layers: tuple[int, ...] = ()
     barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
+    num_rows: int = field(init=False, repr=False)
 
-    @property
-    def num_rows(self) -> int:
-        """N, the number of tokens and slots."""
-        return len(self.tokens) + (0 if self.slots is None else len(self.slots.uniforms))
+    def __post_init__(self) -> None:
+        num_slots = 0 if self.slots is None else len(self.slots.uniforms)
+        object.__setattr__(self, "num_rows", len(self.tokens) + num_slots)
 
     if not TYPE_CHECKING:
 
@@ -318,11 +315,11 @@ class Session:
             )
         states = () if isinstance(hidden, bool) else tuple(hidden)
         named = (*(read or ()), *states)
-        if not all(-num_tokens <= row < num_tokens for row in named):
+        if named and not -num_tokens <= min(named) <= max(named) < num_tokens:
             raise ValueError(f"a call of {num_tokens} tokens has no rows {named} to read")
-        rows = (num_tokens - 1,) if read is None else tuple(r % num_tokens for r in read)
-        rows = rows if num_tokens else ()
-        states = rows if hidden is True else tuple(row % num_tokens for row in states)
+        places = range(num_tokens)  # which takes numbers from the end, too
+        rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
+        states = rows if hidden is True else tuple(map(places.__getitem__, states))
         outputs = forms(output)
         call = Call(
             session=self,
@@ -340,7 +337,8 @@ class Session:
             barred=frozenset(barred),
             uniforms=uniforms,
         )
-        demand_readable(call)
+        if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
+            demand_readable(call)
         return call
 
     def draft(

@@ -17,8 +17,6 @@ def forms(output: str | Sequence[str]) -> tuple[str, ...]:
 
 def demand_readable(call: Any) -> None:
     """Raise `ValueError` if a call's rows cannot be read as requested, and say what to change."""
-    if call.output == "picks" and call.slots is None and not (call.barred or call.hidden_layers):
-        return  # most calls
     _demand_forms(forms(call.output), _FORMS)
     barred = sorted(call.barred)
     if call.slots is not None:

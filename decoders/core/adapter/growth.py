@@ -253,9 +253,9 @@ def tree_results(
                 law = law.new_zeros(len(kept), size).index_copy_(-1, words, law)
         results.append(
             CallResult(
-                picks=tuple(int(each[1]) for each in kept),
-                confidences=tuple(each[3] for each in kept),
-                parents=tuple(place.get(each[2], ROOT) for each in kept),
+                picks=tuple([int(each[1]) for each in kept]),
+                confidences=tuple([each[3] for each in kept]),
+                parents=tuple([place.get(each[2], ROOT) for each in kept]),
                 probs=law,
             )
         )

@@ -86,7 +86,7 @@ class Verdict:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens that became final: accepted drafts, then the target's own token."""
-        return (*(self.tree.tokens[row] for row in self.path[1:]), self.token)
+        return (*[self.tree.tokens[row] for row in self.path[1:]], self.token)
 
     @property
     def states(self) -> Tensor:

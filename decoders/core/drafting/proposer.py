@@ -36,7 +36,7 @@ class Survival:
     @classmethod
     def of(cls, chances: Sequence[float]) -> Survival:
         """Make probabilities non-increasing, as estimates may be noisy."""
-        falling = tuple(itertools.accumulate((min(1.0, max(0.0, c)) for c in chances), min))
+        falling = tuple(itertools.accumulate([min(1.0, max(0.0, c)) for c in chances], min))
         return cls(falling, (0.0, *itertools.accumulate(falling)))
 
     def scaled(self, power: float) -> Survival:

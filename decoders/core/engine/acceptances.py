@@ -15,7 +15,6 @@ from torch.nn.functional import pad
 from decoders.core.block_verification import verify_block
 from decoders.core.device import upload
 from decoders.core.engine.reads import Read, Readout
-from decoders.core.outputs import forms
 from decoders.core.sampling import (
     MAX_VALUES,
     Stream,
@@ -84,7 +83,7 @@ def _verified(
         for ids, call in zip(drafts_on_device, (each.call for each in readouts), strict=True)
     ]
     draft_distribution = _pad_rows(proposed, max_drafts)
-    is_block = "block" in forms(readouts[0].output)
+    is_block = "block" in readouts[0].forms
     accepted, tokens = (verify_block if is_block else verify_rejection)(
         target_distribution,
         draft_distribution,

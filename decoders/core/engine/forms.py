@@ -16,7 +16,6 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
-from decoders.core.outputs import forms
 from decoders.core.types import Sampling
 
 
@@ -45,7 +44,7 @@ def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sy
 
 
 def _read_top(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:
-    (form,) = (each for each in forms(readouts[0].output) if each.startswith("topk:"))
+    (form,) = (each for each in readouts[0].forms if each.startswith("topk:"))
     probs, ids = torch.softmax(logits, -1).topk(min(int(form[5:]), logits.shape[-1]), -1)
     count, num = ids.shape
 
@@ -65,17 +64,16 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
 
     A row becomes NaN, and its answer an error, if nothing else was possible in it.
     """
-    ids_of = [r.call.slots.barred if r.slots and r.call.slots else r.call.barred for r in readouts]
-    barring = [number for number, ids in enumerate(ids_of) if ids]
+    barring = [number for number, r in enumerate(readouts) if (r.slots or r.call).barred]
     if not barring:
         return logits, []
     parts, masses = list(split_rows(logits, readouts)), list[Tensor]()
-    for number in barring:
-        ids, part = upload(sorted(ids_of[number]), logits.device), parts[number]
-        masses.append(torch.softmax(part, -1)[:, ids].sum(-1))
-        part = part.index_fill(-1, ids, -torch.inf)
-        parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
     members = [readouts[number] for number in barring]
+    for number, each in zip(barring, members, strict=True):
+        ids = upload(sorted((each.slots or each.call).barred), logits.device)
+        masses.append(torch.softmax(parts[number], -1)[:, ids].sum(-1))
+        part = parts[number].index_fill(-1, ids, -torch.inf)
+        parts[number] = part.masked_fill((part == -torch.inf).all(-1, keepdim=True), torch.nan)
     read = torch.cat(masses), lambda values: fields(members, barred=values)
     return torch.cat(parts), [(barring, read)]
 

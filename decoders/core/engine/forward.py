@@ -26,19 +26,15 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     A model may do the `reads` with the pass (`Model.ahead`).
     """
     model: Model = calls[0].session.model
-    if any(call.session.kept for call in calls):
-        starts = [(call.session, call.session.length) for call in calls]
-        logits = forward([_without_kept(call) for call in calls], reads)
-        for session, start in starts:
-            session.base = start
-        return logits
-    width = max(len(call.tokens) for call in calls)
-    if width <= PREFILL_CHUNK:
-        return model.forward_reading(calls, reads) if reads else model.forward(calls)
-    bases = [(call.session, call.session.length, call.session.calls) for call in calls]
-    tails = [_feed_head(call) for call in calls]
-    logits = model.forward_reading(tails, reads) if reads else model.forward(tails)
-    for session, base, num_calls in bases:
+    before = [(call.session, call.session.length, call.session.calls) for call in calls]
+    calls = [
+        _feed_head(_without_kept(call))
+        if call.session.kept or len(call.tokens) > PREFILL_CHUNK
+        else call
+        for call in calls
+    ]
+    logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
+    for session, base, num_calls in before:
         session.base, session.calls = base, num_calls + 1
     return logits
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
-from decoders.core.engine.reads import Fields, Member, Read, Readouts, confidence
-from decoders.core.outputs import forms
+from decoders.core.engine.reads import Fields, Member, Read, Readouts
 from decoders.core.token_reads import Ahead, TokenRead
 from decoders.core.types import CallResult, Sampling
 
@@ -30,7 +29,7 @@ def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence
     logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
     read = _read_at_once(logits, readouts, sampling, masses, sync)
-    if sync or not any(_is_open(result, logits.shape[-1]) for result in read):
+    if sync or not (any(map(_is_open, read)) or not_a_number(read, logits.shape[-1])):
         return read
     return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
@@ -39,13 +38,13 @@ def _read_at_once(
     logits: Tensor, readouts: Readouts, sampling: Sampling, masses: Sequence[Member], sync: bool
 ) -> Sequence[CallResult]:
     """Read all forms, and copy their numbers to the host at once, with those of `masses`."""
-    kinds = sorted({form for readout in readouts for form in forms(readout.output)})
+    kinds = sorted({form for each in readouts for form in each.forms})
     again = sync and sampling.top_p < 1
     ahead: Ahead = {} if again else readouts[0].call.session.model.ahead(logits)
     parts = split_rows(logits, readouts) if len(kinds) > 1 and not ahead else ()
     reads: list[Member] = [*masses]
     for form in kinds:
-        group = [i for i, each in enumerate(readouts) if form in forms(each.output)]
+        group = [i for i, each in enumerate(readouts) if form in each.forms]
         some = [parts[i] for i in group] if parts and len(group) < len(readouts) else [logits]
         rows = torch.cat(some) if some[1:] else some[0]
         read = _READERS.get(form.partition(":")[0]) or functools.partial(_read_tokens, form, ahead)
@@ -60,9 +59,9 @@ def _read_at_once(
     return [CallResult(**result) for result in results]
 
 
-def _is_open(result: CallResult, vocab_size: int) -> bool:
+def _is_open(result: CallResult) -> bool:
     compared = sum(() if result.acceptance is None else result.acceptance.overlaps)
-    return compared != compared or not_a_number(result, vocab_size)
+    return compared != compared
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
@@ -77,26 +76,27 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
     )
 
 
-def not_a_number(result: CallResult, vocab_size: int) -> bool:
-    """Tell whether a result came from NaN or infinite logits: a token is V or a confidence NaN.
+def not_a_number(results: Sequence[CallResult], vocab_size: int) -> bool:
+    """Tell whether any came from NaN or infinite logits: a token is V or a confidence NaN.
 
     The check reads only numbers on the host. It is left to decoders to check raw logits.
     """
-    if result.acceptance is not None and result.acceptance.token >= vocab_size:
-        return True
-    if any(token >= vocab_size for token in (*result.picks, *result.slot_picks)):
-        return True
-    sure = sum(result.confidences) + sum(result.slot_confidences)
-    for each in (result,) if result.slots is None else (result, result.slots):
-        sure += sum(each.entropies) + sum(map(sum, each.top_probs))
-    return sure != sure
+    for result in results:
+        if result.acceptance is not None and result.acceptance.token >= vocab_size:
+            return True
+        sure = sum(result.confidences) + sum(result.slot_confidences)
+        for each in (result,) if result.slots is None else (result, result.slots):
+            sure += sum(each.entropies) + sum(map(sum, each.top_probs))
+        if sure != sure or max((*result.picks, *result.slot_picks), default=0) >= vocab_size:
+            return True
+    return False
 
 
 def _read_tokens(
     form: str, ahead: Ahead, logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
 ) -> Read:
     """Read tokens of logits ``[R, V]``, or take them from what the model read `ahead`."""
-    confidences = {confidence(each, form) for each in readouts}
+    confidences = {"prob" if form == "picks" else each.confidence for each in readouts}
     assert len(confidences) == 1, f"one decoder asks for confidences of kinds {sorted(confidences)}"
     if form in ahead:
         numbers, probs = ahead[form]

@@ -6,8 +6,7 @@ Letters: R rows read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from decoders.core.model import Call
 from decoders.core.outputs import forms
 from decoders.core.sampling import Uniforms
 from decoders.core.token_reads import FORMS, TokenRead, TokenReads
-from decoders.core.types import Confidence, Sampling
+from decoders.core.types import Confidence, Sampling, Slots
 
 Fields = dict[str, Any]
 """Fields of a `CallResult` by name."""
@@ -25,56 +24,54 @@ Member = tuple[list[int], Read]
 """The numbers of the readouts that a read covers, and the read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readout:
-    """Rows of one call that are read: its tokens or, if `slots`, its slots.
+class Readout(NamedTuple):
+    """Rows of one call that are read, in some `forms`: its tokens, or these of its slots.
 
-    `outputs` are the output positions that the rows predict (negative inside the prompt).
+    `outputs` are the output positions that the rows predict (negative inside the prompt), and
+    `confidence` is the measure of confidence in their tokens, unless the form is `picks`.
     """
 
     call: Call
     uniforms: Uniforms
-    output: str | tuple[str, ...]
+    forms: tuple[str, ...]
     outputs: Sequence[int]
-    slots: bool = False
+    slots: Slots | None = None
+    confidence: Confidence = "prob"
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
-    masked = call.session.model.masked
+    masked, slots = call.session.model.masked, call.slots
     positions, shift = call.row_positions(), int(not masked or masked.shifted) - prompt_length
     uniforms = call.uniforms or uniforms
     outputs = [positions[row] + shift for row in call.read]
-    tokens = Readout(call, uniforms, call.output, outputs)
-    if call.slots is None:
+    tokens = Readout(call, uniforms, forms(call.output), outputs)
+    if slots is None:
         return (tokens,)
-    num_tokens = len(call.tokens)
-    outputs = [positions[num_tokens + slot] + shift for slot in call.slots.read]
-    return tokens, Readout(call, uniforms, call.slots.output, outputs, slots=True)
+    outputs = [positions[len(call.tokens) + slot] + shift for slot in slots.read]
+    confidence = "prob" if slots.output == "probs" else slots.confidence
+    return tokens, Readout(call, uniforms, forms(slots.output), outputs, slots, confidence)
 
 
 Readouts = Sequence[Readout]
 
 
-def confidence(readout: Readout, form: str) -> Confidence:
-    """Return the measure of confidence in the tokens of a form (`picks` has none)."""
-    slots = readout.call.slots if readout.slots and readout.output != "probs" else None
-    return "prob" if slots is None or form == "picks" else slots.confidence
+def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
+    """Return the reads of a pass if all are of tokens and change no logits, else none.
 
-
-def token_reads(readouts: Readouts, sampling: Sampling) -> TokenReads:
-    """Return the reads of a pass if all are of tokens and change no logits, else none."""
-    reads: dict[TokenRead, tuple[list[int], list[float]]] = {}
-    warping = Sampling(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
-    first = 0
+    Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter.
+    """
+    reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
+    first, greedy = 0, warping.greedy
     for each in readouts:
-        source = each.call.slots if each.slots and each.call.slots else each.call
-        if sampling.law is not None or source.barred or not FORMS.issuperset(forms(each.output)):
+        source = each.slots or each.call
+        if warping.law is not None or source.barred or not FORMS.issuperset(each.forms):
             return {}
-        for form in forms(each.output):
-            read = TokenRead(form, confidence(each, form), warping)
-            rows, uniforms = reads.setdefault(read, ([], []))
+        for form in each.forms:
+            confidence = "prob" if form == "picks" else each.confidence
+            rows, uniforms = reads.setdefault((form, confidence), ([], []))
             rows += range(first, first + len(each.outputs))
-            uniforms += [each.uniforms.at("draw", out) for out in each.outputs if read.draws]
+            if not greedy and form != "argmax":
+                uniforms += [each.uniforms.at("draw", output) for output in each.outputs]
         first += len(each.outputs)
-    return reads if first else {}
+    return {TokenRead(*kind, warping): read for kind, read in reads.items()} if first else {}

@@ -62,6 +62,9 @@ class Scheduler:
         """
         self._adapters = check_models(decoder, models, decoder.name)
         self._models, self._sampling = models.used_by(decoder), sampling
+        self._warping = dataclasses.replace(
+            sampling, max_new_tokens=1, stop_ids=frozenset(), seed=0
+        )
         self._batch_size, self._sequences = batch_size, decoder.sequences
         self._deadline = Deadline() if deadline is None else deadline
         self._steps = decoder.steps if steps is None else steps
@@ -212,8 +215,8 @@ class Scheduler:
                 self._execute([job])
             return
         left = iter(results)
-        for job, num in [(job, len(job.pending)) for job in group]:
-            self._deadline.guard(job, job.take, list(itertools.islice(left, num)))
+        for job in group:
+            self._deadline.guard(job, job.take, [*itertools.islice(left, len(job.pending))])
 
     def _run(
         self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
@@ -228,7 +231,7 @@ class Scheduler:
             if isinstance(call, Call)
             for part in readouts(call, job.uniforms, job.prompt_length)
         ]
-        reads = token_reads(parts, self._sampling) if passed[0].session.model.reads_ahead else {}
+        reads = token_reads(parts, self._warping) if passed[0].session.model.reads_ahead else {}
         logits = self._forward(passed, reads) if reads else self._forward(passed)
         results = self._read_out(logits, parts, self._sampling)
         if len(results) != len(passed):
@@ -284,11 +287,11 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
-        width = max(narrow, *(width_bucket(each.num_rows) for each in job.pending))
+        width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,
-        key=lambda key: (*key[:2], len(groups[key]) + max(j.turns_waited for j in groups[key])),
+        key=lambda key: (*key[:2], len(groups[key]) + max([j.turns_waited for j in groups[key]])),
     )
     for key, jobs in groups.items():
         for job in jobs:

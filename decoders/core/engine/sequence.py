@@ -6,6 +6,7 @@ raises can end only its own answer.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,7 +133,7 @@ class RunningSequence:
     def take(self, results: Sequence[CallResult]) -> None:
         """Continue with the pending calls' results, or fail if logits were NaN or infinite."""
         call = self.pending[0]
-        if isinstance(call, Call) and any(not_a_number(each, self._vocab_size) for each in results):
+        if isinstance(call, Call) and not_a_number(results, self._vocab_size):
             roots = self._sessions.items()
             role = next(role for role, root in roots if root is call.session.root)
             self.fail(
@@ -174,7 +175,7 @@ class RunningSequence:
             if (*self._tokens, *tokens[:num]) in dead_ends:
                 raise ValueError(f"the law forbids every token after {start + num} tokens")
         counts = self._counts()
-        work = [now - then for now, then in zip(counts, self._step_start, strict=True)]
+        work = [*map(operator.sub, counts, self._step_start)]
         self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
@@ -233,7 +234,8 @@ class RunningSequence:
             rows += session.rows
             draft_calls += session.draft_calls  # of a network on the target's states
             draft_rows += session.draft_rows
-        for session in (each for root in self._helpers for each in (root, *root.forks)):
-            draft_calls += session.calls
-            draft_rows += session.rows
+        for root in self._helpers:
+            for session in (root, *root.forks):
+                draft_calls += session.calls
+                draft_rows += session.rows
         return calls, rows, draft_calls, draft_rows

@@ -110,7 +110,7 @@ class Graphs:
         outputs = self.bound(name, inputs, planes)()
         if not self.fixed:
             return outputs
-        return [*outputs[:num_brief], *(each.clone() for each in outputs[num_brief:])]
+        return [*outputs[:num_brief], *map(Tensor.clone, outputs[num_brief:])]
 
     def bound(
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
@@ -118,7 +118,7 @@ class Graphs:
         """Return the run of a graph as a function for repeated calls, with errors of `__call__`."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
         key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
-        graph = self._graphs.get(key)
+        graph = self._graphs.pop(key, None)
         if graph is None:
             graph = self._make(name, key, inputs, planes)
             if graph is None:
@@ -126,9 +126,9 @@ class Graphs:
             self.num_graphs += 1
             while self.fixed and len(self._graphs) >= MAX_CAPTURED:
                 self._graphs.pop(next(iter(self._graphs)))
-        self._graphs[key] = self._graphs.pop(key, graph)  # the newest is the last
+        self._graphs[key] = graph  # the newest is the last
         # machine code assumes contiguous inputs
-        return partial(graph, [*(each.contiguous() for each in inputs.values()), *planes])
+        return partial(graph, [*map(Tensor.contiguous, inputs.values()), *planes])
 
     def forget(self) -> None:
         """Drop graphs that hold addresses, because the planes are reallocated."""
@@ -201,7 +201,7 @@ class Graphs:
 
 def _rows(inputs: Inputs) -> Tensor:
     """Return an input whose first sizes are those of the pass, ``[B, N, …]``, or all in one."""
-    return next(inputs[each] for each in ("positions", "states", "packed") if each in inputs)
+    return inputs[next(filter(inputs.__contains__, ("positions", "states", "packed")))]
 
 
 class _Flat(nn.Module):

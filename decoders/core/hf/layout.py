@@ -24,6 +24,8 @@ from decoders.core.types import MASKED
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
+_EMPTY = torch.empty(0)
+"""In place of the ids and positions of a pass on the host."""
 
 
 class Pass(NamedTuple):
@@ -32,8 +34,7 @@ class Pass(NamedTuple):
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
     A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
     A pass for a CUDA graph lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of
-    masks: the graph makes all else from them, for T = `seen` entries (`Frame`). Its ids and
-    positions are only shapes.
+    masks: the graph makes all else from them, for T = `seen` entries (`Frame`).
     """
 
     calls: Sequence[Call]
@@ -51,6 +52,11 @@ class Pass(NamedTuple):
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
     seen: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """B N, the number of flat rows."""
+        return len(self.numbers["ids"]) if self.numbers else self.ids.numel()
 
 
 class Frame(NamedTuple):
@@ -74,7 +80,7 @@ class Frame(NamedTuple):
         packed = torch.tensor([*itertools.chain.from_iterable(numbers.values())]).view(torch.uint8)
         if blocks is not None:
             packed = torch.cat((packed, blocks.view(torch.uint8).flatten()))
-        lengths = tuple((name, len(each)) for name, each in numbers.items())
+        lengths = (*zip(numbers, map(len, numbers.values()), strict=True),)
         size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
         return cls(layout, size, lengths, (*warps,), (*reads,)), packed
 
@@ -164,16 +170,15 @@ class Layout:
 
     def merged(self, calls: Sequence[Call]) -> Pass:
         """Pad calls to the widest call, with one mask for all calls."""
-        ordered = sorted(calls, key=lambda call: call.session.row)
-        width = max(call.num_rows for call in ordered)
-        seen = max(call.session.length + call.num_rows for call in ordered)
-        rows = self._merged(ordered, width, seen)
+        by_row = _by_cache_row(calls)
+        indices, width = sorted(by_row), max([call.num_rows for call in calls])
+        seen = max([call.session.length + call.num_rows for call in calls])
+        rows = self._merged([by_row[index] for index in indices], width, seen)
         assert rows.entries is not None
         assert rows.cache_rows is not None
-        indices = _cache_rows(ordered)
         first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
         cache = self.store.scattered(rows.cache_rows, rows.entries, seen, first)
-        return _reading(calls, rows)._replace(cache=cache)
+        return _reading(calls, rows, cache=cache)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
@@ -193,23 +198,20 @@ class Layout:
                 entries=self._entries[:, start:stop],
                 planes=self.store.row_planes(row, 1),
             )
-        width = max(1 + lone_slot, *(call.num_rows for call in calls))
-        seen = max(call.session.length + call.num_rows for call in calls)
+        width = max(1 + lone_slot, *[call.num_rows for call in calls])
+        seen = max([call.session.length + call.num_rows for call in calls])
         if bucketed:
             width = power_of_two(max(width, min_rows))
             seen = _round_up(seen, _LENGTH_BUCKET)
-        model, by_row = call.session.model, dict(zip(_cache_rows(calls), calls, strict=True))
+        model, by_row = call.session.model, _by_cache_row(calls)
         filled = [  # with empty calls for the other cache rows
             by_row.get(row)
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
             for row in first_rows(by_row, self.store.num_rows)
         ]
-        rows = self._padded(filled, width, seen) if bucketed else self._merged(filled, width, seen)
-        rows = _reading(calls, rows)
-        if bucketed:
-            numbers = {"read": padded(rows.read or [0]), "hidden": padded(rows.hidden)}
-            rows = rows._replace(numbers={**rows.numbers, **numbers})
-        return rows._replace(planes=self.store.row_planes(filled[0].session.row, len(filled)))
+        rows = (self._padded if bucketed else self._merged)(filled, width, seen)
+        planes = self.store.row_planes(filled[0].session.row, len(filled))
+        return _reading(calls, rows, planes=planes)
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         """Pad calls to N = `width` rows that see T = `seen`, on the host."""
@@ -223,19 +225,19 @@ class Layout:
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["cache_rows"] = [call.session.row for call in ordered]
         numbers["starts"] = [call.session.length for call in ordered]
-        shape, firsts = torch.empty(len(ordered), width, device="meta"), range(0, len(ids), width)
-        rows = Pass(ordered, shape, shape, None, None, firsts, numbers=numbers, seen=seen)
-        return rows._replace(blocks=self.masks.blocks(ordered, width))
+        firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
+        return Pass(
+            ordered, _EMPTY, _EMPTY, None, None, firsts, numbers=numbers, blocks=blocks, seen=seen
+        )
 
     def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         rows = self._padded(ordered, width, seen)
         frame, packed = Frame.of(self, rows)
         fields, masks = self.unpack(frame, upload(packed, self._device))
-        fed = rows._replace(ids=fields["ids"], positions=fields["positions"], masks=masks)
-        entries, cache_rows = fields["entries"], fields["cache_rows"]
-        return fed._replace(entries=entries, cache_rows=cache_rows, numbers={}, blocks=None)
+        del fields["starts"]
+        return rows._replace(masks=masks, numbers={}, blocks=None, **fields)
 
-    def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Tensor], Masks]:
+    def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Any], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
         (_, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
         stop = 8 * sum(lengths)
@@ -271,7 +273,7 @@ class Layout:
         cache = self.store.packed(row_index, entries)
         masks = self._tiled_masks(packed, positions.view(-1, tile))
         rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
-        return _reading(calls, rows)._replace(cache=cache)
+        return _reading(calls, rows, cache=cache)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
         counts = [counts for block in packed.blocks for counts in block.contexts.values()]
@@ -298,30 +300,33 @@ def _row_ids(call: Call) -> list[int]:
     if call.slots is None:
         return [*call.tokens]
     shown = call.slots.slot_tokens or (MASKED,) * (call.num_rows - len(call.tokens))
-    return [*call.tokens, *(0 if token == MASKED else token for token in shown)]
+    return [*call.tokens, *[0 if token == MASKED else token for token in shown]]
 
 
 def read_rows(call: Call) -> Sequence[int]:
     """Return the rows of a call whose logits are read: tokens, then slots."""
     if call.slots is None:
         return call.read
-    return (*call.read, *(len(call.tokens) + slot for slot in call.slots.read))
+    return [*call.read, *[len(call.tokens) + slot for slot in call.slots.read]]
 
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _cache_rows(calls: Sequence[Call]) -> list[int]:
-    """Return the cache rows of calls, which must differ."""
-    rows = [call.session.row for call in calls]
-    assert len(set(rows)) == len(rows), f"rows {rows}: two calls of one session"
-    return rows
+def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
+    """Return calls by their cache rows, which must differ."""
+    by_row = {call.session.row: call for call in calls}
+    assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
+    return by_row
 
 
-def _reading(calls: Sequence[Call], rows: Pass) -> Pass:
+def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:
     """Set the flat rows whose logits or hidden states the calls need, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
     read = [first_of[id(call)] + row for call in calls for row in read_rows(call)]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
-    return rows._replace(read=read, hidden=hidden)
+    if rows.numbers:
+        numbers = {"read": padded(read or [0]), "hidden": padded(hidden)}
+        fields["numbers"] = {**rows.numbers, **numbers}
+    return rows._replace(read=read, hidden=hidden, **fields)

@@ -393,15 +393,14 @@ class HFModel(Model):
         """See `Model.forward_reading`."""
         layout = self._layout
         assert layout is not None
-        assert all(self._owns(call.session) for call in calls), "a session is not open here"
+        assert {call.session for call in calls} <= {*self._open}, "a session is not open here"
         size = self.architecture.vocab_size
         fed = [*calls]
         if self.vocab_size > size:  # feed ids that this model lacks as its last id
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        fused = reads if self.reads_ahead else {}
-        logits, hidden, ahead = self._runner.run(layout, fed, fused, self.min_rows)
+        logits, hidden, ahead = self._runner.run(layout, fed, reads, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)

@@ -143,8 +143,8 @@ class ModuleRunner:
         """
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
-        num_rows, ahead = max(call.num_rows for call in calls), dict[str, Any]()
-        if self.compiling and self.graphs.serve(num_rows, len(calls)):
+        sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
+        if self.compiling and self.graphs.serve(max(sizes), len(calls)):
             rows = layout.framed(calls, min_rows)
             inputs, num = self._inputs(layout, rows, lower, reads), len(reads)
             outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
@@ -158,11 +158,13 @@ class ModuleRunner:
             self._lower = dict.fromkeys(lower)
             logits, *states = self._run_plain(rows)
             states += self._pop_lower()
-        self.num_padded_rows += rows.ids.numel() - sum(call.num_rows for call in calls)
+        self.num_padded_rows += rows.num_rows - sum(sizes)
+        if not rows.hidden:
+            return logits, {}, ahead
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
         rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
-        by_layer = dict(zip(shown, states, strict=bool(states)))
-        hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer.items()}
+        by_layer = zip(shown, states, strict=True)
+        hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer}
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
         return logits, hidden, ahead
@@ -171,7 +173,7 @@ class ModuleRunner:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
         ids = rows.ids
         if rows.numbers:
-            ids = upload(rows.numbers["ids"], self._device).view(ids.shape)
+            ids = upload(rows.numbers["ids"], self._device).view(len(rows.calls), -1)
         embedded: Tensor = self.tokens(ids)
         for first, call in zip(rows.firsts, rows.calls, strict=True):
             if call.slots is not None and call.slots.vectors is not None:
@@ -244,7 +246,7 @@ class ModuleRunner:
             return None, {**inputs, "ids": rows.ids}
         if not name:
             return None, {**inputs, "embeds": self._embed(rows)}
-        adapter, sizes = self.adapters[name], (rows.firsts, rows.ids.numel())
+        adapter, sizes = self.adapters[name], (rows.firsts, rows.num_rows)
         numbers, warps = adapter.numbers(rows.calls, *sizes, bucketed=bucketed)
         fields = {kind: upload(each, self._device) for kind, each in numbers.items()}
         return name, inputs | adapter.inputs(fields, self._embed(rows), warps)
@@ -276,7 +278,7 @@ class ModuleRunner:
         name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
         numbers = {**rows.numbers, **_pack_reads(reads)}
         if name:
-            sizes = rows.firsts, rows.ids.numel()
+            sizes = rows.firsts, rows.num_rows
             slots, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
             numbers |= slots
         elif name is not None:

@@ -60,10 +60,10 @@ def test_a_slot_without_numbers_is_noticed_by_its_confidence_as_a_row_is() -> No
     sound = CallResult(
         picks=(1,), confidences=(0.5,), slot_picks=(0, 2), slot_confidences=(0.4, 0.3)
     )
-    assert not not_a_number(sound, 40)
+    assert not not_a_number([sound], 40)
     for place in ("confidences", "slot_confidences"):
         sick: dict[str, Any] = {place: (*getattr(sound, place)[1:], float("nan"))}
-        assert not_a_number(dataclasses.replace(sound, **sick), 40)
+        assert not_a_number([dataclasses.replace(sound, **sick)], 40)
 
 
 @pytest.mark.parametrize("spec", ["ptp", "isd"])

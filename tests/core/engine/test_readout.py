@@ -95,7 +95,7 @@ def test_the_first_slot_predicts_what_the_last_token_does() -> None:
     call = make_call(2, length=7, read=(1,), slots=make_slots(4, (0, 2, 3)))
     tokens, slots = readouts(call, UNIFORMS, PROMPT)
     assert (list(tokens.outputs), list(slots.outputs)) == ([4], [4, 6, 7])
-    assert (tokens.output, slots.output) == ("picks", "argmax")
+    assert (tokens.forms, slots.forms) == (("picks",), ("argmax",))
 
 
 def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
@@ -131,7 +131,7 @@ def test_rows_inside_the_prompt_may_be_read_where_no_uniform_is_needed() -> None
 
 def readout_of(outputs: list[int], output: str, uniforms: Uniforms = UNIFORMS) -> Readout:
     call = make_call(1, length=PROMPT, read=(0,))
-    return Readout(call, uniforms, output, outputs)  # type: ignore[arg-type]
+    return Readout(call, uniforms, (output,), outputs)
 
 
 def test_draws_are_picks_of_the_warped_distribution_with_their_probability() -> None:

@@ -213,17 +213,18 @@ def _run(
 ) -> Tensor:
     """Run decoder layers: each adds to the rows their attention, then their MLP."""
     added: Tensor | None = None
+    kernels = _kernels(rows)
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
         changes = (None,) * 4 if gate is None else gate.changes[number]
-        rows, inputs = add_norm(rows, added, layer.attention_norm, weights.epsilon)
+        rows, inputs = add_norm(rows, added, layer.attention_norm, weights.epsilon, kernels)
         heads = linear(inputs, layer.attention, changes[0], slots)
-        query, keys, values = _turned(weights, layer, heads, turn, cache, number)
+        query, keys, values = _turned(weights, layer, heads, turn, cache, number, kernels)
         mask = masks[layer.kind] if isinstance(masks, dict) else masks
         mixed = weights.attend(query, keys, values, mask, weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
-        rows, inputs = add_norm(rows, added, layer.feed_norm, weights.epsilon)
-        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots))
+        rows, inputs = add_norm(rows, added, layer.feed_norm, weights.epsilon, kernels)
+        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots), kernels)
         added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
             rows, added = rows + added, None
@@ -238,12 +239,12 @@ def _turned(
     turn: tuple[Tensor, Tensor],
     cache: PlaneCache,
     number: int,
+    kernels: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
     norms = None
     if layer.query_norm is not None and layer.key_norm is not None:
         norms = layer.query_norm, layer.key_norm
-    kernels = _kernels(states)
     if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
         planes, entries = places
         query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
@@ -274,9 +275,9 @@ def split_heads(
     return query, key, value
 
 
-def _activated(weights: Weights, states: Tensor) -> Tensor:
+def _activated(weights: Weights, states: Tensor, kernels: Any) -> Tensor:
     """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
-    if isinstance(weights.activation, nn.SiLU) and (kernels := _kernels(states)):
+    if kernels and isinstance(weights.activation, nn.SiLU):
         out: Tensor = kernels.gated(states)
         return out
     gate, up = states.chunk(2, -1)
@@ -284,10 +285,10 @@ def _activated(weights: Weights, states: Tensor) -> Tensor:
 
 
 def add_norm(
-    rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float
+    rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float, kernels: Any = None
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of rows ``[B, N, D]`` and `added`, and the scaled sum."""
-    if kernels := _kernels(rows):
+    if kernels:
         added_rows: tuple[Tensor, Tensor] = kernels.add_norm(rows, added, weight, epsilon)
         return added_rows
     rows = rows if added is None else rows + added

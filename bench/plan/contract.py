@@ -65,7 +65,9 @@ def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
         if result.outcome == REFUTED:
             progress.note(f"{name} claims to be lossless and fails its checks: {result.note}")
         elif result.note is not None:
-            progress.note(f"{name}: {result.outcome} to be lossless ({result.note})")
+            verified = result.outcome == VERIFIED
+            says = "is lossless, but" if verified else "claims to be lossless, unverified:"
+            progress.note(f"{name} {says} {result.note}")
     return tuple(cells.values())
 
 

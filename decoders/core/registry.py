@@ -141,7 +141,14 @@ def build(spec: DecoderSpec) -> Decoder:
     try:
         decoder = cls(**options)
     except TypeError as error:
-        raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
+        hint = "; give its field a default" if "required" in str(error) else ""
+        raise ValueError(f"decoder {spec.name!r} cannot be made: {error}{hint}") from error
+    for key, value in ((name, getattr(decoder, name)) for name in allowed):
+        if not isinstance(value, str | int | float | None):  # nothing else can be stored and read
+            raise ValueError(
+                f"option {key!r} of decoder {spec.name!r} is a {type(value).__name__}; allowed: "
+                "bool, int, float, str (a path, too), Literal"
+            )
     _check_needs(decoder, spec.name)
     return decoder
 

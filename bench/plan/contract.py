@@ -65,9 +65,8 @@ def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
         if result.outcome == REFUTED:
             progress.note(f"{name} claims to be lossless and fails its checks: {result.note}")
         elif result.note is not None:
-            verified = result.outcome == VERIFIED
-            says = "is lossless, but" if verified else "claims to be lossless, unverified:"
-            progress.note(f"{name} {says} {result.note}")
+            says = {VERIFIED: "is lossless, but", CLAIMED: "claims to be lossless, unverified:"}
+            progress.note(f"{name} {says[result.outcome]} {result.note}")
     return tuple(cells.values())
 
 

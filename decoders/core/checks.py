@@ -13,7 +13,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -103,10 +103,9 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
 
 def _described(step: StepEvent | None) -> str:
     """List tokens and drafts of a step, and its other fields that are not empty."""
-    values = {} if step is None else {each.name: getattr(step, each.name) for each in fields(step)}
+    values = {} if step is None else asdict(step)
     usual = ("tokens", "drafted", "accepted")
-    shown = [f"{name}={value}" for name, value in values.items() if value or name in usual]
-    return ", ".join(shown) or "no step"
+    return ", ".join(f"{k}={v}" for k, v in values.items() if v or k in usual) or "no step"
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
@@ -123,12 +122,10 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         for step in answer.steps:
             shown = _described(step)
             assert 0 <= step.accepted <= step.max_accepted <= step.drafted, (
-                f"{where}: {step.accepted} of {step.max_accepted} drafts accepted (in a tree: of "
-                f"its longest path); the token after them is no draft, never count it: {shown}"
+                f"{where}: more drafts accepted than drafted; never count the bonus token: {shown}"
             )
             assert step.drafted < max(1, step.target_rows), (
-                f"{where}: {step.drafted} drafts need a call of the last token and all of them, "
-                f"{step.drafted + 1} rows; it had {step.target_rows}: {shown}"
+                f"{where}: feed the last token and all drafts, {step.drafted + 1} rows: {shown}"
             )
             behind = len(step.tokens) - step.num_leading - step.accepted
             assert behind >= 0, f"{where}: accepted but not emitted: {shown}"

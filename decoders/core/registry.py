@@ -143,12 +143,10 @@ def build(spec: DecoderSpec) -> Decoder:
     except TypeError as error:
         hint = "; give its field a default" if "required" in str(error) else ""
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}{hint}") from error
-    for key, value in ((name, getattr(decoder, name)) for name in allowed):
-        if not isinstance(value, str | int | float | None):  # nothing else can be stored and read
-            raise ValueError(
-                f"option {key!r} of decoder {spec.name!r} is a {type(value).__name__}; allowed: "
-                "bool, int, float, str (a path, too), Literal"
-            )
+    for key in allowed:  # nothing else can be stored and read again
+        if not isinstance(value := getattr(decoder, key), str | int | float | None):
+            kind = f"is a {type(value).__name__}; allowed: bool, int, float, str (also for a path)"
+            raise ValueError(f"option {key!r} of decoder {spec.name!r} {kind}")
     _check_needs(decoder, spec.name)
     return decoder
 

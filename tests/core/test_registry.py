@@ -176,7 +176,10 @@ class Nameless(Decoder):
         ("Meant:k=2", r"class Meant: 'k' is no option.* lacks @dataclass"),
         ("Other", r"class Other: 'k' is no option.* lacks @dataclass"),
         ("Untyped", r"class Untyped: 'k' is no option.* lacks its type"),
-        ("Folder", r"option 'file' of decoder .* is a PosixPath; allowed: .*str \(a path, too\)"),
+        (
+            "Folder",
+            r"option 'file' of .* is a PosixPath; allowed: .*str \(also for a path\)",
+        ),
         ("Required", r"required keyword-only argument: 'width'; give its field a default"),
         ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
         ("Word", r"needs 'draft'; allowed: a tuple"),

@@ -178,13 +178,8 @@ def _conditions(member: NamedRun) -> list[str]:
         counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
         for noun in ("prompt", "cluster", "repeat")
     )
-    texts = {
-        "tasks": "tasks {}",
-        "split": "split {}",
-        "temperature": "temperature {:g}",
-        "batch_size": "batch size {}",
-        "max_new_tokens": "at most {} new tokens",
-    }
+    texts = {"tasks": "tasks {}", "split": "split {}", "temperature": "temperature {:g}"}
+    texts |= {"batch_size": "batch size {}", "max_new_tokens": "at most {} new tokens"}
     parts = [text.format(config[key]) for key, text in texts.items() if config.get(key) is not None]
     dtype = config.get("dtype") or side.env.dtype
     return [f"{prompts} in {clusters}", repeats, *parts, *filter(None, [dtype, hardware(side)])]

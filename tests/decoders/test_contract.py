@@ -381,7 +381,7 @@ class Repeats(Drafter):
     ],
 )
 def test_a_wrong_count_is_named_without_the_fields_that_are_empty(
-    changes: Callable[[Emit], dict[str, int]], message: str
+    changes: Callable[[Emit], dict], message: str
 ) -> None:
     class Counting(DraftAndVerify):
         def drafter(self, request: Request) -> Drafter:

@@ -166,14 +166,16 @@ def judge_time(
     if low is None or high is None:
         verdict, note = Regression.inconclusive, "too few conversations for an interval"
     elif low > margin:
-        verdict = Regression.regressed if gate.time.fail else Regression.inconclusive
-        note = "" if gate.time.fail else "slower; the gate only reports it"
+        verdict = Regression.regressed
     elif high < 1 / (1 + margin) - 1:
         verdict = Regression.improved
     elif high <= margin:
         verdict = Regression.passed
     else:
         verdict, note = Regression.inconclusive, more_conversations(ratio, margin)
+    if not gate.time.fail:
+        note = "slower; the gate only reports it" * (verdict is Regression.regressed)
+        verdict = Regression.passed
     change = None if ratio.value is None else 1 / ratio.value - 1
     return Measure("time", base_s, head_s, change, True, margin, verdict, low, high, note)
 

@@ -251,9 +251,10 @@ def _note(comparison: Comparison) -> str:
     if comparison.benchmark is not None:
         text += f" The benchmark is at {comparison.benchmark}."
     if comparison.margin is not None:
+        rule = f"regressed if the whole interval lies beyond +{comparison.margin:.0%}"
         text += (
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
-            f"regressed if the whole interval lies beyond +{comparison.margin:.0%}. The control, "
+            f"{rule if comparison.gate.time.fail else 'is only reported'}. The control, "
             "time over ar, is the same in units of ar's time on each side, so that a machine or "
             f"process that is slower as a whole cancels out; {_CONTROLS[comparison.control]}."
         )

@@ -65,7 +65,8 @@ def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
         if result.outcome == REFUTED:
             progress.note(f"{name} claims to be lossless and fails its checks: {result.note}")
         elif result.note is not None:
-            progress.note(f"{name}: {result.outcome} to be lossless ({result.note})")
+            says = {VERIFIED: "is lossless, but", CLAIMED: "claims to be lossless, unverified:"}
+            progress.note(f"{name} {says[result.outcome]} {result.note}")
     return tuple(cells.values())
 
 

@@ -30,7 +30,7 @@ Pair = tuple[str, tuple[int, ...], tuple[int, ...], int]
 _COUNTERS = (
     *("emitted", "drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows"),
 )
-_ADVICE = "state survives an answer (a module global, or a mutable attribute of the class?)"
+_ADVICE = "state survives an answer (a global, a class's attribute, or random numbers of its own?)"
 
 
 def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | None:

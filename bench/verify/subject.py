@@ -242,7 +242,8 @@ class Subject:
             except Exception as error:
                 verdict = is_verdict(error)
                 outcome = "wrong" if verdict else "elsewhere"
-                words = f"{name}: {error if verdict else error_line(error)}"
+                raised = f"the model decides, because this check raised {error_line(error)}"
+                words = f"{name}: {error if verdict else raised}"
                 break
         self.tables.append(Finding(title, outcome, words, {"checks": names}))
 

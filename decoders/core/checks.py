@@ -13,7 +13,7 @@ import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.plugins import network
 from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws
-from decoders.core.types import Generation, Law, Outcome, Sampling
+from decoders.core.types import Generation, Law, Outcome, Sampling, StepEvent
 
 Check = Callable[[Decoder], None]
 NUM_DISTRIBUTION_DRAWS = 10_000
@@ -101,6 +101,13 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
         yield prompt, sampling, generate(decoder, prompt, sampling, models)
 
 
+def _described(step: StepEvent | None) -> str:
+    """List tokens and drafts of a step, and its other fields that are not empty."""
+    values = {} if step is None else asdict(step)
+    usual = ("tokens", "drafted", "accepted")
+    return ", ".join(f"{k}={v}" for k, v in values.items() if v or k in usual) or "no step"
+
+
 def check_steps_concatenate(decoder: Decoder) -> None:
     """Check that steps' tokens and counts add up to the answer.
 
@@ -109,25 +116,30 @@ def check_steps_concatenate(decoder: Decoder) -> None:
     rejected drafts (in a tree: of one branch), and `decided` covers all tokens.
     """
     for prompt, sampling, answer in _all(decoder):
-        where = f"{decoder} on {prompt} with {sampling}"
+        where = f"{decoder} on {prompt} at T={sampling.temperature}, seed {sampling.seed}"
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            assert 0 <= step.accepted <= step.max_accepted <= step.drafted, f"{where}: {step}"
-            assert step.drafted < max(1, step.target_rows), f"{where}: not all verified: {step}"
+            shown = _described(step)
+            assert 0 <= step.accepted <= step.max_accepted <= step.drafted, (
+                f"{where}: more drafts accepted than drafted; never count the bonus token: {shown}"
+            )
+            assert step.drafted < max(1, step.target_rows), (
+                f"{where}: feed the last token and all drafts, {step.drafted + 1} rows: {shown}"
+            )
             behind = len(step.tokens) - step.num_leading - step.accepted
-            assert behind >= 0, f"{where}: accepted but not emitted: {step}"
+            assert behind >= 0, f"{where}: accepted but not emitted: {shown}"
             assert not step.drafted or behind <= 1, (
                 f"{where}: {behind} tokens are neither accepted drafts nor the one after them; "
-                f"count tokens before them in Emit.num_leading, or make two steps: {step}"
+                f"count tokens before them in Emit.num_leading, or make two steps: {shown}"
             )
             misses = step.drafted - step.accepted
             count = len(step.rejected)
             assert count in (0, misses) or (step.max_accepted < step.drafted and count < misses), (
-                f"{where}: {misses} drafts were rejected: {step}"
+                f"{where}: {misses} drafts were rejected, {count} given as rejected: {shown}"
             )
             count = len(step.decided)
-            assert count in (0, len(step.tokens)), f"{where}: passes of {count} tokens: {step}"
+            assert count in (0, len(step.tokens)), f"{where}: passes of {count} tokens: {shown}"
         assert answer.steps[0].target_calls >= 1, f"{where}: nothing ran before the first emit"
 
 
@@ -202,8 +214,8 @@ def _check_same(pairs: Iterable[_Pair]) -> None:
             number, (step, other) = next(
                 each for each in enumerate(both) if each[1][0] != each[1][1]
             )
-            line = f"{pair.where} gives the same tokens in other steps {pair.when}"
-            raise StepsDifferError(f"{line}; step {number}: {step}, not {other}")
+            line = f"{pair.where} gives the same tokens in other steps {pair.when}; step {number}"
+            raise StepsDifferError(f"{line}: {_described(step)}; not {_described(other)}")
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
@@ -382,7 +394,7 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
                 # in a tree the accepted branch may be shorter than the longest branch
                 is_chain = step.max_accepted == step.drafted
                 all_accepted = step.accepted == step.drafted if is_chain else not step.rejected
-                assert all_accepted, f"{decoder} rejected a perfect draft: {step}"
+                assert all_accepted, f"{decoder} rejected a perfect draft: {_described(step)}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:

@@ -141,7 +141,12 @@ def build(spec: DecoderSpec) -> Decoder:
     try:
         decoder = cls(**options)
     except TypeError as error:
-        raise ValueError(f"decoder {spec.name!r} cannot be made: {error}") from error
+        hint = "; give its field a default" if "required" in str(error) else ""
+        raise ValueError(f"decoder {spec.name!r} cannot be made: {error}{hint}") from error
+    for key in allowed:  # nothing else can be stored and read again
+        if not isinstance(value := getattr(decoder, key, None), str | int | float | None):
+            kind = f"is a {type(value).__name__}; allowed: bool, int, float, str (also for a path)"
+            raise ValueError(f"option {key!r} of decoder {spec.name!r} {kind}")
     _check_needs(decoder, spec.name)
     return decoder
 

@@ -124,6 +124,7 @@ def test_a_package_of_another_place_with_the_same_name_is_not_taken(tmp_path: Pa
 
 UNDECORATED = """
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 from decoders.core.decoder import Decoder
 from decoders.spec import Speculative
@@ -147,6 +148,14 @@ class Right(Speculative):
     k: int = 8
 
 @dataclass(frozen=True, kw_only=True)
+class Folder(Speculative):
+    file: Path = Path("phrases.txt")
+
+@dataclass(frozen=True, kw_only=True)
+class Required(Speculative):
+    width: int
+
+@dataclass(frozen=True, kw_only=True)
 class Two(Decoder):
     needs = ("draft", "draft2")
 
@@ -167,6 +176,11 @@ class Nameless(Decoder):
         ("Meant:k=2", r"class Meant: 'k' is no option.* lacks @dataclass"),
         ("Other", r"class Other: 'k' is no option.* lacks @dataclass"),
         ("Untyped", r"class Untyped: 'k' is no option.* lacks its type"),
+        (
+            "Folder",
+            r"option 'file' of .* is a PosixPath; allowed: .*str \(also for a path\)",
+        ),
+        ("Required", r"required keyword-only argument: 'width'; give its field a default"),
         ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
         ("Word", r"needs 'draft'; allowed: a tuple"),
         ("Nameless", r"add `adapter: str = "),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,8 @@ from decoders.core.checks import (
     checks_for,
 )
 from decoders.core.decoder import Decoder, Request, Steps
+from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
@@ -264,7 +266,8 @@ CHECKS = [check_runs_repeat, check_prompts_leave_no_trace, check_batch_equals_al
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_same_tokens_in_other_steps_are_no_other_answer(check: Check) -> None:
-    with pytest.raises(StepsDifferError, match="gives the same tokens in other steps"):
+    line = r"gives the same tokens in other steps .*; step \d: tokens=.*; not tokens="
+    with pytest.raises(StepsDifferError, match=line):
         check(remembering(tokens=False)())
 
 
@@ -356,6 +359,47 @@ class Recording(TableModel):
     def forward(self, calls: Sequence[Call]) -> Tensor:
         self.fed += [call.tokens for call in calls]
         return super().forward(calls)
+
+
+class Repeats(Drafter):
+    def propose(self, text: Text, most: int) -> list[int]:
+        return [text.last, text.last]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            lambda emit: {"accepted": emit.accepted + 1},
+            r" at T=0\.0, seed 0: more drafts .* never count the bonus token: tokens=\(\d,\), "
+            r"drafted=0, accepted=1, target_calls=1, target_rows=\d$",
+        ),
+        (
+            lambda emit: {"drafted": emit.drafted + 5},
+            r": feed the last token and all drafts, 6 rows: .*drafted=5, .*target_rows=3",
+        ),
+    ],
+)
+def test_a_wrong_count_is_named_without_the_fields_that_are_empty(
+    changes: Callable[[Emit], dict], message: str
+) -> None:
+    class Counting(DraftAndVerify):
+        def drafter(self, request: Request) -> Drafter:
+            return Repeats()
+
+        def steps(self, request: Request) -> Steps:
+            steps = super().steps(request)
+            item = next(steps)
+            while True:
+                if isinstance(item, Emit):
+                    yield dataclasses.replace(item, **changes(item))
+                    item = next(steps)
+                else:
+                    item = steps.send((yield item))
+
+    with pytest.raises(AssertionError, match=message) as caught:
+        check_steps_concatenate(Counting())
+    assert "overlap" not in str(caught.value)
 
 
 @pytest.mark.parametrize("extra", [{"rejected": (1,)}, {"decided": (1,)}])

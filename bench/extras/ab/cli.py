@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_Head = Annotated[str, typer.Option(help="Likewise; default: the working tree.")]
+_Head = Annotated[str, typer.Option(help="Commit (or folder) to judge; `.` is the working tree.")]
 
 
 _GATE = options.fields(

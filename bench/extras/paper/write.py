@@ -174,14 +174,12 @@ def _setting(members: Sequence[NamedRun]) -> str:
 def _conditions(member: NamedRun) -> list[str]:
     rows, side = summary_rows(member.summary, ALL), member.side
     config = side.config
-    counts = [
+    prompts, clusters, repeats = (
         counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
-        for noun in ("prompt", "repeat")
-    ]
-    parts = [
-        f"{word} {config[key]:g}"
-        for word, key in (("temperature", "temperature"), ("batch size", "batch_size"))
-        if key in config
-    ]
+        for noun in ("prompt", "cluster", "repeat")
+    )
+    texts = {"tasks": "tasks {}", "split": "split {}", "temperature": "temperature {:g}"}
+    texts |= {"batch_size": "batch size {}", "max_new_tokens": "at most {} new tokens"}
+    parts = [text.format(config[key]) for key, text in texts.items() if config.get(key) is not None]
     dtype = config.get("dtype") or side.env.dtype
-    return [*counts, *parts, *filter(None, [dtype, hardware(side)])]
+    return [f"{prompts} in {clusters}", repeats, *parts, *filter(None, [dtype, hardware(side)])]

@@ -239,7 +239,7 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     word = "faster" if max(ratios) < 1 else "slower"
     why = "the machine's speed changed in between, so shares of time hold, milliseconds do not"
     if 1 < min(ratios) <= 1 + MAX_RESIDUAL:
-        why = "reading the clock costs that much, and the milliseconds above include it"
+        why = "reading the clock costs a few per cent, which the milliseconds of that pass include"
     return [
         f"The second pass was {word} than the timed one for every decoder "
         f"({factor(min(ratios))} to {factor(max(ratios))}): {why}."

@@ -417,6 +417,9 @@ def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair:
     comparison = judged(runs)
     assert verdicts(comparison)["spec"] == "inconclusive"
     assert "more conversations" in measure(comparison, "spec", "time").note
+    untimed = judged(runs, Gate(verdict={"inconclusive": "fail"}, time={"fail": False}))  # type: ignore[arg-type]
+    assert verdicts(untimed)["spec"] == "pass"
+    assert (untimed.exit_code, measure(untimed, "spec", "time").note) == (Exit.DONE, "")
     assert comparison.exit_code == Exit.DONE
     assert judged(runs, Gate(verdict={"inconclusive": "fail"})).exit_code == Exit.INVALID  # type: ignore[arg-type]
 
@@ -462,6 +465,7 @@ def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
     gate = Gate(time={"fail": False})  # type: ignore[arg-type]
     comparison = judged(pair(slower(2)), gate)
     assert comparison.exit_code == Exit.DONE
+    assert verdicts(comparison)["spec"] == "pass"
     assert "only reports" in measure(comparison, "spec", "time").note
 
 

@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[3]
 Pair = Callable[..., tuple[Path, Path]]
 
 
-def judged(runs: tuple[Path, Path]) -> Comparison:
+def judged(runs: tuple[Path, Path], **rules: Any) -> Comparison:
     base, head = (load_side(str(run), run.parent) for run in runs)
-    return compare(base, head, Gate())
+    return compare(base, head, Gate(**rules))
 
 
 def printed(show: Callable[[Console], object], width: int = 160) -> str:
@@ -126,6 +126,12 @@ def test_what_settles_an_inconclusive_result_is_said(pair: Pair) -> None:
         flat = " ".join(text.split())
         assert re.search(r"needs about \d+ more conversations to decide: --limit \d+", flat)
         assert "ends with 0; with --fail-inconclusive it ends with 4" in flat
+
+
+def test_times_that_the_gate_only_reports_are_called_so(pair: Pair) -> None:
+    runs = pair()
+    assert "it is only reported" in to_markdown(judged(runs, time={"fail": False}))
+    assert "it regressed if the whole" in to_markdown(judged(runs))
 
 
 def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pair: Pair) -> None:

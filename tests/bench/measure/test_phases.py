@@ -456,7 +456,7 @@ def test_an_answer_is_held_against_the_same_answer_and_not_against_other_repeats
     [
         ((0.74, 0.67), "was faster than the timed one for every decoder (0.67x to 0.74x)"),
         ((1.08, 1.20), "was slower than the timed one for every decoder (1.08x to 1.20x)"),
-        ((1.01, 1.04), "(1.01x to 1.04x): reading the clock costs that much"),
+        ((1.01, 1.04), "(1.01x to 1.04x): reading the clock costs a few per cent"),
         ((1.06, 1.20), "(1.06x to 1.20x): the machine's speed changed in between"),
         ((0.90, 1.01), None),
         ((0.74,), None),

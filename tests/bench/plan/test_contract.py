@@ -129,10 +129,11 @@ def test_a_decoder_that_fits_one_model_claims_and_says_why(
 ) -> None:
     (tmp_path / "wide.py").write_text(HEAD + WIDE)
     cell = f"{tmp_path / 'wide.py'}:Mine"
-    config = small(decoders=cell, temperature=0.9, limit=2, quality_limit=0)
-    result = run(config, tmp_path, progress(), opener)
+    config, shown = small(decoders=cell, temperature=0.9, limit=2, quality_limit=0), progress()
+    result = run(config, tmp_path, shown, opener)
     assert result.exit_code == Exit.DONE
     found = Findings(load_run(result.run_dir))
+    assert any(f"{cell} claims to be lossless, unverified: RuntimeError" in n for n in shown.notes)
     (warning,) = (w for w in found.validity.warnings if "no check verified it" in w)
     assert "mat1 and mat2 shapes cannot be multiplied" in warning
     report = (result.run_dir / "report.md").read_text(encoding="utf-8")

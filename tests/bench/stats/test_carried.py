@@ -44,6 +44,7 @@ def again(steps: int, emitted: int = 4, decoder: str = "memo") -> PhasedAnswer:
 def test_repeats_with_other_counters_are_proof(record: Make) -> None:
     (line,) = carried(pairs(record), (), greedy=True, exact=EXACT)
     assert line.startswith("memo: state survives an answer")
+    assert "random numbers of its own?" in line
     assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
 
 

@@ -63,7 +63,8 @@ def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
 def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
     text = written(stored(), tmp_path, "acl")["main.tex"].decode()
     machine = "AMD EPYC, 2 cores"
-    setting = f"28 prompts, 3 repeats, temperature 0, batch size 1, float32, {machine}"
+    setting = "28 prompts in 24 clusters, 3 repeats, tasks zoo, temperature 0, batch size 1, "
+    setting += f"at most 256 new tokens, float32, {machine}"
     assert f"Decoders of zoo (2.2M parameters, compiled calls), {setting}: speed-up" in text
 
 

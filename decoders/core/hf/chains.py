@@ -58,7 +58,10 @@ def pack(
 
 
 class Chain:
-    """Results of announced calls, which answer those that come as announced."""
+    """Results of announced calls, which answer those that come as announced.
+
+    `num_unused` rows have not been asked for.
+    """
 
     def __init__(
         self, rows: Pass, calls: Sequence[Call], reads: TokenReads, results: Sequence[Tensor]
@@ -80,11 +83,7 @@ class Chain:
         ((self._read, (_, self._uniforms)),) = reads.items()
         self._results, self._step = results, 0
         self._numbers: Tensor | None = None
-
-    @property
-    def num_unused(self) -> int:
-        """Number of rows that no call asked for yet."""
-        return (len(self._results[1]) - self._step) * len(self._members)
+        self.num_unused = len(results[1]) * len(calls)
 
     def answer(self, calls: Sequence[Call], reads: TokenReads) -> tuple[Tensor, Ahead] | None:
         """Return the logits ``[R, V]`` of calls and what is read, or None if they differ."""
@@ -106,6 +105,7 @@ class Chain:
         if drawn != [*uniforms][: len(drawn)]:
             return None
         self._step += 1
+        self.num_unused -= len(calls)
         logits, *probs = [self._rows(each[step], rows) for each in self._results[1:]]
         numbers = self._numbers[step + 1][..., rows]
         return logits, {self._read.form: (numbers, probs[0] if probs else None)}

@@ -30,7 +30,7 @@ from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.heads import DraftHeads
 from training.forward import head_logits
 from training.heads.recipe import HeadsRunTable
-from training.loop import JudgedJob, Piece, Report
+from training.loop import JudgedJob, Piece, Report, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import PoolSource, Row, groups, learnt, padded
 from training.text.sources import Source
@@ -41,7 +41,16 @@ _CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
-    """Trains an adapter that reads the same last hidden state as the target's output head."""
+    """Trains an adapter that reads the same last hidden state as the target's output head.
+
+    With `muon_lr`, Muon updates `matrices`. A recipe must not set the keys of [run] in `unread`.
+    """
+
+    matrices: Sequence[str] = ()
+    unread: Sequence[str] = (
+        *("muon_lr", "keep_states", "anchors_per_row", "position_decay", "teacher_top"),
+        "label_share",
+    )
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
@@ -51,7 +60,11 @@ class HiddenJob(JudgedJob):
         self._head = self._whole_head = module.get_output_embeddings()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return AdamW for all weights of the adapter."""
+        """Return AdamW for all weights of the adapter, or with `muon_lr` Muon for `matrices`."""
+        if self.run.muon_lr is not None:
+            parts = self.heads.named_parameters
+            matrices = [p for part in self.matrices for n, p in parts() if n.split(".")[0] == part]
+            return muon_and_adamw(self.heads, matrices, self.run)
         return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -236,6 +249,8 @@ class LayerJob(HiddenJob):
     """Trains a draft layer, with all depths of a group of rows in one piece."""
 
     heads: DraftLayer
+    matrices: Sequence[str] = ("join", "attention", "attention_out", "feed", "feed_out")
+    unread = HiddenJob.unread[2:]
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
         """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""

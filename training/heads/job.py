@@ -37,20 +37,18 @@ from training.text.sources import Source
 
 NONE = -100
 """Target of a head without a learnt token that far ahead."""
+_OF_SLOTS = ("anchors_per_row", "position_decay", "teacher_top", "label_share")
 _CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
     """Trains an adapter that reads the same last hidden state as the target's output head.
 
-    With `muon_lr`, Muon updates `matrices`. A recipe must not set the keys of [run] in `unread`.
+    Muon updates `matrices`. A recipe must not set the keys of [run] that are `unread`.
     """
 
     matrices: Sequence[str] = ()
-    unread: Sequence[str] = (
-        *("muon_lr", "keep_states", "anchors_per_row", "position_decay", "teacher_top"),
-        "label_share",
-    )
+    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
@@ -62,8 +60,8 @@ class HiddenJob(JudgedJob):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return AdamW for all weights of the adapter, or with `muon_lr` Muon for `matrices`."""
         if self.run.muon_lr is not None:
-            parts = self.heads.named_parameters
-            matrices = [p for part in self.matrices for n, p in parts() if n.split(".")[0] == part]
+            parts = self.heads.named_parameters()
+            matrices = (part for name, part in parts if name.split(".")[0] in self.matrices)
             return muon_and_adamw(self.heads, matrices, self.run)
         return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
 
@@ -250,7 +248,7 @@ class LayerJob(HiddenJob):
 
     heads: DraftLayer
     matrices: Sequence[str] = ("join", "attention", "attention_out", "feed", "feed_out")
-    unread = HiddenJob.unread[2:]
+    unread: Sequence[str] = _OF_SLOTS
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
         """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""

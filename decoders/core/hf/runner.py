@@ -196,17 +196,16 @@ class ModuleRunner:
     def _plain(
         self, name: Any, inputs: Inputs, rows: Pass, read: Sequence[int] | None, *layers: int
     ) -> Outputs:
+        fed = name, inputs, rows.masks, rows.cache, layers
         if self._reads_hidden:
-            out, *lower = self._states(name, inputs, rows.masks, rows.cache, layers)
+            out, *lower = self._states(*fed)
             return self._logits(self._select(out, read)), out, *lower
         # the model applies its head itself, here on all rows of the columns that are read
         width = rows.positions.shape[1]
         read = range(width) if read is None else read
         columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
-        out, *lower = self._states(
-            name, inputs, rows.masks, rows.cache, layers, logits_to_keep=kept
-        )
+        out, *lower = self._states(*fed, logits_to_keep=kept)
         index = {column: number for number, column in enumerate(columns)}
         flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float(), *lower
@@ -288,8 +287,7 @@ class ModuleRunner:
         shows them, and those after the layers of the `name`. In a frame, the numbers of its reads
         come first and their distributions after the logits, and states are of `hidden` rows.
         """
-        frame = name.frame
-        if frame is None:
+        if (frame := name.frame) is None:
             by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
             masks: Masks = by_kind.get("", {**by_kind})
             seen = next(iter(by_kind.values())).shape[-1]

@@ -392,6 +392,7 @@ def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> N
 
 def test_a_slow_first_turn_is_what_warm_up_is_for(warmed: Any) -> None:
     assert warmed([0.9, 0.1, 0.1, 0.102]) == [10, 100] * 4
+    assert warmed([0.9, 0.9, 0.1, 0.1, 0.1]) == [10, 100] * 5  # a faster turn is not stable either
 
 
 def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:

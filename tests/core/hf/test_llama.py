@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from decoders.core import masks
 from decoders.core.adapter.gating import linear_layers
 from decoders.core.hf import llama
+from decoders.core.hf.cache import flat_entries
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from tests.tiny_models import GQA, MODELS, SIZES, VOCAB, WINDOW, fresh
@@ -136,6 +137,9 @@ class Kernels:
         shared, width = planes[0].shape[1], planes[0].shape[3]
         sizes = states.shape[2] // width - 2 * shared, shared
         query, *parts = llama.split_heads(states, turn, norms, epsilon, sizes)
+        if index.dim() == 2:  # entries of the planes' rows, not places in flat planes
+            rows = torch.arange(len(index))[:, None]
+            index = flat_entries(rows, index, shared, planes[0].shape[2])
         for plane, part in zip(planes, parts, strict=True):
             plane.view(-1, width).index_copy_(0, index, part.reshape(-1, width))
         return query

@@ -74,8 +74,7 @@ class LoopTable(RecipeTable):
         """Raise `ValueError` if one of the `keys`, which `reader` does not read, has a value."""
         for key in keys:
             if (value := getattr(self, key)) != (usual := type(self).model_fields[key].default):
-                line = f"run.{key} is {value!r}; {reader} does not read it: "
-                raise ValueError(f"{line}leave it unset ({usual})")
+                raise ValueError(f"run.{key} is {value!r}; {reader} ignores it: unset it ({usual})")
 
     def share_of_time(self, seconds: float) -> float:
         """Return the share of `minutes` that has passed, or 0 if `minutes` is 0."""

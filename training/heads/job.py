@@ -42,13 +42,10 @@ _CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
-    """Trains an adapter that reads the same last hidden state as the target's output head.
+    """Trains an adapter that reads the same last hidden state as the target's output head."""
 
-    Muon updates `matrices`. A recipe must not set the keys of [run] that are `unread`.
-    """
-
-    matrices: Sequence[str] = ()
-    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)
+    matrices: Sequence[str] = ()  # that Muon updates
+    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)  # in recipes, these are refused
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter

@@ -334,8 +334,7 @@ class ModuleRunner:
             states = llama.forward(self.weights, embeds, *fed, **extra)
             return [each.flatten(0, 1) for each in (states, *lower.values())]
         kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
-        if layers:
-            options["output_hidden_states"] = True
+        options |= {"output_hidden_states": True} if layers else {}
         with ExitStack() as stack:
             if adapter is not None:
                 stack.enter_context(self._gate().gated(adapter.deltas, inputs["gate"]))

@@ -314,7 +314,7 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
         (
             "run",
             {"lean": False},
-            "run.teacher_top is 4; run.lean = false does not read it: leave it unset \\(16\\)",
+            "run.teacher_top is 4; run.lean = false ignores it: unset it \\(16\\)",
         ),
     ],
 )

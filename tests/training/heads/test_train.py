@@ -220,7 +220,7 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
         (("--on-policy", "--data", "text=x"), "--on-policy and --data exclude each other"),
         (
             ("--set", "run.muon_lr=0.02"),
-            "run.muon_lr is 0.02; `bench train medusa` does not read it: leave it unset (None)",
+            "run.muon_lr is 0.02; `bench train medusa` ignores it: unset it (None)",
         ),
     ):
         ended = bench(*train, *wrong)
@@ -247,7 +247,7 @@ def test_a_key_that_the_trainer_would_ignore_is_refused(
         del tables["heads"]
     tables |= table
     tables["run"][key] = 1
-    with pytest.raises(ValueError, match=rf"run\.{key} is .*; `bench train .*leave it unset"):
+    with pytest.raises(ValueError, match=rf"run\.{key} is .*; `bench train .*unset it"):
         job_of(tables, tmp_path)
 
 

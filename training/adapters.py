@@ -171,6 +171,7 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
         raise ValueError(
             f"{table.name}.words is {words}; the model has {num_words} words: give fewer, or 0"
         )
+    recipe.run.refuse_unread(job.unread, f"`bench train {table.verb}`")
     config = AdapterConfig(variant=table.network, layers={}, width=width, **sizes)
     heads = kind(config, getattr(table, "seed", 0))
     if initial := getattr(table, "initial", None):

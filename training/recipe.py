@@ -7,7 +7,7 @@ does not set come from that file. A table of another `kind` inherits nothing.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -69,6 +69,12 @@ class LoopTable(RecipeTable):
     eval_steps: Count = 200
     eval_rows: Count = 60
     checkpoint_minutes: float = Field(default=4.0, ge=0)
+
+    def refuse_unread(self, keys: Iterable[str], reader: str) -> None:
+        """Raise `ValueError` if one of the `keys`, which `reader` does not read, has a value."""
+        for key in keys:
+            if (value := getattr(self, key)) != (usual := type(self).model_fields[key].default):
+                raise ValueError(f"run.{key} is {value!r}; {reader} ignores it: unset it ({usual})")
 
     def share_of_time(self, seconds: float) -> float:
         """Return the share of `minutes` that has passed, or 0 if `minutes` is 0."""

@@ -26,7 +26,7 @@ _WORK = (
     *("temperature", "top_p", "top_k", "law", "max_new_tokens", "fixed_length", "reuse_prefix"),
 )
 """Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
-_NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters")
+_NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters", "session")
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 QUALITY = "quality"

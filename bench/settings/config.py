@@ -101,6 +101,7 @@ class RunConfig(BaseModel):
     phase_limit: bounds.CountOrNone = _amount(6, "Prompts to run again with instrumentation.")
     """Their time is split by phase; 0: none."""
     repeats: bounds.Repeats = _amount(3, "Timed answers per prompt.")
+    session: bounds.Count | None = _amount(None, "A job's session: its own order.", last=True)
     batch_size: bounds.BatchSize = _amount(1, "Sequences per batch.")
     max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Most tokens per answer.")
     temperature: bounds.Temperature = _sampling(0.0, "0 is greedy.")

@@ -16,6 +16,7 @@ from decoders.ar import Autoregressive
 from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request
+from decoders.core.drafting.length import Length
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
@@ -58,6 +59,21 @@ def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any])
     expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
     assert answer.tokens == expected.tokens
     assert sum(step.accepted for step in answer.steps) > 0
+
+
+def test_nodes_that_pay_are_priced_by_the_draft_calls_of_their_own_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent, choose = list[int](), Length.worthwhile
+
+    def seen(self: Length, paths: Sequence[float], num_calls: int = 1) -> int:
+        spent.append(num_calls)
+        return choose(self, paths, num_calls)
+
+    monkeypatch.setattr(Length, "worthwhile", seen)
+    answer = answer_of(Eagle(nodes="auto", depth=3), GREEDY)
+    assert spent == [step.draft_calls for step in answer.steps if step.draft_calls]
+    assert len(spent) > 5
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])

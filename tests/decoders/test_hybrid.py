@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,28 @@ def test_what_drafters_agree_on_is_one_row_and_the_first_ones() -> None:
     answer = generate(merged, PROMPT, GREEDY, Models(target=model))
     assert model.seen[1].tokens[1:] == (1, 2, 3, 5, 6)
     assert (answer.steps[1].drafted, answer.steps[1].depth) == (5, 3)
+
+
+class Sure(Drafter):
+    """Always proposes the same tokens with the same confidences."""
+
+    def __init__(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+        self.tokens, self.confidences = tokens, confidences
+
+    def propose(self, text: Text, most: int) -> DraftTree:
+        return DraftTree.chain(text.last, self.tokens, self.confidences)
+
+
+def test_a_shared_draft_has_the_confidence_of_the_first_that_is_sure_of_it() -> None:
+    request: Any = SimpleNamespace(prompt_ids=(5,), sampling=GREEDY, uniforms=None)
+    parts = {"a": Sure((1, 2), (0.5, 0.4)), "b": Sure((1, 3), (0.9, 0.8)), "c": Fixed(3)}
+    steps = Merge({**parts, "d": Sure((3,), (0.7,))}).draft(Text(request), 8)
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    tree = ended.value.value
+    assert tree.tokens == [5, 1, 2, 3, 3]
+    assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.8, 4: 0.7}
+    assert list(tree.sources) == ["", "a", "a", "b", "c"]
 
 
 def test_no_more_drafts_are_merged_than_a_cache_has_room_for() -> None:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from decoders.ar import Autoregressive
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request, Steps
+from decoders.core.drafting.drafter import Text, Verdict
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rejection
 from decoders.core.engine import acceptances
 from decoders.core.engine import sequence as job_module
@@ -623,3 +626,21 @@ def test_masked_adapters_know_no_uniforms() -> None:
     assert not AdapterConfig(layers={}, width=4).masked
     names = {name for name, _ in SlotAdapter(config).embedding.named_parameters()}
     assert names == {"blank"}
+
+
+def test_the_confidences_of_specs_are_those_of_their_own_branch() -> None:
+    target, sampling = TableModel(8, seed=1), Sampling(max_new_tokens=30)
+    config = AdapterConfig(variant="isd", layers={}, width=8, num_slots=2, code="constant")
+    request: Any = SimpleNamespace(
+        prompt_ids=(1, 2), sampling=sampling, target=target, adapter=config, uniforms=None
+    )
+    masks = StridedDecoding(branches="all", verify="coupled", stride=3).drafter(request)
+    masks._sizes = [2, 2, 2]  # type: ignore[attr-defined]
+    sure = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    result = CallResult(slot_picks=(1, 2, 3, 4, 5, 6), slot_confidences=sure)
+    tree = DraftTree.chain(0, [7, 7])
+    text = Text(request)
+    masks.observe(text, Verdict(tree, (0, 1), 3, result, is_prompt=False))
+    specs: Any = masks.propose(text, 9)
+    assert specs.tokens[1:] == [3, 4]
+    assert specs.confidences == {1: 0.3, 2: 0.4}

@@ -11,6 +11,7 @@ from torch import Tensor
 from decoders.ar import Autoregressive
 from decoders.core import masks
 from decoders.core.decoder import Decoder
+from decoders.core.drafting.refinement import MaskBlock
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
@@ -284,8 +285,16 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_fr
 @pytest.mark.parametrize(
     "rules", [{}, {"prefix": "running", "commit": "threshold", "threshold": 0.2}]
 )
-def test_every_token_says_which_pass_decided_it(rules: dict[str, Any], sampling: Sampling) -> None:
-    model = Recording()
+def test_every_token_says_which_pass_decided_it(
+    rules: dict[str, Any], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, blocks = Recording(), list[MaskBlock]()
+
+    def made(*args: Any) -> MaskBlock:
+        blocks.append(MaskBlock(*args))
+        return blocks[-1]
+
+    monkeypatch.setattr("decoders.idlm.MaskBlock", made)
     answer = answer_of(refine(block=8, max_passes=3, revise="none", **rules), model, sampling)
     passes = 0
     for step, (_, call, _) in zip(answer.steps, model.seen, strict=True):
@@ -295,7 +304,10 @@ def test_every_token_says_which_pass_decided_it(rules: dict[str, Any], sampling:
         if step.tokens and call.tokens:  # this call gave the first of its tokens itself
             assert step.decided[0] == 0
         passes = 0 if step.passes else passes
-    assert {0, 1, 2} <= {decided for step in answer.steps for decided in step.decided}
+    said = [decided for step in answer.steps for decided in step.decided]
+    assert {0, 1, 2} <= {*said}
+    expected = [decided for block in blocks for decided in block.decided[: len(block.tokens)]]
+    assert said == expected[: len(said)]
 
 
 @pytest.mark.slow

@@ -24,13 +24,19 @@ from decoders.suffix import SuffixDecoding, _Node, _Suffixes
 TEXT = st.lists(st.integers(0, 2), max_size=40)
 
 
-def drafts(
+def drafts(*args: Any, **options: Any) -> tuple[list[int], list[int], set[str]]:
+    """The tokens, parents and sources of the drafts after a text and earlier answers."""
+    tree = drafted(*args, **options)
+    return tree.tokens[1:], tree.parents[1:], set(tree.sources)
+
+
+def drafted(
     options: SuffixDecoding,
     tokens: Sequence[int],
     past: Sequence[Sequence[int]] = (),
     most: int = 9,
-) -> tuple[list[int], list[int], set[str]]:
-    """The tokens, parents and sources of the drafts after a text and earlier answers."""
+) -> DraftTree:
+    """The tree of drafts after a text and earlier answers."""
     memory = options.memory()
     for answer in past:
         assert memory is not None
@@ -43,7 +49,7 @@ def drafts(
     )
     tree = options.drafter(request).propose(Text(request), most)
     assert isinstance(tree, DraftTree)
-    return tree.tokens[1:], tree.parents[1:], set(tree.sources)
+    return tree
 
 
 def occurrences(texts: Sequence[Sequence[int]], run: Sequence[int]) -> list[int | None]:
@@ -110,6 +116,29 @@ def test_drafts_are_a_tree_of_what_followed_the_likeliest_first() -> None:
     tokens, parents, _ = drafts(SuffixDecoding(branches=False), text)
     assert (tokens[0], parents) == (1, [0, 1, 2, 3][: len(tokens)])
     assert drafts(SuffixDecoding(chance=0.5), text)[0] == [1]
+
+
+def test_a_drafts_confidence_is_its_share_of_what_followed_the_drafts_before_it() -> None:
+    tree = drafted(SuffixDecoding(), [7, 8, 1, 5, 7, 8, 1, 6, 7, 8, 2, 4, 7, 8])
+    assert tree.confidences == pytest.approx({1: 2 / 3, 2: 1 / 3, 3: 1 / 2, 4: 1 / 2})
+
+
+def test_a_draft_of_exactly_the_least_chance_is_proposed() -> None:
+    text = [1, 2, 1, 3, 1]
+    assert drafts(SuffixDecoding(chance=0.5), text)[0] == [2, 3]
+    assert drafts(SuffixDecoding(chance=0.51), text)[0] == []
+
+
+def test_the_end_of_an_earlier_answer_lowers_no_chance() -> None:
+    tree = drafted(SuffixDecoding(chance=0.6), [9, 1], [[1], [1, 2]])
+    assert (tree.tokens[1:], tree.confidences) == ([2], {1: 1.0})  # all that ever followed 1
+
+
+def test_a_shorter_match_proposes_as_many_as_its_own_length_allows() -> None:
+    usual = [2, 5, 6, 7, 8]
+    text = [1, 2, 3, 1, 2, 4, *(4 * usual), 1, 2]  # after 1, 2: 3 and 4, of which none is likely
+    assert drafts(SuffixDecoding(chance=0.6), text)[0] == [5, 6]
+    assert drafts(SuffixDecoding(chance=0.6, factor=4.0), text)[0] == [5, 6, 7, 8]
 
 
 def test_the_better_of_text_and_earlier_answers_is_proposed() -> None:

@@ -115,6 +115,8 @@ class AdapterRecipe(Recipe):
     def _check_together(self) -> Self:
         """Check that all tables fit the same kind of slots."""
         run, adapter = self.run, self.adapter
+        if not run.lean:
+            run.refuse_unread(("teacher_top", "head_words", "position_decay"), "run.lean = false")
         variant, objective, strides = adapter.variant, run.objective, run.strides
         checks: dict[str, Any] = {
             f"run.objective is {objective!r}; blocks learn the text, use one-hot": (

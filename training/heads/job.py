@@ -30,18 +30,22 @@ from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.heads import DraftHeads
 from training.forward import head_logits
 from training.heads.recipe import HeadsRunTable
-from training.loop import JudgedJob, Piece, Report
+from training.loop import JudgedJob, Piece, Report, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
 from training.text.data import PoolSource, Row, groups, learnt, padded
 from training.text.sources import Source
 
 NONE = -100
 """Target of a head without a learnt token that far ahead."""
+_OF_SLOTS = ("anchors_per_row", "position_decay", "teacher_top", "label_share")
 _CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
     """Trains an adapter that reads the same last hidden state as the target's output head."""
+
+    matrices: Sequence[str] = ()  # that Muon updates
+    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)  # in recipes, these are refused
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
@@ -51,7 +55,11 @@ class HiddenJob(JudgedJob):
         self._head = self._whole_head = module.get_output_embeddings()
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return AdamW for all weights of the adapter."""
+        """Return AdamW for all weights of the adapter, or with `muon_lr` Muon for `matrices`."""
+        if self.run.muon_lr is not None:
+            parts = self.heads.named_parameters()
+            matrices = (part for name, part in parts if name.split(".")[0] in self.matrices)
+            return muon_and_adamw(self.heads, matrices, self.run)
         return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -236,6 +244,8 @@ class LayerJob(HiddenJob):
     """Trains a draft layer, with all depths of a group of rows in one piece."""
 
     heads: DraftLayer
+    matrices: Sequence[str] = ("join", "attention", "attention_out", "feed", "feed_out")
+    unread: Sequence[str] = _OF_SLOTS
 
     def __init__(self, module: Any, heads: DraftLayer, source: Source, *parts: Any) -> None:
         """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""

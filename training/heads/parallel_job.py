@@ -26,7 +26,7 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, mixed_los
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, attend, head_logits
 from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
-from training.loop import Piece, muon_and_adamw
+from training.loop import Piece
 from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded
 
@@ -54,6 +54,7 @@ class ParallelJob(LayerJob):
     """Trains `ParallelLayers` on a source's rows, each at its sampling temperature."""
 
     heads: ParallelLayers  # type: ignore[assignment]
+    matrices, unread = ("join", "start", "layers"), ("head_decay", "max_logits")
 
     def __init__(self, *parts: Any) -> None:
         """Initialise as `LayerJob`, with states scaled to the size of the target's."""
@@ -63,13 +64,6 @@ class ParallelJob(LayerJob):
             ids = padded(rows).to(self.heads.scale.device)
             seen = self._states(ids)[0][learnt(rows).to(ids.device)]
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return AdamW and, if `muon_lr` is set, Muon for `join`, `start` and layer matrices."""
-        if self.run.muon_lr is None:
-            return super().optimizers()
-        matrices = self.heads.join, self.heads.start, *self.heads.layers.parameters()
-        return muon_and_adamw(self.heads, matrices, self.run)
 
     @functools.cached_property
     def _frozen(self) -> Tensor:

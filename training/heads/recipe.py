@@ -118,7 +118,7 @@ class HeadsRunTable(LoopTable):
 
     Attributes:
         choose: write the last weights, or those with the best held-out report.
-        muon_lr: peak learning rate of the matrices of a drafter's layers; None: AdamW for all.
+        muon_lr: peak learning rate of the layers' matrices; None: AdamW for all.
         anchors_per_row: number of random places per answer that a drafter drafts from in a step.
         position_decay: decay of a drafter's slots; slot k has weight exp(-k position_decay).
         teacher_top: number of the teacher's likeliest tokens in the loss of greedy text.

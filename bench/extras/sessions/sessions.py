@@ -109,7 +109,7 @@ def measure_sessions(
                 else:
                     _wait(plan, progress)
                     job = ("--config", plan.folder / CONFIG, "--output", plan.folder)
-                    ended = _process("run", *job, *more)
+                    ended = _process("run", *job, "--session", len(plan.runs) + 1, *more)
             except KeyboardInterrupt:
                 ended = Exit.INTERRUPTED
             worst = max(worst, ended)

@@ -97,7 +97,6 @@ class ModuleRunner:
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(module.config.get_text_config().num_hidden_layers)
-        self._lower: dict[int, Tensor | None] = {}
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._gated: GatedModule | None = None
         self._configs: list[Any] = []
@@ -169,9 +168,7 @@ class ModuleRunner:
                 self.chain, states = chains.Chain(rows, calls, reads, states), []
         else:
             rows = layout.plain(calls)
-            self._lower = dict.fromkeys(lower)
-            logits, *states = self._run_plain(rows)
-            states += self._pop_lower()
+            logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
             return logits, {}, ahead
@@ -198,38 +195,36 @@ class ModuleRunner:
                 place.copy_(call.slots.vectors)
         return embedded
 
-    def _pop_lower(self) -> list[Tensor]:
-        """Pop the states ``[B N, D]`` of lower layers that the last pass left."""
-        lower, self._lower = self._lower, {}
-        return [each.flatten(0, 1) for each in lower.values() if each is not None]
-
-    def _run_plain(self, rows: Pass) -> Outputs:
+    def _run_plain(self, rows: Pass, layers: tuple[int, ...]) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
         name, inputs = self._slots(rows, bucketed=None)
         if rows.packed is None or self.tile is None:
-            return self._plain(name, inputs, rows, rows.read)
+            return self._plain(name, inputs, rows, rows.read, *layers)
         tile, read = self.tile, rows.read or ()
         whole = [
             n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
         ]
         with tiles.running(self._configs, tile, rows.packed.blocks):
-            logits, *states = self._plain(name, inputs, rows, whole)
+            logits, *states = self._plain(name, inputs, rows, whole, *layers)
         index = {row: number for number, row in enumerate(whole)}
         return self._select(logits, [index[row] for row in read]), *states
 
-    def _plain(self, name: Any, inputs: Inputs, rows: Pass, read: Sequence[int] | None) -> Outputs:
+    def _plain(
+        self, name: Any, inputs: Inputs, rows: Pass, read: Sequence[int] | None, *layers: int
+    ) -> Outputs:
+        fed = name, inputs, rows.masks, rows.cache, layers
         if self._reads_hidden:
-            out = self._states(name, inputs, rows.masks, rows.cache)
-            return self._logits(self._select(out, read)), out
+            out, *lower = self._states(*fed)
+            return self._logits(self._select(out, read)), out, *lower
         # the model applies its head itself, here on all rows of the columns that are read
         width = rows.positions.shape[1]
         read = range(width) if read is None else read
         columns = sorted({row % width for row in read}) or [0]
         kept = upload(columns, self._device)
-        out = self._states(name, inputs, rows.masks, rows.cache, logits_to_keep=kept)
+        out, *lower = self._states(*fed, logits_to_keep=kept)
         index = {column: number for number, column in enumerate(columns)}
         flat = [row // width * len(columns) + index[row % width] for row in read]
-        return (self._select(out, flat).float(),)
+        return self._select(out, flat).float(), *lower
 
     def _logits(self, states: Tensor) -> Tensor:
         return self.head(states).to(self._device).float()
@@ -308,8 +303,7 @@ class ModuleRunner:
         shows them, and those after the layers of the `name`. In a frame, the numbers of its reads
         come first and their distributions after the logits, and states are of `hidden` rows.
         """
-        self._lower, frame = dict.fromkeys(name.layers), name.frame
-        if frame is None:
+        if (frame := name.frame) is None:
             by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
             masks: Masks = by_kind.get("", {**by_kind})
             seen = next(iter(by_kind.values())).shape[-1]
@@ -320,8 +314,8 @@ class ModuleRunner:
                 embedded, adapter = self.tokens(inputs["ids"]), self.adapters[name.adapter]
                 inputs = {**inputs, **adapter.inputs(fields, embedded, frame.warps)}
         cache = PlaneCache(planes, inputs["entries"], seen)
-        out = self._states(name.adapter, inputs, masks, cache)
-        rows_read, states = out.index_select(0, inputs["read"]), self._pop_lower()
+        out, *states = self._states(name.adapter, inputs, masks, cache, name.layers)
+        rows_read = out.index_select(0, inputs["read"])
         if self._reads_hidden:
             rows_read, states = self._logits(rows_read), [out, *states]
         logits = rows_read.float()
@@ -352,7 +346,8 @@ class ModuleRunner:
             visible = layout.masks.visible(None, entry, 1, seen)
             masks = layout.masks.windowed(visible, visible, visible)
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
-            out = self._states(None, fed, masks, PlaneCache(planes, entry[:, None], seen))
+            cache = PlaneCache(planes, entry[:, None], seen)
+            (out,) = self._states(None, fed, masks, cache, ())
             logits = (self._logits(out) if self._reads_hidden else out).float()
             each, probs = read(logits, u, sync=False)
             numbers.append(each)
@@ -360,8 +355,8 @@ class ModuleRunner:
         return torch.stack(numbers), *map(torch.stack, zip(*results, strict=True))
 
     def _states(
-        self, name: Any, inputs: Inputs, masks: Masks, cache: Any, **options: Any
-    ) -> Tensor:
+        self, name: Any, inputs: Inputs, masks: Masks, cache: Any, layers: Any, **options: Any
+    ) -> list[Tensor]:
         """Return flat states ``[B N, D]``, or logits ``[B N, V]`` of a model that hides them.
 
         Args:
@@ -369,19 +364,21 @@ class ModuleRunner:
             inputs: `ids`, `embeds`, or what `AttachedAdapter.inputs` returns; and `positions`.
             masks: additive masks, one for all layers or by kind of layer.
             cache: keys and values, which the pass reads and writes.
+            layers: lower layers, whose states follow.
             options: further arguments of the module.
         """
         adapter = self.adapters[name] if name is not None else None
         late = adapter.late(inputs) if adapter is not None else None
         if self.weights is not None:
             gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
-            extra: Any = {"gate": gate, "late": late, "states": self._lower}
+            lower: dict[int, Any] = dict.fromkeys(layers)
+            extra: Any = {"gate": gate, "late": late, "states": lower}
             fed = inputs["positions"], masks, cache
             embeds = inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
-            return llama.forward(self.weights, embeds, *fed, **extra).flatten(0, 1)
+            states = llama.forward(self.weights, embeds, *fed, **extra)
+            return [each.flatten(0, 1) for each in (states, *lower.values())]
         kind = "inputs_embeds" if "embeds" in inputs else "input_ids"
-        if any(self._lower):
-            options["output_hidden_states"] = True
+        options |= {"output_hidden_states": True} if layers else {}
         with ExitStack() as stack:
             if adapter is not None:
                 stack.enter_context(self._gate().gated(adapter.deltas, inputs["gate"]))
@@ -394,9 +391,9 @@ class ModuleRunner:
                 past_key_values=cache,
                 use_cache=True,
             )
-        self._lower.update((number, out.hidden_states[number]) for number in self._lower)
-        states: Tensor = out.last_hidden_state if self._reads_hidden else out.logits
-        return states.to(self._device).flatten(0, 1)  # a copy only on several devices
+        states = out.last_hidden_state if self._reads_hidden else out.logits
+        every = states.to(self._device), *(out.hidden_states[number] for number in layers)
+        return [each.flatten(0, 1) for each in every]  # a copy only on several devices
 
     def facts(self, name: GraphName) -> tuple[str, Mapping[str, Tensor]]:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,15 @@ from bench import runs as bench_run
 from bench.errors import Exit, UsageError
 from bench.extras.sections.parallel import memory
 from bench.plan.make import order_blocks
+from bench.plan.past import Memories, later_turns
+from bench.records.plan import Block
+from bench.records.prompts import Prompt
 from bench.records.run_folder import Run, load_run
 from bench.records.samples import read_phases
 from bench.settings.setting import WorkerConfig
 from bench.verify import subject
 from bench.verify import verify as verify_module
+from decoders.core.types import Generation
 
 pytestmark = pytest.mark.usefixtures("quick")
 SUFFIX = {"decoders": "suffix", "phase_limit": 3, "max_new_tokens": 24}
@@ -118,6 +123,34 @@ class Peeks(Decoder):
                 result = yield target.call(token)
             length += 1
 """
+
+
+def test_after_a_batch_the_memory_has_all_its_answers_in_the_plans_order() -> None:
+    """While it runs, those to first turns enter as they end, and those to later turns do not."""
+
+    class Answers(list[Any]):
+        def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+            self.append((tuple(prompt), tuple(tokens)))
+
+    decoder: Any = SimpleNamespace(memory=Answers)
+    prompts = [
+        Prompt(conversation=name, turn=turn, family="qa", ids=(turn, n), hash="", reference=None)
+        for n, name in enumerate("ab")
+        for turn in (1, 2)
+    ]
+    assert later_turns(prompts) == {1, 3}
+    assert later_turns(prompts[1:2]) == set()
+    names = tuple(prompt.name for prompt in prompts)
+    blocks = [Block(block=n, repeat=0, prompts=names, order=("x",)) for n in range(2)]
+    answers = [Generation(tokens=(n,), steps=(), stop="length") for n in range(4)]
+    pairs = list(zip(prompts, answers, strict=True))
+    memories = Memories()
+    during: Any = memories.memory("x", decoder, blocks[0])
+    for place in (2, 0):  # as they ended
+        during.add(prompts[place].ids, answers[place].tokens)
+    memories.add("x", blocks[0], pairs, during)
+    after = memories.memory("x", decoder, blocks[1])
+    assert after == [(prompt.ids, answer.tokens) for prompt, answer in pairs]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])

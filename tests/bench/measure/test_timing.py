@@ -24,6 +24,7 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import SampleWriter
+from bench.settings.config import load_config
 from bench.stats.times import answer_unit, ttft_s
 from bench.stats.validity import judge
 from decoders.core.engine.models import Models
@@ -64,6 +65,28 @@ def test_every_cell_answers_every_prompt_in_every_repeat_once(measured: Any) -> 
     assert set(keys.values()) == {1}
     assert len(keys) == 3 * 4 * 2
     assert ("timing", 24, 0) in shown.phases
+
+
+def test_each_session_of_a_job_has_its_own_order_of_the_same_blocks(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    def planned(**values: Any) -> tuple[int | None, list[tuple[Any, ...]]]:
+        setup = opener(choose_decoders(small(seed=5, **values), progress().note))
+        plan, _ = make_plan(setup, "test", progress())
+        asked = [each.block for each in plan.blocks]
+        assert asked == [*range(len(asked))]
+        return plan.order_seed, [(b.repeat, b.prompts, b.order) for b in plan.blocks]
+
+    runs = [planned(), *(planned(session=session) for session in (1, 2, 3, 3))]
+    assert [seed for seed, _ in runs] == [5, 5, 6, 7, 7]
+    orders = [order for _, order in runs]
+    assert orders[0] == orders[1]
+    assert orders[3] == orders[4]
+    assert orders[1] != orders[2] != orders[3] != orders[1]
+    assert len({tuple(sorted(each[:2] for each in order)) for order in orders}) == 1
+    file = tmp_path / "config.toml"  # a session that ended before its plan makes it again
+    file.write_text(small(session=2).to_toml(), encoding="utf-8")
+    assert load_config(file, {}).session == 2
 
 
 def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
@@ -369,6 +392,7 @@ def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> N
 
 def test_a_slow_first_turn_is_what_warm_up_is_for(warmed: Any) -> None:
     assert warmed([0.9, 0.1, 0.1, 0.102]) == [10, 100] * 4
+    assert warmed([0.9, 0.9, 0.1, 0.1, 0.1]) == [10, 100] * 5  # a faster turn is not stable either
 
 
 def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -132,3 +132,24 @@ def test_later_columns_that_contradict_the_others_break_an_invariant(
     broken = dataclasses.replace(sound, steps=dataclasses.replace(sound.steps, **columns))
     assert broken_invariants(sound, 9) == ()
     assert [said in line for line in broken_invariants(broken, 9)] == [True]
+
+
+def test_a_step_without_drafts_may_emit_nothing_and_one_that_verified_some_may_not(
+    record: Make,
+) -> None:
+    cold = record("spec", (1, 2, 0), drafted=(0, 2, 0), accepted=(0, 1, 0), tokens=(5, 5, 5))
+    assert broken_invariants(cold, 9) == ()
+    silent = record("spec", (1, 0, 2), drafted=(0, 2, 0), accepted=(0, 0, 0), tokens=(5, 5, 5))
+    assert "a step verified drafts and emitted nothing" in broken_invariants(silent, 9)[0]
+
+
+@pytest.mark.parametrize(("emitted", "drafted"), [((1, 1, 1), (0, 4, 4)), ((1, 4, 4), (0, 3, 3))])
+def test_a_verified_decoder_fed_each_token_and_each_draft(
+    record: Make, emitted: tuple[int, ...], drafted: tuple[int, ...]
+) -> None:
+    def lines(*rows: int) -> Sequence[str]:
+        answer = record("spec", emitted, drafted=drafted, rows=(10, *rows))
+        return broken_invariants(answer, 9, verified=True)
+
+    assert lines(4, 4) == ()
+    assert "later steps fed the target 7 rows, fewer than tokens or drafts" in lines(4, 3)[0]

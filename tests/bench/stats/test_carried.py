@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_repeats_with_other_counters_are_proof(record: Make) -> None:
 
 def test_equal_repeats_prove_nothing(record: Make) -> None:
     assert carried(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
+
+
+def test_a_batch_of_which_a_prompt_was_not_timed_proves_nothing(record: Make) -> None:
+    both = dataclasses.replace(again(steps=4, emitted=8), prompts=("c0#1", "c1#1"))
+    timed = [record("ar", emitted=SLOW), record("memo", emitted=SLOW)]
+    assert carried(timed, [both], greedy=False, exact=EXACT) == ()
+    timed.append(record("memo", emitted=SLOW, conversation="c1"))
+    assert carried(timed, [both], greedy=False, exact=EXACT) == ()  # equal
+    (line,) = carried(timed, [dataclasses.replace(both, later_steps=3)], greedy=False, exact=EXACT)
+    assert "4 steps timed, then 3" in line
 
 
 def test_other_seeds_prove_nothing(record: Make) -> None:

@@ -114,6 +114,9 @@ def test_scores_without_spread_at_an_end_still_have_an_interval(record: Make, ri
     exact = binomtest(int(20 * right), 20).proportion_ci(method="exact")
     assert (found.value, found.low, found.high) == pytest.approx((right, exact.low, exact.high))
     assert family_quality("qa", rows[:1], {}).estimate.low is None
+    turns = [*rows, *(replace(row, turn=2) for row in rows)]  # no more conversations
+    assert family_quality("qa", turns, {}).estimate.low == pytest.approx(found.low)
+    assert family_quality("qa", turns, {}).estimate.high == pytest.approx(found.high)
     level = [scored(record, str(i), "qa", contains_answer=0.5) for i in range(20)]
     assert family_quality("qa", level, {}).estimate.low is None
 

@@ -53,6 +53,12 @@ def test_a_question_of_spec_bench_is_a_conversation_with_all_of_its_turns() -> N
     assert speedups(base, mine).specbench.value == pytest.approx(rates)
 
 
+def test_totals_add_up_all_turns_and_repeats_of_a_conversation() -> None:
+    base = [unit("a#1", 1.0), unit("a#2", 3.0), unit("a#1", 5.0, repeat=1), unit("b#1", 2.0)]
+    mine = [unit("a#1", 2.0), unit("a#2", 1.0), unit("a#1", 1.0, repeat=1), unit("b#1", 1.0)]
+    assert speedups(base, mine).totals.value == pytest.approx(11 / 5)
+
+
 def test_spec_benchs_ratio_is_taken_per_repeat_and_then_averaged() -> None:
     base = [unit("a#1", 2.0), unit("a#1", 6.0, repeat=1)]
     mine = [unit("a#1", 1.0), unit("a#1", 1.0, repeat=1)]

@@ -43,6 +43,9 @@ def test_an_answer_of_the_prefill_alone_has_no_decode_time(record: Make) -> None
     assert unit.time_per_token == pytest.approx(0.01)
     assert unit.decode_time_per_token is None
     assert times.decode_time_per_token_s([unit]) is None
+    usual = record(conversation="c1", emitted=(1, 1, 1), total_s=0.5, ttft_s=0.1)
+    both = times.timed_units([record(emitted=(1,), total_s=0.9, ttft_s=0.2), usual])
+    assert times.decode_time_per_token_s(both) == pytest.approx(0.4 / 2)
 
 
 def test_a_group_counts_its_makespan_once(record: Make) -> None:

@@ -63,6 +63,13 @@ def test_confidences_are_taken_at_their_word_until_a_draft_was_tested() -> None:
     assert length.worthwhile(paths) == num_worthwhile(paths, 0.05)
 
 
+def test_a_row_weighs_less_beside_the_draft_calls_that_were_made() -> None:
+    paths, length = [0.9**n for n in range(1, 25)], Length(AUTO, row_cost=0.3, draft_cost=0.5)
+    numbers = [length.worthwhile(paths, num_calls) for num_calls in (1, 4)]
+    assert numbers == [num_worthwhile(paths, 0.3 / 1.5), num_worthwhile(paths, 0.3 / 3)]
+    assert numbers[0] < numbers[1]
+
+
 def test_a_further_draft_is_worth_its_call_and_row_or_not() -> None:
     """At 0.8 accepted so far: 0.5 * 0.8 tokens for a cost of 0.3 on top of 1.3 with 1.5 tokens."""
     assert Length(AUTO, row_cost=0.1, draft_cost=0.2).another([0.5])  # 0.4 * 1.3 > 0.3 * 1.5

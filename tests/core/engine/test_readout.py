@@ -316,6 +316,20 @@ def verdict_of(
     return result.acceptance
 
 
+def test_each_of_several_merged_calls_is_verified_by_its_own_rule() -> None:
+    logits = logits_of(3, seed=7)
+    call = dataclasses.replace(
+        make_call(3, length=PROMPT, read=(0, 1, 2)),
+        output="acceptance",
+        drafts=tuple(logits[:2].argmin(-1).tolist()),
+    )
+    rules = [AcceptanceRule(), AcceptanceRule(top=VOCAB)]
+    calls = [dataclasses.replace(call, acceptance_rule=rule) for rule in rules]
+    parts = [part for each in calls for part in readouts(each, UNIFORMS, PROMPT)]
+    results = read_out(torch.cat([logits, logits]), parts, SAMPLING)
+    assert [each.acceptance.accepted for each in results if each.acceptance] == [0, 2]
+
+
 def test_a_verdict_says_how_near_the_distributions_of_its_drafts_were() -> None:
     target = warp(logits_of(3, seed=7), SAMPLING)
     draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))

@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from decoders.core import masks
 from decoders.core.adapter.gating import linear_layers
 from decoders.core.hf import llama
+from decoders.core.hf.cache import flat_entries
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from tests.tiny_models import GQA, MODELS, SIZES, VOCAB, WINDOW, fresh
@@ -112,6 +113,53 @@ def test_batches_of_unequal_lengths(pair: Pair) -> None:
     calls = [every_row(sessions[i], texts[i][starts[i] :]) for i in order]
     expected = [whole[i][starts[i] :] for i in order]
     pair.check(pair.model.forward(calls), torch.cat(expected))
+
+
+class Kernels:
+    """The kernels of a GPU in torch's operations, which count how often heads are turned."""
+
+    num_turned = 0
+
+    @staticmethod
+    def add_norm(rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float) -> Any:
+        rows = rows if added is None else rows + added
+        return rows, llama.norm(rows, weight, epsilon)
+
+    @staticmethod
+    def gated(states: Tensor) -> Tensor:
+        gate, up = states.chunk(2, -1)
+        return nn.functional.silu(gate) * up
+
+    def turn_heads(
+        self, states: Tensor, turn: Any, norms: Any, epsilon: float, planes: Any, index: Tensor
+    ) -> Tensor:
+        self.num_turned += 1
+        shared, width = planes[0].shape[1], planes[0].shape[3]
+        sizes = states.shape[2] // width - 2 * shared, shared
+        query, *parts = llama.split_heads(states, turn, norms, epsilon, sizes)
+        if index.dim() == 2:  # entries of the planes' rows, not places in flat planes
+            rows = torch.arange(len(index))[:, None]
+            index = flat_entries(rows, index, shared, planes[0].shape[2])
+        for plane, part in zip(planes, parts, strict=True):
+            plane.view(-1, width).index_copy_(0, index, part.reshape(-1, width))
+        return query
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3"])
+def test_kernels_write_the_cache_that_the_pass_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, kernels = Pair(name, torch.float32), Kernels()
+    monkeypatch.setattr(llama, "_kernels", lambda _: kernels)
+    texts, sessions = [ids(seed, 21) for seed in (1, 2, 3)], [pair.model.open() for _ in range(3)]
+    for start, stop in ((0, 13), (13, 17), (17, 21)):
+        calls = [
+            every_row(each, text[start:stop]) for each, text in zip(sessions, texts, strict=True)
+        ]
+        got = pair.model.forward(calls).split(stop - start)
+        for each, text in zip(got, texts, strict=True):
+            pair.check(each, pair.cold(text)[start:stop])
+    assert kernels.num_turned
 
 
 def test_a_second_turn_after_what_was_kept_of_the_first(pair: Pair) -> None:

@@ -311,6 +311,11 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
         ("model", {"dtype": "float16"}, "run.lean uses float32 or bfloat16"),
         ("adapter", {"gated": False, "enter": 0}, "for gated adapters"),
+        (
+            "run",
+            {"lean": False},
+            "run.teacher_top is 4; run.lean = false ignores it: unset it \\(16\\)",
+        ),
     ],
 )
 def test_recipes_that_make_no_sense_are_refused(
@@ -325,7 +330,9 @@ def test_recipes_that_make_no_sense_are_refused(
 def test_slots_enter_late_with_either_loss(
     lean: dict[str, Any], tmp_path: Path, lean_loss: bool
 ) -> None:
-    lean["run"]["lean"] = lean_loss
+    if not lean_loss:
+        for key in ("lean", "teacher_top", "head_words", "position_decay"):
+            del lean["run"][key]
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
     job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
     for loss, _, _ in job.pieces(TrainingProgress()):

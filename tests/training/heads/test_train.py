@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from decoders.medusa import Medusa
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
 from training.adapters import build_job, train_heads
-from training.heads.job import NONE, HeldOut, head_targets, unrolled, word_ranks
+from training.heads.job import NONE, HeldOut, HiddenJob, head_targets, unrolled, word_ranks
 from training.heads.recipe import HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
@@ -217,10 +218,63 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
         (("--set", "run.strides=2"), "unknown key run.strides"),
         (("--set", "heads.ranks=2"), "unknown key heads.ranks; use num_heads, rank, seed"),
         (("--on-policy", "--data", "text=x"), "--on-policy and --data exclude each other"),
+        (
+            ("--set", "run.muon_lr=0.02"),
+            "run.muon_lr is 0.02; `bench train medusa` ignores it: unset it (None)",
+        ),
     ):
         ended = bench(*train, *wrong)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert told in ended.err
+
+
+LAYER = {"layer": {"unroll": 2, "rank": 16, "num_heads": 2}}
+DRAFTER = {"drafter": {"num_slots": 3, "rank": 16, "num_heads": 2, "bias_rank": 4}}
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        *(({}, key) for key in HiddenJob.unread),
+        *((LAYER, key) for key in ("anchors_per_row", "position_decay", "label_share")),
+        *((DRAFTER, key) for key in ("head_decay", "max_logits")),
+    ],
+)
+def test_a_key_that_the_trainer_would_ignore_is_refused(
+    tables: dict[str, Any], tmp_path: Path, table: dict[str, Any], key: str
+) -> None:
+    if table:
+        del tables["heads"]
+    tables |= table
+    tables["run"][key] = 1
+    with pytest.raises(ValueError, match=rf"run\.{key} is .*; `bench train .*unset it"):
+        job_of(tables, tmp_path)
+
+
+def test_muon_updates_the_matrices_of_a_draft_layer_if_the_recipe_has_a_rate_for_them(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    del tables["heads"]
+    tables |= LAYER
+    (adamw,) = job_of(tables, tmp_path).optimizers()
+    assert isinstance(adamw, torch.optim.AdamW)
+    tables["run"]["muon_lr"] = 0.02
+    job = job_of(tables, tmp_path)
+    muon, adamw = job.optimizers()
+    assert isinstance(muon, torch.optim.Muon)
+    layer = job.heads
+    matrices = [layer.join, layer.attention, layer.attention_out, layer.feed, layer.feed_out]
+    assert [*map(id, muon.param_groups[0]["params"])] == [*map(id, matrices)]
+    assert [*map(id, adamw.param_groups[0]["params"])] == [id(layer.scale)]
+    assert muon.param_groups[0]["lr"] == 0.02
+
+
+def test_shipped_recipes_set_no_key_that_their_trainers_ignore() -> None:
+    every = map(read_recipe, RECIPES.glob("*.toml"))
+    recipes = [HeadsRecipe.of(each) for each in every if {"heads", "layer", "drafter"} & {*each}]
+    for recipe in recipes:
+        recipe.run.refuse_unread(resolve_name(recipe.network.job).unread, "its trainer")
+    assert len(recipes) >= 9
 
 
 @pytest.mark.slow

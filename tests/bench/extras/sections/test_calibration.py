@@ -84,8 +84,9 @@ def test_a_drafts_position_counts_accepted_ones_before_it(drafted: SampleRecord)
 
 def test_conversations_are_the_units_of_an_interval(record: Make) -> None:
     some = [
-        with_drafts(record(conversation=f"c{n}"), [(SURE, n % 2 == 0)] * 4, (), ())
+        with_drafts(record(conversation=f"c{n}", turn=turn), [(SURE, n % 2 == 0)] * 4, (), ())
         for n in range(8)
+        for turn in (1, 2)
     ]
     ece, _ = calibrate(some)
     assert ece.value == pytest.approx(0.5)

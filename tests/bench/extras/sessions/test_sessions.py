@@ -15,6 +15,7 @@ import pytest
 from bench.errors import Exit
 from bench.extras.sessions import sessions
 from bench.extras.sessions.sessions import Sessions, load_sessions, measure_sessions, plan_sessions
+from bench.records.run_folder import load_run
 from bench.settings.config import load_config
 from tests.bench.conftest import write_run
 from tests.command_line import bench
@@ -66,7 +67,7 @@ def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
     (folder,) = tmp_path.iterdir()
     assert len(asked) == 3
     job = ("run", "--config", str(folder / "config.toml"), "--output", str(folder))
-    assert {words[:5] for words in asked} == {job}
+    assert [words[:7] for words in asked] == [(*job, "--session", str(n)) for n in (1, 2, 3)]
     assert pd.read_csv(folder / "pool.csv")["sessions"].tolist() == [3]
     assert "3 sessions, 1 occasion, 14 prompts" in ended.out
     again = bench("resume", folder, "--progress", "none")  # nothing is missing
@@ -94,6 +95,7 @@ def test_what_was_stopped_goes_on_where_it_was(
     assert bench("resume", folder.name, "-o", tmp_path, "--progress", "none").code == 0
     assert [words[0] for words in asked] == ["run", "run", "resume", "run"]
     assert asked[2][1] == str(folder / "s2")
+    assert [words[6] for words in asked if words[0] == "run"] == ["1", "2", "3"]
     assert pd.read_csv(folder / "pool.csv")["sessions"].tolist() == [3]
 
 
@@ -176,3 +178,8 @@ def test_two_real_processes_are_pooled(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     table = pd.read_csv(folder / "pool.csv")
     assert table[["decoder", "sessions", "machines"]].to_numpy().tolist() == [["spec", 2, 1]]
+    runs = [run for run in sorted(folder.iterdir()) if run.is_dir() and not run.is_symlink()]
+    first, second = (load_run(run).plan for run in runs)
+    assert (first.order_seed, second.order_seed) == (0, 1)
+    assert first.prompts == second.prompts
+    assert first.blocks != second.blocks

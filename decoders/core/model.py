@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from decoders.core.types import MaskedForm
 
 
-_CHAIN_ROWS = 4
-"""Most rows of a call that begins a chain: prompts do not."""
-
-
 class Model(ABC):
     """A language model with a KV cache that any number of sessions share.
 
@@ -203,23 +199,6 @@ class Call:
         start = self.session.length
         end = start + len(self.tokens)
         return (*range(start, end), *range(end - 1, start + self.num_rows - 1))
-
-
-def chain_steps(calls: Sequence[Call]) -> int:
-    """Return how many calls each of these announces, if a model can guess all but their tokens."""
-    steps = calls[0].chain
-    if steps and all(
-        call.chain == steps and call.num_rows <= _CHAIN_ROWS and reads_its_last(call)
-        for call in calls
-    ):
-        return steps
-    return 0
-
-
-def reads_its_last(call: Call) -> bool:
-    """Tell whether a call reads the last of plain tokens, and nothing else."""
-    plain = call.mask is None and call.read == (len(call.tokens) - 1,)
-    return plain and not (call.positions or call.slots or call.hidden or call.barred)
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Check the outputs that a call requests: their forms, barred ids, layers of states."""
+"""Check what a call requests: forms of outputs, barred ids, layers of states, calls to follow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 _PICKING, _VERIFYING = ("picks", "argmax", "draws", "probs"), ("acceptance", "block")
+_CHAIN_ROWS = 4
+"""Most rows of a call that begins a chain: prompts do not."""
 _FORMS = (*_PICKING, "logits", "entropy", *_VERIFYING)
 
 
@@ -56,3 +58,20 @@ def layer_numbers(layers: Sequence[int], model: Any) -> tuple[int, ...]:
         names = f"0 (the embedded rows) to {model.num_layers} (the last, after the norm)"
         line = f"hidden_layers is {tuple(layers)}; this model has {names}, or negative ones"
         raise ValueError(line) from None
+
+
+def chain_steps(calls: Sequence[Any]) -> int:
+    """Return how many calls each of these announces, if a model can guess all but their tokens."""
+    steps: int = calls[0].chain
+    if steps and all(
+        call.chain == steps and call.num_rows <= _CHAIN_ROWS and reads_its_last(call)
+        for call in calls
+    ):
+        return steps
+    return 0
+
+
+def reads_its_last(call: Any) -> bool:
+    """Tell whether a call reads the last of plain tokens, and nothing else."""
+    alone = call.mask is None and call.read == (len(call.tokens) - 1,)
+    return alone and not (call.positions or call.slots or call.hidden or call.barred)

@@ -41,9 +41,9 @@ class ModelDrafter(Drafter):
         while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            chain = 0 if drafts or self._length.is_auto else limit - 1
-            how: Any = {"output": self._output, "uniforms": text.uniforms, "chain": chain}
-            result = yield self._session.call(unseen, **how)
+            following = 0 if drafts or self._length.is_auto else limit - 1
+            how: Any = {"uniforms": text.uniforms, "chain": following}
+            result = yield self._session.call(unseen, output=self._output, **how)
             if self._keeps_probs:
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from decoders.core.model import Call, chain_steps
-from decoders.core.outputs import forms
+from decoders.core.model import Call
+from decoders.core.outputs import chain_steps, forms
 from decoders.core.sampling import Uniforms
 from decoders.core.token_reads import FORMS, TokenRead, TokenReads
 from decoders.core.types import Confidence, Sampling, Slots

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.hf.layout import Layout, Pass
-from decoders.core.model import Call, chain_steps, reads_its_last
+from decoders.core.model import Call
+from decoders.core.outputs import chain_steps, reads_its_last
 from decoders.core.token_reads import Ahead, TokenReads
 
 _MAX_VALUES = 1 << 26
@@ -51,8 +52,8 @@ def pack(
     }
     ((_, uniforms),) = reads.values()
     if uniforms:
-        drawn = [uniforms[step * len(calls) + number] for step in ahead for number in order]
-        bits = torch.tensor(drawn, dtype=torch.float64).view(torch.int64)
+        values = [uniforms[step * len(calls) + number] for step in ahead for number in order]
+        bits = torch.tensor(values, dtype=torch.float64).view(torch.int64)
         numbers["chain.uniforms"] = bits.tolist()
     return numbers
 
@@ -94,15 +95,15 @@ class Chain:
             self._numbers = self._results[0].cpu()
         picks = self._numbers[step] if self._read.form == "picks" else self._numbers[step, 0]
         ((_, uniforms),) = reads.values()
-        drawn, rows = list[float](), list[int]()
+        values, rows = list[float](), list[int]()
         for call, (number, place, length) in zip(calls, members, strict=True):
             follows = call.tokens == (int(picks[place]),) and call.session.length == length + step
             if not follows or not reads_its_last(call):
                 return None
             if self._uniforms:
-                drawn.append(self._uniforms[(step + 1) * len(self._members) + number])
+                values.append(self._uniforms[(step + 1) * len(self._members) + number])
             rows.append(place)
-        if drawn != [*uniforms][: len(drawn)]:
+        if values != [*uniforms][: len(values)]:
             return None
         self._step += 1
         self.num_unused -= len(calls)

@@ -131,15 +131,14 @@ class Kernels:
         return nn.functional.silu(gate) * up
 
     def turn_heads(
-        self, states: Tensor, turn: Any, norms: Any, epsilon: float, planes: Any, index: Tensor
+        self, states: Tensor, turn: Any, norms: Any, epsilon: float, planes: Any, entries: Tensor
     ) -> Tensor:
         self.num_turned += 1
         shared, width = planes[0].shape[1], planes[0].shape[3]
         sizes = states.shape[2] // width - 2 * shared, shared
         query, *parts = llama.split_heads(states, turn, norms, epsilon, sizes)
-        if index.dim() == 2:  # entries of the planes' rows, not places in flat planes
-            rows = torch.arange(len(index))[:, None]
-            index = flat_entries(rows, index, shared, planes[0].shape[2])
+        rows = torch.arange(len(entries))[:, None]
+        index = flat_entries(rows, entries, shared, planes[0].shape[2])
         for plane, part in zip(planes, parts, strict=True):
             plane.view(-1, width).index_copy_(0, index, part.reshape(-1, width))
         return query

@@ -46,7 +46,7 @@ def test_the_docs_have_a_row_for_each_checkpoint() -> None:
 
 def test_a_model_that_is_wrong_late_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At places behind those that the check of a loaded model looks at."""
-    monkeypatch.setattr(Layout, "_existing", lambda _, positions, __: positions.clamp(max=20))
+    monkeypatch.setattr(Layout, "existing", lambda _, positions, __: positions.clamp(max=20))
     with pytest.raises(AssertionError, match="logits are others than those of transformers by"):
         judge("llama", tmp_path)
     monkeypatch.setattr(judging, "_check_logits", lambda _: None)

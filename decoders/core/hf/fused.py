@@ -89,7 +89,7 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
     """Add and scale one row."""
     column = tl.arange(0, padded)
     inside = column < width
-    at = tl.program_id(0) * width + column
+    at = tl.program_id(0).to(tl.int64) * width + column
     row = tl.load(rows + at, mask=inside, other=0.0)
     if adds:
         row = (row.to(tl.float32) + tl.load(added + at, mask=inside, other=0.0)).to(row.dtype)
@@ -106,7 +106,7 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     num_rows, heads, shared, capacity, has_norms: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Turn one head of one row, or copy its value."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     sequence, number = row // num_rows, row % num_rows
     column = tl.arange(0, width)
     other = (column + width // 2) % width  # the column that it is turned with
@@ -129,8 +129,7 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
     if head < heads:
         tl.store(query + ((sequence * heads + head) * num_rows + number) * width + column, x)
     else:
-        place = (sequence * shared + (head - heads) % shared).to(tl.int64) * capacity
-        place += tl.load(places + row)
+        place = (sequence * shared + (head - heads) % shared) * capacity + tl.load(places + row)
         plane = keys if head < heads + shared else values
         tl.store(plane + place * width + column, x)
 
@@ -138,7 +137,7 @@ def _turn_kernel(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _gate_kernel(states, out, size, block: tl.constexpr):  # type: ignore[no-untyped-def]
     """Compute some columns of one row."""
-    row, column = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
     inside = column < size
     gate = tl.load(states + 2 * row * size + column, mask=inside, other=0.0)
     up = tl.load(states + (2 * row + 1) * size + column, mask=inside, other=0.0)

@@ -64,7 +64,7 @@ class Listening(HFModel):
         self._fed: dict[str, Any] = {}
         run = self._runner._states
 
-        def noted(name: Any, inputs: Any, *rest: Any, **options: Any) -> Tensor:
+        def noted(name: Any, inputs: Any, *rest: Any, **options: Any) -> list[Tensor]:
             self._fed = inputs
             return run(name, inputs, *rest, **options)
 

@@ -252,11 +252,13 @@ def _note(comparison: Comparison) -> str:
         text += f" The benchmark is at {comparison.benchmark}."
     if comparison.margin is not None:
         rule = f"regressed if the whole interval lies beyond +{comparison.margin:.0%}"
+        fails = comparison.gate.time.fail
+        part = _CONTROLS[comparison.control] if fails else "it decides nothing"
         text += (
             f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
-            f"{rule if comparison.gate.time.fail else 'is only reported'}. The control, "
-            "time over ar, is the same in units of ar's time on each side, so that a machine or "
-            f"process that is slower as a whole cancels out; {_CONTROLS[comparison.control]}."
+            f"{rule if fails else 'is only reported'}. The control, time over ar, is the same in "
+            "units of ar's time on each side, so that a machine or process that is slower as a "
+            f"whole cancels out; {part}."
         )
     return text
 

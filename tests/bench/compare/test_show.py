@@ -130,7 +130,9 @@ def test_what_settles_an_inconclusive_result_is_said(pair: Pair) -> None:
 
 def test_times_that_the_gate_only_reports_are_called_so(pair: Pair) -> None:
     runs = pair()
-    assert "it is only reported" in to_markdown(judged(runs, time={"fail": False}))
+    reported = to_markdown(judged(runs, time={"fail": False}))
+    assert "it is only reported" in reported
+    assert "cancels out; it decides nothing." in reported
     assert "it regressed if the whole" in to_markdown(judged(runs))
 
 

@@ -44,11 +44,9 @@ GPU_TESTS = (
     *("core/hf/placed", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""
-_WHOLE = (
-    *("--split", "test", "--limit", "24", "--repeats", "1", "--max-new-tokens", "128"),
-    *("--quality-limit", "24", "--phase-limit", "2"),
-)
-_BATCH = (*_WHOLE[:-4], "--quality-limit", "0", "--phase-limit", "0", "--batch-size", "8")
+_TIMED = ("--split", "test", "--limit", "24", "--repeats", "1", "--max-new-tokens", "128")
+_WHOLE = (*_TIMED, "--quality-limit", "24", "--phase-limit", "2")
+_BATCH = (*_TIMED, "--quality-limit", "0", "--phase-limit", "0", "--batch-size", "8")
 _REQUIREMENTS = (
     *("datasets", "jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "rich"),
     *("rouge_score", "sacrebleu", "scipy", "tomli_w", "typer"),
@@ -78,11 +76,12 @@ def make_steps(folder: Path, *, rehearse: bool, tasks: str | None = None) -> lis
     def run(name: str, budget_s: float, model: str, *options: str) -> Step:
         where = ("--output", str(folder / name), "--progress", "plain")
         how = (*device, *(_FEW if rehearse else options), *where)
-        words, reason = ("bench", "run", "--model", model, *how), _missing(*_REQUIREMENTS)
-        if model == _SMOLLM2 and reason is None:
-            reason = _UNREHEARSED if rehearse else _missing_model()
+        words = ("bench", "run", "--model", model, *how)
+        reason = no_smollm2 if model == _SMOLLM2 else no_zoo
         return Step(name=name, kind="run", words=words, budget_s=budget_s, reason=reason)
 
+    no_zoo = _missing(*_REQUIREMENTS)
+    no_smollm2 = no_zoo or (_UNREHEARSED if rehearse else _missing_model())
     named = () if tasks is None else ("--tasks", tasks)
     steps = [
         bare("ar", "llama-1b", 30.0, None if rehearse else 0.65),

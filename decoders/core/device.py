@@ -40,7 +40,7 @@ def has_kernels(device: torch.device) -> bool:
 
 def runs_triton(states: Tensor) -> bool:
     """Tell whether kernels in Triton, which have no gradient, can compute with states."""
-    return states.is_cuda and _has_triton and not torch.is_grad_enabled()
+    return has_kernels(states.device) and not torch.is_grad_enabled()
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

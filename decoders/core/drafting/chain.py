@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -42,8 +41,9 @@ class ModelDrafter(Drafter):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
             following = 0 if drafts or self._length.is_auto else limit - 1
-            how: Any = {"uniforms": text.uniforms, "chain": following}
-            result = yield self._session.call(unseen, output=self._output, **how)
+            result = yield self._session.call(
+                unseen, output=self._output, uniforms=text.uniforms, chain=following
+            )
             if self._keeps_probs:
                 assert result.probs is not None
                 probs[len(drafts)] = result.probs[-1]

@@ -75,9 +75,9 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
             if not greedy and form != "argmax":
                 uniforms += [each.uniforms.at("draw", output) for output in each.outputs]
         first += len(each.outputs)
-    calls = [each.call for each in readouts]
-    if not greedy and len(reads) == 1 and first and (steps := chain_steps(calls)):
-        (uniforms,) = [uniforms for _, uniforms in reads.values() if uniforms] or [[]]
-        for step in range(1, steps + 1) if uniforms else ():
+    if len(reads) == 1 and not greedy:
+        ((_, uniforms),) = reads.values()
+        steps = chain_steps([each.call for each in readouts]) if uniforms else 0
+        for step in range(1, steps + 1):
             uniforms += [each.uniforms.at("draw", each.outputs[0] + step) for each in readouts]
     return {TokenRead(*kind, warping): read for kind, read in reads.items()} if first else {}

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
-from decoders.core.device import power_of_two, runs_triton, switches, upload
+from decoders.core.device import runs_triton, switches, upload
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
@@ -32,8 +32,6 @@ TEMPLATE_ROWS = 64
 
 GROUPED_ROWS = 16
 """Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
-_NARROW = 16
-"""Least width of a head for Triton's products."""
 _PROCESSORS, _WIDE = 128, 32
 """This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
 torch's kernel is faster (results/reference/h100/attention.csv)."""
@@ -160,14 +158,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
         else:
             out = products.attention(query, key, value, mask, scale)
         return out.transpose(1, 2)
-    rows = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[-1])
-    few = rows.shape[0] * rows.shape[1] < _PROCESSORS or rows.shape[2] < _WIDE
-    fits = query.shape[3] >= _NARROW and query.shape[3] == power_of_two(query.shape[3])
-    if few and fits and switches.attention == "split" and runs_triton(query):
-        from decoders.core.hf.split_attention import split_attention  # needs Triton
+    batch, shared, _, width = key.shape
+    few = on_gpu and (batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE)
+    if few and switches.attention == "split" and runs_triton(query):
+        from decoders.core.hf.split_attention import fits, split_attention  # needs Triton
 
-        return split_attention(query, key, value, mask, scale)
-    if on_gpu and few:
+        if fits(width):
+            return split_attention(query, key, value, mask, scale)
+    rows = query.reshape(batch, shared, num_groups * num_rows, width)
+    if few:
         out = _by_products(rows, key, value, mask, scale)
     else:
         out = products.attention(rows, key, value, mask, scale, num_groups)

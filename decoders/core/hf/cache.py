@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from decoders.core.device import power_of_two, upload
+from decoders.core.device import upload
 
 PlaneShape = tuple[int, int]
 """(H, D) of a plane."""
@@ -63,13 +63,11 @@ class PlaneCache(Cache):
     def places(self, layer: int) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
         """Return a layer's planes, and the entries ``[B', N]`` of their rows that the pass writes.
 
-        None: other rows are written, or a head's width is no power of two.
+        None: the entries are consecutive, or those of other rows.
         """
-        entries, planes = self._entries, (self._planes[2 * layer], self._planes[2 * layer + 1])
-        width = planes[0].shape[3]
-        if isinstance(entries, int) or self._rows is not None or width != power_of_two(width):
+        if isinstance(self._entries, int) or self._rows is not None:
             return None
-        return planes, entries
+        return (self._planes[2 * layer], self._planes[2 * layer + 1]), self._entries
 
     def seen(self, plane: Tensor) -> Tensor:
         """Return what the pass reads of a plane, ``[B', H, T, D]``."""

@@ -26,15 +26,16 @@ _MAX_VALUES = 1 << 26
 
 def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
     """Return how many announced calls the graph of the first ones can run."""
-    steps = 0 if len(reads) != 1 or layout.window else chain_steps(calls)
+    if len(reads) != 1 or layout.window or not (steps := chain_steps(calls)):
+        return 0
     size = calls[0].session.model.vocab_size * len(calls)
     return steps if steps * size <= _MAX_VALUES else 0
 
 
-def pack(
+def with_steps(
     rows: Pass, calls: Sequence[Call], steps: int, reads: TokenReads, scrap: int
-) -> dict[str, list[int]]:
-    """Return the numbers of S further rows ``[S, B]`` of each sequence, step by step.
+) -> Pass:
+    """Return a pass with the numbers of S further rows ``[S, B]`` of each sequence, step by step.
 
     They are the `order` ``[B]`` of the first picks, positions, entries, and the uniforms' bits.
     """
@@ -55,7 +56,7 @@ def pack(
         values = [uniforms[step * len(calls) + number] for step in ahead for number in order]
         bits = torch.tensor(values, dtype=torch.float64).view(torch.int64)
         numbers["chain.uniforms"] = bits.tolist()
-    return numbers
+    return rows._replace(numbers={**rows.numbers, **numbers})
 
 
 class Chain:
@@ -64,21 +65,17 @@ class Chain:
     `num_unused` rows have not been asked for.
     """
 
-    def __init__(
-        self, rows: Pass, calls: Sequence[Call], reads: TokenReads, results: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, calls: Sequence[Call], reads: TokenReads, results: Sequence[Tensor]) -> None:
         """Take the first calls before they are committed, their reads, and the graph's results.
 
         Args:
-            rows: the pass of the first calls.
             calls: the first calls.
             reads: of the first calls, with the uniforms of all.
             results: numbers ``[1 + S, (2,) B]`` of the first and the announced calls, logits ``[S,
                 B, V]`` and any distributions of the announced ones.
         """
-        places = {id(call): place for place, call in enumerate(rows.calls)}
         self._members = {
-            call.session: (number, places[id(call)], call.session.length + call.num_rows)
+            call.session: (number, call.session.length + call.num_rows)
             for number, call in enumerate(calls)
         }
         ((self._read, (_, self._uniforms)),) = reads.items()
@@ -95,14 +92,14 @@ class Chain:
             self._numbers = self._results[0].cpu()
         picks = self._numbers[step] if self._read.form == "picks" else self._numbers[step, 0]
         ((_, uniforms),) = reads.values()
-        values, rows = list[float](), list[int]()
-        for call, (number, place, length) in zip(calls, members, strict=True):
-            follows = call.tokens == (int(picks[place]),) and call.session.length == length + step
+        values = list[float]()
+        rows = [call.session.row for call in calls]  # a graph has all cache rows from the first on
+        for call, row, (number, length) in zip(calls, rows, members, strict=True):
+            follows = call.tokens == (int(picks[row]),) and call.session.length == length + step
             if not follows or not reads_its_last(call):
                 return None
             if self._uniforms:
                 values.append(self._uniforms[(step + 1) * len(self._members) + number])
-            rows.append(place)
         if values != [*uniforms][: len(values)]:
             return None
         self._step += 1

@@ -271,7 +271,7 @@ def _capture(
     """
     inputs = tensors[:num_inputs]
     buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
-    fixed, pool = [*buffers, *tensors[num_inputs:]], _Pool.shared()
+    fixed, pool = [*buffers, *tensors[num_inputs:]], _shared_pool()
     replay = capture(lambda: flat(*fixed), pool.handle)
 
     def run(tensors: list[Tensor], _kept: object = pool) -> Outputs:
@@ -285,19 +285,18 @@ def _capture(
 class _Pool:
     """A memory pool of graphs, which CUDA does not let others join once all are dropped."""
 
-    _last: Callable[[], _Pool | None] = staticmethod(lambda: None)
-
     def __init__(self) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
 
-    @classmethod
-    def shared(cls) -> _Pool:
-        """Return the pool of the graphs that exist, or a new one."""
-        pool = cls._last()
-        if pool is None:
-            pool = cls()
-            cls._last = weakref.ref(pool)
-        return pool
+
+_pools = weakref.WeakSet[_Pool]()
+
+
+def _shared_pool() -> _Pool:
+    """Return the pool of the graphs that exist, or a new one."""
+    pool = next(iter(_pools), None) or _Pool()
+    _pools.add(pool)
+    return pool
 
 
 def capture(work: Callable[[], _Result], pool: Any = None) -> Callable[[], _Result]:

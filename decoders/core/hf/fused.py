@@ -68,6 +68,7 @@ def turn_heads(
         *(num_rows, heads, shared, capacity),
         has_norms=norms is not None,
         width=width,
+        padded=triton.next_power_of_2(width),
         num_warps=1,
     )
     return query
@@ -103,35 +104,40 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn_kernel(  # type: ignore[no-untyped-def]
     states, cosines, sines, query_norm, key_norm, epsilon, query, keys, values, places,
-    num_rows, heads, shared, capacity, has_norms: tl.constexpr, width: tl.constexpr,
+    num_rows, heads, shared, capacity,
+    has_norms: tl.constexpr, width: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
     """Turn one head of one row, or copy its value."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     sequence, number = row // num_rows, row % num_rows
-    column = tl.arange(0, width)
+    column = tl.arange(0, padded)
+    inside = column < width
     other = (column + width // 2) % width  # the column that it is turned with
     states += (row * (heads + 2 * shared) + head) * width
-    x, y = tl.load(states + column), tl.load(states + other)
+    x = tl.load(states + column, mask=inside, other=0.0)
+    y = tl.load(states + other)
     if head < heads + shared:
         if has_norms:
             norm = query_norm if head < heads else key_norm
             wide = x.to(tl.float32)
             scale = tl.rsqrt(tl.sum(wide * wide) / width + epsilon)
-            first, second = tl.load(norm + column), tl.load(norm + other)
+            first = tl.load(norm + column, mask=inside, other=0.0)
+            second = tl.load(norm + other)
             second = second.to(tl.float32) * (y.to(tl.float32) * scale).to(x.dtype)
             y = second.to(x.dtype)
             x = (first.to(tl.float32) * (wide * scale).to(x.dtype)).to(x.dtype)
-        cosine = tl.load(cosines + row * width + column).to(tl.float32)
-        sine = tl.load(sines + row * width + column).to(tl.float32)
+        cosine = tl.load(cosines + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        sine = tl.load(sines + row * width + column, mask=inside, other=0.0).to(tl.float32)
         y = tl.where(column < width // 2, -y, y)
         straight, turned = (x * cosine).to(x.dtype), (y * sine).to(x.dtype)
         x = (straight.to(tl.float32) + turned).to(x.dtype)
     if head < heads:
-        tl.store(query + ((sequence * heads + head) * num_rows + number) * width + column, x)
+        place = (sequence * heads + head) * num_rows + number
+        tl.store(query + place * width + column, x, mask=inside)
     else:
         place = (sequence * shared + (head - heads) % shared) * capacity + tl.load(places + row)
         plane = keys if head < heads + shared else values
-        tl.store(plane + place * width + column, x)
+        tl.store(plane + place * width + column, x, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -215,16 +215,17 @@ def _run(
     """Run decoder layers: each adds to the rows their attention, then their MLP."""
     added: Tensor | None = None
     kernels = _kernels(rows)
+    add = kernels.add_norm if kernels else add_norm
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
         changes = (None,) * 4 if gate is None else gate.changes[number]
-        rows, inputs = add_norm(rows, added, layer.attention_norm, weights.epsilon, kernels)
+        rows, inputs = add(rows, added, layer.attention_norm, weights.epsilon)
         heads = linear(inputs, layer.attention, changes[0], slots)
         query, keys, values = _turned(weights, layer, heads, turn, cache, number, kernels)
         mask = masks[layer.kind] if isinstance(masks, dict) else masks
         mixed = weights.attend(query, keys, values, mask, weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
-        rows, inputs = add_norm(rows, added, layer.feed_norm, weights.epsilon, kernels)
+        rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
         fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots), kernels)
         added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
@@ -279,19 +280,15 @@ def split_heads(
 def _activated(weights: Weights, states: Tensor, kernels: Any) -> Tensor:
     """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
     if kernels and isinstance(weights.activation, nn.SiLU):
-        out: Tensor = kernels.gated(states)
-        return out
+        return kernels.gated(states)  # type: ignore[no-any-return]
     gate, up = states.chunk(2, -1)
     return weights.activation(gate) * up
 
 
 def add_norm(
-    rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float, kernels: Any = None
+    rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of rows ``[B, N, D]`` and `added`, and the scaled sum."""
-    if kernels:
-        added_rows: tuple[Tensor, Tensor] = kernels.add_norm(rows, added, weight, epsilon)
-        return added_rows
     rows = rows if added is None else rows + added
     return rows, norm(rows, weight, epsilon)
 

@@ -299,18 +299,19 @@ class HFModel(Model):
     @property
     def facts(self) -> dict[str, str | int]:
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
+        in_family, on_triton = self._runner.weights is not None, has_kernels(self.device)
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
-            "kernels": "own" if switches.any_kernel and has_kernels(self.device) else None,
+            "kernels": "own" if in_family and switches.any_kernel and on_triton else None,
         }
         placed = {"placed": placement(self.module)} if self.is_placed else {}
         return {
             **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,
-            "forward": "transformers" if self._runner.weights is None else "own",
+            "forward": "own" if in_family else "transformers",
             "layers": len(self.architecture.planes) // 2,
             "hidden_size": int(self._config.hidden_size),
             "vocab_size": self.vocab_size,

@@ -155,8 +155,7 @@ class ModuleRunner:
             steps = chains.num_steps(calls, reads, layout)
             rows, num = layout.framed(calls, min_rows, steps), len(reads)
             if steps:
-                more = chains.pack(rows, calls, steps, reads, layout.store.scrap)
-                rows = rows._replace(numbers={**rows.numbers, **more})
+                rows = chains.with_steps(rows, calls, steps, reads, layout.store.scrap)
             inputs = self._inputs(layout, rows, lower, reads)
             outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
@@ -165,7 +164,7 @@ class ModuleRunner:
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
             if steps:
-                self.chain, states = chains.Chain(rows, calls, reads, states), []
+                self.chain, states = chains.Chain(calls, reads, states), []
         else:
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows, lower)

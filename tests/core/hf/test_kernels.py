@@ -59,6 +59,7 @@ def compare_attention(device: str, dtype: torch.dtype) -> None:
 
 LAYERS = [  # B, N, H, K, E, F
     *((1, 1, 4, 2, 64, 96), (2, 5, 9, 3, 16, 1536), (3, 1, 2, 2, 32, 2048), (1, 17, 4, 1, 128, 24)),
+    (2, 3, 4, 2, 24, 40),  # a width that is no power of two
 ]
 
 
@@ -144,16 +145,13 @@ WHOLE = {
 PART = {"num_padded": 16, "width": 64, "block": 64}
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     *(("fused", "_norm_kernel", {"adds": adds, "padded": 1024}) for adds in (True, False)),
-    *(("fused", "_turn_kernel", {"has_norms": each, "width": 64}) for each in (True, False)),
-    ("fused", "_gate_kernel", {"block": 1024}),
     *(
-        (
-            "split_attention",
-            "_part_kernel",
-            {"has_mask": has, "num_padded": 16, "width": 64, "block": 64},
-        )
+        ("fused", "_turn_kernel", {"has_norms": has, "width": width, "padded": padded})
         for has in (True, False)
+        for width, padded in ((64, 64), (80, 128))
     ),
+    ("fused", "_gate_kernel", {"block": 1024}),
+    *(("split_attention", "_part_kernel", {**PART, "has_mask": has}) for has in (True, False)),
     ("split_attention", "_join_kernel", {"width": 64, "num_padded": 8}),
 ]
 

@@ -161,7 +161,6 @@ def _asks_for_a_gpu(node: ast.AST) -> bool:
     return False
 
 
-@pytest.mark.slow
 def test_every_function_that_asks_for_a_gpu_is_listed() -> None:
     page = (ROOT / "tests" / "gpu_only.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `([^`]+\.py\b[^`]*)` \|", page, re.MULTILINE))

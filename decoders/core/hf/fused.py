@@ -101,7 +101,7 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + at, factor * scaled.to(row.dtype), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def _turn_kernel(  # type: ignore[no-untyped-def]
     states, cosines, sines, query_norm, key_norm, epsilon, query, keys, values, places,
     num_rows, heads, shared, capacity,

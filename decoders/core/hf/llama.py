@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.device import runs_triton, switches
+from decoders.core.device import runs_triton
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.products import gated_product, product, rotated, switched_product
@@ -124,7 +124,7 @@ def join_weights(module: Any) -> Weights | None:
         layers=layers,
         norm=body.norm.weight,
         turn=body.rotary_emb,
-        activation=body.layers[0].mlp.act_fn,
+        activation=F.silu if config.hidden_act == "silu" else body.layers[0].mlp.act_fn,
         epsilon=config.rms_norm_eps,
         num_heads=config.num_attention_heads,
         num_shared=config.num_key_value_heads,
@@ -279,7 +279,7 @@ def split_heads(
 
 def _activated(weights: Weights, states: Tensor, kernels: Any) -> Tensor:
     """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
-    if kernels and isinstance(weights.activation, nn.SiLU):
+    if kernels and weights.activation is F.silu:
         return kernels.gated(states)  # type: ignore[no-any-return]
     gate, up = states.chunk(2, -1)
     return weights.activation(gate) * up
@@ -295,7 +295,7 @@ def add_norm(
 
 def _kernels(states: Tensor) -> Any:
     """Return the module of kernels that join small operations, or None."""
-    if not (switches.fused and runs_triton(states)):
+    if not runs_triton(states):
         return None
     from decoders.core.hf import fused  # needs Triton
 

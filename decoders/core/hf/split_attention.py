@@ -77,7 +77,7 @@ def split_attention(
     return out
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows", "entries", "period", "per_part"])  # type: ignore[untyped-decorator]
 def _part_kernel(  # type: ignore[no-untyped-def]
     query, key, value, mask, sums, peaks, totals, scale,
     heads, num_rows, entries, period, k_batch, k_head, k_entry, v_batch, v_head, v_entry,
@@ -121,7 +121,7 @@ def _part_kernel(  # type: ignore[no-untyped-def]
     tl.store(sums + at[:, None] * width + column[None, :], summed, mask=is_row[:, None])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows", "period", "parts"])  # type: ignore[untyped-decorator]
 def _join_kernel(  # type: ignore[no-untyped-def]
     sums, peaks, totals, out, heads, num_rows, period, parts,
     width: tl.constexpr, num_padded: tl.constexpr,

@@ -49,4 +49,5 @@ class Autoregressive(Decoder):
             yield Emit(tokens=result.picks)
             fed = text[-self.rows :] if self.cache else text
             target.truncate(len(text) - len(fed))
-            result = yield target.call(fed)
+            left = len(request.prompt_ids) + request.sampling.max_new_tokens - len(text)
+            result = yield target.call(fed, ahead=left > 1)

@@ -5,7 +5,7 @@ device. Faults of GPU code show without a GPU: tensors of both devices in one fu
 as CUDA would; reads or writes that make the host wait for the device; and operations that the host
 launches one by one, outside a graph's replay. The last two are counted by call site. `captures` are
 graphs whose replays run the captured work again, and in which no wait and no upload is allowed.
-Streams and events are not pretended; no time is measured.
+Streams are not pretended; no time is measured.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class PretendedCuda(TorchFunctionMode):
             patch.setattr(compiled, "capture", self._capture)
             patch.setattr(runner, "capture", self._capture)
             patch.setattr(torch.cuda, "graph_pool_handle", object)
+            patch.setattr(torch.cuda, "Event", _Event)
             yield
 
     def _capture(self, work: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
@@ -296,6 +297,16 @@ class PretendedCuda(TorchFunctionMode):
     def _count(self, counter: Counter[str], kind: str) -> None:
         self._allow(kind)
         counter[f"{_site()}: {kind}"] += 1
+
+
+class _Event:
+    """Marks a copy whose wait has been counted where it was queued."""
+
+    def record(self) -> None:
+        """Follow the queued work."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
 
 
 class _Operations(TorchDispatchMode):

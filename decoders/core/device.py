@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,19 +13,14 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Switches:
-    """Ways to compute calls that differ in speed alone and that no GPU has compared yet.
+    """Ways to compute calls on a GPU that differ in speed alone.
 
-    `attention` is how a GPU attends with few rows: by two products, or by the kernel of
-    `hf.split_attention`. `fused` joins small operations on a GPU (`hf.fused`).
+    `kernels` are this project's, in Triton (`hf.fused`, `hf.split_attention`). `ahead` begins calls
+    before the token that they feed is read (`hf.launches`).
     """
 
-    attention: Literal["products", "split"] = "split"
-    fused: bool = True
-
-    @property
-    def any_kernel(self) -> bool:
-        """True if a kernel of this project is used."""
-        return self.fused or self.attention == "split"
+    kernels: bool = True
+    ahead: bool = True
 
 
 switches = Switches()
@@ -34,8 +29,8 @@ _has_triton = find_spec("triton") is not None
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Tell whether kernels in Triton can run on a device."""
-    return device.type == "cuda" and _has_triton
+    """Tell whether kernels in Triton run on a device."""
+    return switches.kernels and _has_triton and device.type == "cuda"
 
 
 def runs_triton(states: Tensor) -> bool:
@@ -55,6 +50,22 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
 def staged(on_host: Tensor, device: torch.device) -> Tensor:
     """Return a host tensor in pinned memory if the device is a GPU."""
     return on_host.pin_memory() if device.type == "cuda" else on_host
+
+
+def fetched(values: Tensor) -> Callable[[], Tensor]:
+    """Queue a copy to the host, and return a function that waits for it and returns it."""
+    if values.device.type == "cpu":
+        return lambda: values
+    on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    on_host.copy_(values, non_blocking=True)
+    copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def wait() -> Tensor:
+        copied.synchronize()
+        return on_host
+
+    return wait
 
 
 def graph_size(number: int, bucketed: bool) -> int:

@@ -179,6 +179,7 @@ class Call:
     barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
     chain: int = 0
+    ahead: bool = False
     num_rows: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -283,6 +284,7 @@ class Session:
         barred: Collection[int] = (),
         uniforms: Uniforms | None = None,
         chain: int = 0,
+        ahead: bool = False,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
@@ -304,6 +306,7 @@ class Session:
             uniforms: those that draw and test; None: the sequence's, of position alone.
             chain: most calls that will follow, each of the last call's pick alone, with the same
                 output and uniforms; a GPU may run them with this one. Fewer or others may follow.
+            ahead: True if such a call will follow; a GPU may begin it before the pick is read.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -341,6 +344,7 @@ class Session:
             barred=frozenset(barred),
             uniforms=uniforms,
             chain=chain,
+            ahead=ahead,
         )
         if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
             demand_readable(call)

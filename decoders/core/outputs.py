@@ -71,6 +71,16 @@ def chain_steps(calls: Sequence[Any]) -> int:
     return 0
 
 
+def num_announced(calls: Sequence[Any]) -> int:
+    """Return how many calls of each of these may run before they come."""
+    return chain_steps(calls) or int(launches_next(calls))
+
+
+def launches_next(calls: Sequence[Any]) -> bool:
+    """Tell whether each of these is one row, and announces that its pick alone follows."""
+    return all(call.ahead and call.num_rows == 1 and reads_its_last(call) for call in calls)
+
+
 def reads_its_last(call: Any) -> bool:
     """Tell whether a call reads the last of plain tokens, and nothing else."""
     alone = call.mask is None and call.read == (len(call.tokens) - 1,)

@@ -55,10 +55,9 @@ SPECS = {
 }
 """Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
 WAYS: dict[str, dict[str, Any]] = {
-    "our kernels": {},
-    "torch's attention": {"attention": "products"},
-    "torch's small operations": {"fused": False},
-    "torch's": {"fused": False, "attention": "products"},
+    "our kernels, calls begun early": {},
+    "our kernels": {"ahead": False},
+    "torch's": {"kernels": False, "ahead": False},
 }
 """Changes of `device.switches`."""
 _MAX_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
@@ -241,7 +240,7 @@ def time_ways(bench: Bench) -> Lines:
     target: Any = bench.models.target
     context, usual = bench.contexts[0], dict[int, Sequence[Sequence[int]]]()
     before = asdict(switches)
-    ways = WAYS if switches.any_kernel else {"torch's": before}
+    ways = WAYS if switches.kernels else {"torch's": before}
     for (name, way), batch in product(ways.items(), bench.batches):
         _switch(way)
         target.reserve(1, 1)  # graphs are made anew in another cache

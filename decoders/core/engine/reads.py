@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from decoders.core.model import Call
-from decoders.core.outputs import chain_steps, forms
+from decoders.core.outputs import forms, num_announced
 from decoders.core.sampling import Uniforms
 from decoders.core.token_reads import FORMS, TokenRead, TokenReads
 from decoders.core.types import Confidence, Sampling, Slots
@@ -60,7 +60,7 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     """Return the reads of a pass if all are of tokens and change no logits, else none.
 
     Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
-    pass's uniforms follow those of the calls that it announces (`Call.chain`), step by step.
+    pass's uniforms follow those of the calls that it announces (`Call.chain` or `ahead`), by step.
     """
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy
@@ -77,7 +77,6 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
         first += len(each.outputs)
     if len(reads) == 1 and not greedy:
         ((_, uniforms),) = reads.values()
-        steps = chain_steps([each.call for each in readouts]) if uniforms else 0
-        for step in range(1, steps + 1):
-            uniforms += [each.uniforms.at("draw", each.outputs[0] + step) for each in readouts]
+        for step in range(num_announced([each.call for each in readouts]) if uniforms else 0):
+            uniforms += [each.uniforms.at("draw", each.outputs[0] + 1 + step) for each in readouts]
     return {TokenRead(*kind, warping): read for kind, read in reads.items()} if first else {}

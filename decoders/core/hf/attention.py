@@ -14,14 +14,13 @@ K key-value heads, G query heads of a key-value head, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
-from decoders.core.device import runs_triton, switches, upload
+from decoders.core.device import runs_triton, upload
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
@@ -159,34 +158,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
             out = products.attention(query, key, value, mask, scale)
         return out.transpose(1, 2)
     batch, shared, _, width = key.shape
-    few = on_gpu and (batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE)
-    if few and switches.attention == "split" and runs_triton(query):
+    few = batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
+    if few and runs_triton(query):
         from decoders.core.hf.split_attention import fits, split_attention  # needs Triton
 
         if fits(width):
             return split_attention(query, key, value, mask, scale)
     rows = query.reshape(batch, shared, num_groups * num_rows, width)
-    if few:
-        out = _by_products(rows, key, value, mask, scale)
-    else:
-        out = products.attention(rows, key, value, mask, scale, num_groups)
+    out = products.attention(rows, key, value, mask, scale, num_groups)
     return out.view(query.shape).transpose(1, 2)
-
-
-def _by_products(
-    rows: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
-) -> Tensor:
-    """Compute attention of grouped rows ``[B, K, G N, E]`` by two products.
-
-    Scores and their exponentials are float32. The mask is ``[B or 1, 1, N, T]``.
-    """
-    half = rows.dtype in (torch.float16, torch.bfloat16)
-    precise: Any = {"out_dtype": torch.float32} if half else {}
-    scores: Tensor = torch.bmm(rows.flatten(0, 1), key.flatten(0, 1).mT, **precise)
-    if mask is None:
-        scores = scores * scale
-    else:
-        mask = mask[:, :, None]
-        by_group = scores.view(*key.shape[:2], -1, mask.shape[3], key.shape[2])
-        scores = torch.add(mask, by_group, alpha=scale).view(scores.shape)
-    return torch.bmm(scores.softmax(-1).to(value.dtype), value.flatten(0, 1)).view(rows.shape)

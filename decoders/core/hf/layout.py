@@ -84,6 +84,12 @@ class Frame(NamedTuple):
         size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
         return cls(layout, size, lengths, (*warps,), (*reads,)), packed
 
+    def fields(self, packed: Tensor) -> dict[str, Tensor]:
+        """Return the numbers in a buffer by name, flat."""
+        lengths = [length for _, length in self.lengths]
+        parts = torch.split(packed[: 8 * sum(lengths)].view(torch.int64), lengths)
+        return {name: part for (name, _), part in zip(self.lengths, parts, strict=True)}
+
 
 class Layout:
     """A KV cache, and the layout of calls in it."""
@@ -203,7 +209,7 @@ class Layout:
         seen = max([call.session.length + call.num_rows for call in calls])
         if bucketed:
             width = power_of_two(max(width, min_rows))
-            seen = min(_round_up(seen + steps, _LENGTH_BUCKET), self.store.scrap + 1)
+            seen = self._rounded(seen + steps)
         model, by_row = call.session.model, _by_cache_row(calls)
         filled = [  # with empty calls for the other cache rows
             by_row.get(row)
@@ -231,6 +237,25 @@ class Layout:
             ordered, _EMPTY, _EMPTY, None, None, firsts, numbers=numbers, blocks=blocks, seen=seen
         )
 
+    def following(self, rows: Pass) -> Pass | None:
+        """Lay out the calls that feed the one row picked by each call of a framed pass of one row.
+
+        Their ids are still unknown. None: a cache has no room.
+        """
+        numbers = {name: [*values] for name, values in rows.numbers.items()}
+        for place, (first, call) in enumerate(zip(rows.firsts, rows.calls, strict=True)):
+            if call.tokens:  # not an empty call
+                numbers["starts"][place] += 1
+                numbers["positions"][first] += 1
+                numbers["entries"][first] += 1
+                if numbers["entries"][first] >= call.session.capacity:
+                    return None
+        return rows._replace(numbers=numbers, seen=self._rounded(max(numbers["starts"]) + 1))
+
+    def _rounded(self, seen: int) -> int:
+        """Round the entries that a graph sees up to those of its bucket."""
+        return min(_round_up(seen, _LENGTH_BUCKET), self.store.scrap + 1)
+
     def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         rows = self._padded(ordered, width, seen)
         frame, packed = Frame.of(self, rows)
@@ -240,10 +265,8 @@ class Layout:
 
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Any], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
-        (_, width, seen), lengths = frame.size, [length for _, length in frame.lengths]
-        stop = 8 * sum(lengths)
-        parts = torch.split(packed[:stop].view(torch.int64), lengths)
-        fields = {name: part for (name, _), part in zip(frame.lengths, parts, strict=True)}
+        (_, width, seen), fields = frame.size, frame.fields(packed)
+        stop = 8 * sum(map(len, fields.values()))
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
         rows, positions = fields["cache_rows"], self.existing(fields["positions"], seen)
         if self.window:

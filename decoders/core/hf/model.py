@@ -25,7 +25,7 @@ from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
-from decoders.core.device import has_kernels, switches, upload
+from decoders.core.device import has_kernels, upload
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
@@ -299,13 +299,13 @@ class HFModel(Model):
     @property
     def facts(self) -> dict[str, str | int]:
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
-        in_family, on_triton = self._runner.weights is not None, has_kernels(self.device)
+        in_family = self._runner.weights is not None
         ways: dict[str, str | int | None] = {
             "tile": self.tile,
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
-            "kernels": "own" if in_family and switches.any_kernel and on_triton else None,
+            "kernels": "own" if in_family and has_kernels(self.device) else None,
         }
         placed = {"placed": placement(self.module)} if self.is_placed else {}
         return {
@@ -355,7 +355,8 @@ class HFModel(Model):
         super().reserve(num_rows, capacity)
         if there:
             return
-        self._layout = self._runner.chain = None  # free the old cache first
+        self._layout = None  # free the old cache first
+        self._runner.forget_calls()
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
@@ -365,7 +366,7 @@ class HFModel(Model):
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
         assert self._layout is not None
-        self._runner.chain = None  # its entries are beyond `length`
+        self._runner.forget_calls()  # their entries are beyond `length`
         self._layout.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
@@ -373,7 +374,7 @@ class HFModel(Model):
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         assert self._layout is not None
-        self._runner.chain = None
+        self._runner.forget_calls()
         self._layout.gather(session.row, sources, start)
 
     @property

@@ -20,7 +20,7 @@ from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
-from decoders.core.device import first_rows, padded, staged, upload
+from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
 from decoders.core.hf import chains, llama, tiles
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
@@ -34,8 +34,10 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
+from decoders.core.hf.launches import Launch, next_reads
 from decoders.core.hf.layout import Frame, Layout, Pass
 from decoders.core.model import Call, DraftCall
+from decoders.core.outputs import launches_next
 from decoders.core.products import product
 from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
@@ -92,7 +94,8 @@ class ModuleRunner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
-        self.chain: chains.Chain | None = None
+        self._chain: chains.Chain | None = None
+        self._launch: Launch | None = None
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
@@ -113,8 +116,12 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin.chain = None
+        twin.forget_calls()
         return twin
+
+    def forget_calls(self) -> None:
+        """Forget calls that ran before they came, because a cache changes."""
+        self._chain = self._launch = None
 
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
@@ -142,29 +149,39 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        chain, self.chain = self.chain, None
+        chain, launch = self._chain, self._launch
+        self.forget_calls()
         if chain is not None:
             if reads and (answer := chain.answer(calls, reads)):
-                self.chain = chain
+                self._chain = chain
                 return answer[0], {}, answer[1]
             self.num_padded_rows += chain.num_unused
+        if launch is not None and not launch.serves(calls, reads):
+            self.num_padded_rows += launch.rows.num_rows
+            launch = None
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
-            steps = chains.num_steps(calls, reads, layout)
-            rows, num = layout.framed(calls, min_rows, steps), len(reads)
-            if steps:
-                rows = chains.with_steps(rows, calls, steps, reads, layout.store.scrap)
-            inputs = self._inputs(layout, rows, lower, reads)
-            outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
+            steps, num = chains.num_steps(calls, reads, layout), len(reads)
+            if launch is not None:
+                rows, outputs = launch.rows, launch.outputs
+            else:
+                rows = layout.framed(calls, min_rows, steps)
+                if steps:
+                    rows = chains.with_steps(rows, calls, steps, reads, layout.store.scrap)
+                inputs = self._inputs(layout, rows, lower, reads)
+                outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
             if steps:
-                self.chain, states = chains.Chain(calls, reads, states), []
+                self._chain, states = chains.Chain(calls, reads, states), []
+            elif [read.form for read in reads] == ["picks"] and launches_next(calls):
+                logits = logits.clone()  # before the next run overwrites it
+                ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
         else:
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows, lower)
@@ -178,6 +195,29 @@ class ModuleRunner:
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
         return logits, hidden, ahead
+
+    def _launched(
+        self, layout: Layout, rows: Pass, calls: Sequence[Call], reads: TokenReads, picks: Tensor
+    ) -> Tensor:
+        """Return the `picks` ``[B]`` of calls on the host, after the calls that feed them began."""
+        read_back, following = fetched(picks), layout.following(rows)
+        if following is None or layout.window or not switches.ahead:
+            return read_back()
+        reads = next_reads(reads)
+        name, inputs, planes = self._inputs(layout, following, reads=reads)
+        packed = inputs["packed"].to(self._device, non_blocking=True)
+        fields, num_words = (
+            cast(Frame, name.frame).fields(packed),
+            len(cast(Tensor, self.tokens.weight)),
+        )
+        ids = picks.clamp(max=num_words - 1)  # V, which marks NaN, may be no index
+        fields["ids"].index_copy_(0, fields["read"][: len(picks)], ids)
+        outputs = self.graphs(name, {**inputs, "packed": packed}, planes, num_brief=2)
+        numbers = read_back()
+        pairs = zip(calls, numbers.tolist(), strict=True)
+        expected = [(call.session, call.session.length + 1, (pick,)) for call, pick in pairs]
+        self._launch = Launch(expected, reads, following, outputs)
+        return numbers
 
     def _embed(self, rows: Pass) -> Tensor:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""

@@ -49,10 +49,10 @@ def self_check(model: HFModel) -> list[str]:
     try:
         return _checked(model)
     except Exception as error:  # compilers of kernels raise anything
-        if is_of_memory(error) or not switches.any_kernel or not has_kernels(model.device):
+        if is_of_memory(error) or not has_kernels(model.device):
             raise
         note = f"this GPU runs torch's kernels, because ours fail there: {first_line(error)}"
-    switches.fused, switches.attention = False, "products"
+    switches.kernels = False
     return [*_checked(model), note]
 
 

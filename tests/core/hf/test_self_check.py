@@ -315,6 +315,10 @@ class WrongKernels:
         rows = rows if added is None else rows + added
         return rows, 2 * llama.norm(rows, weight, epsilon)
 
+    def gated(self, states):
+        gate, up = states.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
 
 class NoKernels:
     def add_norm(self, *_):
@@ -325,14 +329,13 @@ class NoKernels:
     ("kernels", "why"), [(WrongKernels, "other logits"), (NoKernels, "no compiler for sm_120")]
 )
 def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, kernels, why):
-    for name, value in {"fused": True, "attention": "split"}.items():
-        monkeypatch.setattr(switches, name, value)
+    monkeypatch.setattr(switches, "kernels", True)
     monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
-    monkeypatch.setattr(llama, "_kernels", lambda _: kernels() if switches.fused else None)
+    monkeypatch.setattr(llama, "_kernels", lambda _: kernels() if switches.kernels else None)
     (line,) = self_check(made("llama"))
     assert line.startswith("this GPU runs torch's kernels, because ours fail there: ")
     assert why in line
-    assert not switches.any_kernel
+    assert not switches.kernels
     model = made("llama")
     wrong_layers(model)
     with pytest.raises(ValueError, match="choose another model"):
@@ -340,8 +343,7 @@ def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, ker
 
 
 def test_a_model_that_is_wrong_with_any_kernels_is_refused(monkeypatch):
-    monkeypatch.setattr(switches, "fused", True)
-    monkeypatch.setattr(switches, "attention", "split")
+    monkeypatch.setattr(switches, "kernels", True)
     monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
     model = made("llama")
     wrong_layers(model)

@@ -1,0 +1,173 @@
+"""Calls that begin before the token that they feed is read give what they give alone.
+
+Graphs have the shapes of CUDA graphs and run on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.ar import Autoregressive
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf.model import HFModel
+from decoders.core.model import Session
+from decoders.core.sampling import Uniforms
+from decoders.core.types import CallResult, Generation, Outcome, Sampling
+from tests.core.hf.test_chains import (
+    DRAWN,
+    GREEDY,
+    SAMPLINGS,
+    after_a_truncation,
+    answers,
+    assert_alike,
+    in_another_row,
+    of_a_fork,
+    opened,
+    other_token,
+    passes,
+)
+from tests.core.hf.test_slots import ids
+from tests.tiny_models import fresh
+
+__all__ = ["passes"]
+PROMPTS = ids(1, 9), ids(2, 4), ids(3, 12)
+
+
+def steps(
+    sessions: Sequence[Session], sampling: Sampling, ahead: bool, num: int = 4
+) -> list[list[CallResult]]:
+    """Feed each session's picks for some steps, all of which but the last announce another."""
+    new, found = [[3 + row] for row in range(len(sessions))], list[list[CallResult]]()
+    for step in range(num):
+        found.append(answers(sessions, new, sampling, ahead=ahead and step < num - 1))
+        new = [[*each.picks] for each in found[-1]]
+    return found
+
+
+@SAMPLINGS
+@pytest.mark.parametrize("min_rows", [1, 4])
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2"])
+def test_calls_that_begin_early_give_what_they_give_alone(
+    name: str, min_rows: int, sampling: Sampling, passes: list[int]
+) -> None:
+    found, lengths = [], []
+    for ahead in (False, True):
+        model, sessions = opened(name, *PROMPTS)
+        model.min_rows = min_rows
+        passes.clear()
+        results = steps(sessions, sampling, ahead)
+        results.append(answers(sessions, [[5]] * 3, sampling))
+        found.append([each for step in results for each in step])
+        lengths.append([(each.length, each.calls) for each in sessions])
+        assert passes == [4] * 5, "no pass but those of the calls"
+    assert_alike(*found)
+    assert lengths[0] == lengths[1]
+
+
+def test_sessions_in_any_order_of_cache_rows_feed_their_picks() -> None:
+    found = []
+    for ahead in (False, True):
+        _, sessions = opened("llama-gqa", *PROMPTS)
+        results = steps([sessions[2], sessions[0], sessions[1]], GREEDY, ahead)
+        found.append([each for step in results for each in step])
+    assert_alike(*found)
+
+
+def test_the_next_call_is_queued_before_the_picks_are_read(passes: list[int]) -> None:
+    _, sessions = opened("llama-gqa", *PROMPTS)
+    passes.clear()
+    answers(sessions, [[3]] * 3, GREEDY, ahead=True)
+    assert len(passes) == 2
+    answers(sessions, [[4]] * 3, GREEDY)
+    assert len(passes) == 3
+
+
+@pytest.mark.parametrize("change", [other_token, after_a_truncation, in_another_row, of_a_fork])
+def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list[int]) -> None:
+    found, unused = [], []
+    for ahead in (False, True):
+        model, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
+        padded = model.num_padded_rows
+        first = answers(sessions, [[3], [4]], GREEDY, ahead=ahead)
+        used, tokens = change(model, sessions, [each.picks[0] for each in first])
+        passes.clear()
+        results = answers(used, tokens, GREEDY)
+        found.append([*results, *answers(used, [each.picks for each in results], GREEDY)])
+        assert len(passes) == 2
+        unused.append(model.num_padded_rows - padded)
+    forgotten = change in (in_another_row, of_a_fork)  # as soon as a cache row was copied
+    assert unused[1] - unused[0] == (0 if forgotten else 2)
+    assert_alike(*found)
+
+
+def test_other_uniforms_are_not_what_was_queued(passes: list[int]) -> None:
+    found = []
+    for ahead in (False, True):
+        _, sessions = opened("llama-gqa", ids(1, 9))
+        (first,) = answers(sessions, [[3]], DRAWN, ahead=ahead)
+        passes.clear()
+        new: Any = {"uniforms": Uniforms(8, [1])}
+        found.append(answers(sessions, [first.picks], DRAWN, **new))
+        assert len(passes) == 1
+    assert_alike(*found)
+
+
+@pytest.mark.parametrize("output", ["draws", "probs", ("picks", "entropy")])
+def test_results_that_need_logits_wait_for_their_call(output: Any, passes: list[int]) -> None:
+    _, sessions = opened("llama-gqa", ids(1, 9))
+    passes.clear()
+    answers(sessions, [[3]], GREEDY, output=output, ahead=True)
+    assert len(passes) == 1
+
+
+def test_nothing_is_queued_beyond_the_cache(passes: list[int]) -> None:
+    _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=10)
+    passes.clear()
+    answers(sessions, [[3], [4]], GREEDY, ahead=True)
+    assert len(passes) == 1
+
+
+def run(compiled: bool, sampling: Sampling, prompts: Sequence[Sequence[int]]) -> list[Outcome]:
+    model = HFModel(fresh("llama-gqa"), compile=compiled, backend="eager")
+    return Scheduler(Autoregressive(), Models(target=model), sampling, 3).run(prompts)
+
+
+def tokens_of(outcomes: Sequence[Outcome]) -> list[Any]:
+    return [each.tokens if isinstance(each, Generation) else each for each in outcomes]
+
+
+@SAMPLINGS
+def test_answers_that_end_early_or_cross_a_bucket_are_those_without_graphs(
+    sampling: Sampling, passes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.core.hf.layout._LENGTH_BUCKET", 16)
+    prompts = [ids(seed, length) for seed, length in ((1, 9), (2, 30), (3, 12), (4, 62), (5, 3))]
+    usual = tokens_of(run(False, sampling, prompts))
+    assert tokens_of(run(True, sampling, prompts)) == usual
+    num_waves = 2  # five prompts, three at a time
+    assert len(passes) <= num_waves * sampling.max_new_tokens + len(prompts)
+    ends = frozenset({usual[0][4], usual[1][7], usual[3][2]})
+    early: Any = Sampling(
+        max_new_tokens=24,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        stop_ids=ends,
+    )
+    expected = tokens_of(run(False, early, prompts))
+    assert len({len(each) for each in expected}) > 2
+    assert tokens_of(run(True, early, prompts)) == expected
+
+
+def test_logits_without_numbers_end_the_answer_and_feed_no_index() -> None:
+    model = HFModel(fresh("llama-gqa"), compile=True, backend="eager")
+    with torch.no_grad():
+        model.module.get_output_embeddings().weight.fill_(float("nan"))
+    (outcome,) = Scheduler(Autoregressive(), Models(target=model), GREEDY).run([ids(1, 5)])
+    assert isinstance(outcome, FloatingPointError)

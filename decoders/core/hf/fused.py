@@ -1,11 +1,12 @@
 """Kernels in Triton that join a layer's small operations on a GPU, around its products.
 
-A captured call of torch's own operations launches some 25 of them a layer; these three kernels, the
-attention of `split_attention` and the products are ten. They round where torch's operations round,
-and compute each row by itself, so that a row has the same bits in calls of any size.
+A captured call of torch's own operations launches some 25 of them a layer; three of these kernels,
+the attention of `split_attention` and the products are ten. The fourth saves three of the six of
+each product that an adapter changes. They round where torch's operations round, and compute each
+row by itself, so that a row has the same bits in calls of any size.
 
 Triton comes with torch for CUDA. Letters: B sequences, N rows of a sequence, D hidden width, F
-inner width, H query heads, K key-value heads, E width of a head.
+inner width, H query heads, K key-value heads, E width of a head, R rank of an adapter.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from torch import Tensor
 
 _COLUMNS = 1024
 """Columns of a block of an activation."""
+_BLOCK = 64
+"""Outputs and ranks of a block of a delta."""
 
 
 def add_norm(
@@ -80,6 +83,27 @@ def gated(states: Tensor) -> Tensor:
     out = states.new_empty(*states.shape[:-1], size)
     launch: Any = _gate_kernel[(out.numel() // size, triton.cdiv(size, _COLUMNS))]
     launch(states, out, size, block=_COLUMNS)
+    return out
+
+
+def add_delta(out: Tensor, low: Tensor, high: Tensor, gate: Tensor) -> Tensor:
+    """Add to `out` ``[B, N, O]``, in place, the products of `low` with B times a gate.
+
+    Args:
+        out: rows times the weight, next to each other in memory.
+        low: ``[B, N, R]``, rows times A.
+        high: B ``[O, R]``.
+        gate: float32 ``[B, N, 1]``, 1 or 0.
+    """
+    size, rank = high.shape
+    low, num_rows = low.contiguous(), low.numel() // rank
+    padded = min(_BLOCK, max(16, triton.next_power_of_2(num_rows)))
+    launch: Any = _delta_kernel[(triton.cdiv(num_rows, padded), triton.cdiv(size, _BLOCK))]
+    launch(
+        *(out, low, high, gate.contiguous(), num_rows, size, rank, *high.stride()),
+        padded=padded,
+        block=_BLOCK,
+    )
     return out
 
 
@@ -150,3 +174,28 @@ def _gate_kernel(states, out, size, block: tl.constexpr):  # type: ignore[no-unt
     wide = gate.to(tl.float32)
     swish = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype)
     tl.store(out + row * size + column, swish.to(tl.float32) * up, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def _delta_kernel(  # type: ignore[no-untyped-def]
+    out, low, high, gate, num_rows, size, rank, h_out, h_rank,
+    padded: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Add the delta of some outputs of some rows."""
+    row = tl.program_id(0) * padded + tl.arange(0, padded)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    is_row, is_column = row < num_rows, column < size
+    delta = tl.zeros((padded, block), tl.float32)
+    for first in range(0, rank, block):
+        at = first + tl.arange(0, block)
+        inside = is_row[:, None] & (at < rank)[None, :]
+        a = tl.load(low + row[:, None] * rank + at[None, :], mask=inside, other=0.0)
+        inside = is_column[:, None] & (at < rank)[None, :]
+        b = tl.load(high + column[:, None] * h_out + at[None, :] * h_rank, mask=inside, other=0.0)
+        delta += tl.dot(a, tl.trans(b), input_precision="ieee")
+    place = row[:, None].to(tl.int64) * size + column[None, :]
+    inside = is_row[:, None] & is_column[None, :]
+    before = tl.load(out + place, mask=inside, other=0.0)
+    delta = delta.to(before.dtype).to(tl.float32)
+    delta *= tl.load(gate + row, mask=is_row, other=0.0)[:, None]
+    tl.store(out + place, before.to(tl.float32) + delta, mask=inside)

@@ -321,6 +321,9 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
         return product(rows, part.weight, part.bias)
     if isinstance(change, Tensor):
         out = switched_product(rows, part.weight, change, slots)
+    elif change.low is not None and (kernels := _kernels(rows)):
+        low = product(rows, change.low)
+        out = kernels.add_delta(product(rows, part.weight), low, change.high, slots)
     else:
         out = gated_product(rows, part.weight, change.low, change.high, slots)
     return out if part.bias is None else out + part.bias

@@ -91,6 +91,15 @@ def compare_fused(device: str, dtype: torch.dtype) -> None:
         gate, up = states.chunk(2, -1)
         torch.testing.assert_close(fused.gated(states), F.silu(gate) * up, **near)
 
+        low, high = drawn(batch, num_rows, 80), 0.1 * drawn(inner, 80)
+        for factor in (high, high.t().contiguous().t()):
+            out = drawn(batch, num_rows, inner)
+            gate = (drawn(batch, num_rows, 1) > 0).float()
+            whole, shut = out + (low @ high.t()) * gate.to(dtype), gate.squeeze(-1) == 0
+            added = fused.add_delta(out.clone(), low, factor, gate)
+            assert torch.equal(added[shut], out[shut])
+            torch.testing.assert_close(added, whole, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
         states = drawn(batch, num_rows, (heads + 2 * shared) * width)
         turn = drawn(batch, 1, num_rows, width), drawn(batch, 1, num_rows, width)
         entries = torch.stack(
@@ -143,7 +152,19 @@ def test_on_a_gpu_kernels_give_the_numbers_of_torch(kind: str, dtype: torch.dtyp
 WHOLE = {
     "capacity",
     *("width", "size", "num_rows", "heads", "shared", "entries", "period", "per_part", "parts"),
-    *("k_batch", "k_head", "k_entry", "v_batch", "v_head", "v_entry", "m_batch", "m_row"),
+    *(
+        "rank",
+        "h_out",
+        "h_rank",
+        "k_batch",
+        "k_head",
+        "k_entry",
+        "v_batch",
+        "v_head",
+        "v_entry",
+        "m_batch",
+        "m_row",
+    ),
 }
 """Arguments of kernels that are whole numbers."""
 PART = {"num_padded": 16, "width": 64, "block": 64}
@@ -155,6 +176,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
         for width, padded in ((64, 64), (80, 128))
     ),
     ("fused", "_gate_kernel", {"block": 1024}),
+    *(("fused", "_delta_kernel", {"padded": padded, "block": 64}) for padded in (16, 64)),
     *(("split_attention", "_part_kernel", {**PART, "has_mask": has}) for has in (True, False)),
     ("split_attention", "_join_kernel", {"width": 64, "num_padded": 8}),
 ]
@@ -178,7 +200,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
             return "constexpr"
         if argument in ("epsilon", "scale"):
             return "fp32"
-        pointers = {"places": "*i64", **dict.fromkeys(("sums", "peaks", "totals"), "*fp32")}
+        pointers = {"places": "*i64", **dict.fromkeys(("sums", "peaks", "totals", "gate"), "*fp32")}
         return "i32" if argument in WHOLE else pointers.get(argument, f"*{dtype}")
 
     arguments = {each: kind(each) for each in inspect.signature(kernel.fn).parameters}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from decoders.core import masks
-from decoders.core.adapter.gating import linear_layers
+from decoders.core.adapter.gating import Delta, linear_layers
 from decoders.core.hf import llama
 from decoders.core.hf.cache import flat_entries
 from decoders.core.hf.model import HFModel
@@ -159,6 +159,25 @@ def test_kernels_write_the_cache_that_the_pass_reads(
         for each, text in zip(got, texts, strict=True):
             pair.check(each, pair.cold(text)[start:stop])
     assert kernels.num_turned == kernels.num_gated > 0
+
+
+@torch.inference_mode()
+def test_a_kernel_adds_the_delta_of_slots_to_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    low, high, rows = torch.randn(4, 6), torch.randn(5, 4), torch.randn(2, 3, 6)
+    part = llama.Linear(("x",), (5,), torch.randn(5, 6), torch.randn(5))
+    gate, gates = torch.tensor([0.0, 1, 1, 0, 0, 1]).view(2, 3, 1), list[Tensor]()
+
+    class Adding:
+        def add_delta(self, out: Tensor, low: Tensor, high: Tensor, gate: Tensor) -> Tensor:
+            gates.append(gate)
+            return out + low @ high.t() * gate
+
+    expected = llama.linear(rows, part, Delta(low, high), gate)
+    monkeypatch.setattr(llama, "_kernels", lambda _: Adding())
+    torch.testing.assert_close(llama.linear(rows, part, Delta(low, high), gate), expected)
+    llama.linear(rows, part, Delta(None, high @ low), gate)
+    llama.linear(rows, part, Delta(low, high), None)
+    assert len(gates) == 1
 
 
 def test_a_second_turn_after_what_was_kept_of_the_first(pair: Pair) -> None:

@@ -61,7 +61,7 @@ hot-paths: install   ## the hot paths without a model against the stored times, 
 	$(PYTHON) -m pytest -q tests/benchmarks/test_hot_paths.py $(HOT_PATHS)
 
 kernels: .venv/.triton   ## the kernels for a GPU: interpreted, and compiled for one that is not there
-	PYTHONPATH=.venv/triton $(PYTHON) -m pytest -q tests/core/hf/test_kernels.py -m "not gpu"
+	PYTHONPATH=.venv/triton $(PYTHON) -m pytest -q tests/core/kernels/test_kernels.py -m "not gpu"
 .venv/.triton: .venv/.installed
 	$(PYTHON) -m pip install -q --no-deps --target .venv/triton triton==3.9.0  # torch for a CPU brings none
 	touch $@

@@ -15,7 +15,7 @@ from torch import Tensor
 class Switches:
     """Ways to compute calls on a GPU that differ in speed alone.
 
-    `kernels` are this project's, in Triton (`hf.fused`, `hf.split_attention`). `ahead` begins calls
+    `kernels` are this project's, in Triton (`core.kernels`). `ahead` begins calls
     before the token that they feed is read (`hf.launches`).
     """
 

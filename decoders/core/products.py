@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoders.core.kernels import attend_in_parts, fused_kernels
+
 _SOURCE = Path(__file__).with_suffix(".cpp")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
@@ -149,6 +151,9 @@ def gated_product(
         operands = (rows, weight, low, high, gate.flatten(0, 1), _limit(rows))
         out: Tensor = torch.ops.decoders.gated_product(*operands)
         return out
+    if low is not None and (kernels := fused_kernels(rows)):
+        out = kernels.add_delta(product(rows, weight), product(rows, low), high, gate)
+        return out
     delta = product(rows if low is None else product(rows, low), high)
     return product(rows, weight) + delta * gate.to(delta.dtype)
 
@@ -171,6 +176,15 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
         index = places.nonzero().squeeze(1)
         out.index_copy_(0, index, product(flat.index_select(0, index), used))
     return out.view(*rows.shape[:-1], -1)
+
+
+def gated_silu(states: Tensor) -> Tensor:
+    """Return ``silu(gate) * up`` ``[…, F]`` of `states` ``[…, 2 F]``, gate before up."""
+    if kernels := fused_kernels(states):
+        out: Tensor = kernels.gated(states)
+        return out
+    gate, up = states.chunk(2, -1)
+    return F.silu(gate) * up
 
 
 def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
@@ -198,6 +212,10 @@ def attention(
     if mask is not None and is_half and _is_traced():
         out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
         return out
+    if mask is not None and num_groups == 1:
+        mixed = attend_in_parts(query, key, value, mask, scale)
+        if mixed is not None:
+            return mixed.transpose(1, 2)
     if mask is not None and num_groups > 1:
         mask = mask.repeat(1, 1, num_groups, 1)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)

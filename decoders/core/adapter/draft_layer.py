@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, unpack, write
@@ -22,7 +21,8 @@ from decoders.core.adapter.growth import Trees, grow, tree_results
 from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
 from decoders.core.device import upload
-from decoders.core.products import attention, product, rotated
+from decoders.core.kernels import fused_kernels
+from decoders.core.products import attention, gated_silu, product, rotated
 from decoders.core.types import CallResult, DraftShape, Sampling
 
 _THETA = 10_000.0
@@ -69,8 +69,7 @@ class TransformerBlock:
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return the output ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
         rows = rows + product(attended.transpose(-3, -2).flatten(-2), self.attention_out)
-        gate, up = product(normed(rows), self.feed).chunk(2, -1)
-        return rows + product(F.silu(gate) * up, self.feed_out)
+        return rows + product(gated_silu(product(normed(rows), self.feed)), self.feed_out)
 
 
 class Joined(HiddenAdapter):
@@ -216,8 +215,13 @@ class DraftLayer(Joined, TransformerBlock):
     def forward(self, embedded: Tensor, inputs: Inputs, planes: Sequence[Tensor]) -> Tensor:
         """Return states ``[B, N, D]`` of rows with embedded tokens ``[B, N, D]``."""
         sees, rows = inputs["mask.draft"], self.enter(inputs["states"], embedded)
-        query, *key_value = self.project(rows, self.turn(inputs["positions"]))
-        write(planes, inputs["entries"], key_value)
+        turn, entries = self.turn(inputs["positions"]), inputs["entries"]
+        if kernels := fused_kernels(rows):
+            heads = product(normed(rows), self.attention)
+            query = kernels.turn_heads(heads, turn, None, 0.0, planes, entries)
+        else:
+            query, *key_value = self.project(rows, turn)
+            write(planes, entries, key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
         return self.leave(rows, attention(query, keys, values, sees))
 

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.core import masks, products
-from decoders.core.device import runs_triton, upload
+from decoders.core.device import upload
+from decoders.core.kernels import attend_in_parts
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
@@ -159,11 +160,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
         return out.transpose(1, 2)
     batch, shared, _, width = key.shape
     few = batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
-    if few and runs_triton(query):
-        from decoders.core.hf.split_attention import fits, split_attention  # needs Triton
-
-        if fits(width):
-            return split_attention(query, key, value, mask, scale)
+    if few and (mixed := attend_in_parts(query, key, value, mask, scale)) is not None:
+        return mixed
     rows = query.reshape(batch, shared, num_groups * num_rows, width)
     out = products.attention(rows, key, value, mask, scale, num_groups)
     return out.view(query.shape).transpose(1, 2)

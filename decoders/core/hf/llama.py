@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.device import runs_triton
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.products import gated_product, product, rotated, switched_product
+from decoders.core.kernels import fused_kernels
+from decoders.core.products import gated_product, gated_silu, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -214,7 +214,7 @@ def _run(
 ) -> Tensor:
     """Run decoder layers: each adds to the rows their attention, then their MLP."""
     added: Tensor | None = None
-    kernels = _kernels(rows)
+    kernels = fused_kernels(rows)
     add = kernels.add_norm if kernels else add_norm
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
@@ -226,7 +226,7 @@ def _run(
         mixed = weights.attend(query, keys, values, mask, weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
-        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots), kernels)
+        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots))
         added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
             rows, added = rows + added, None
@@ -277,10 +277,10 @@ def split_heads(
     return query, key, value
 
 
-def _activated(weights: Weights, states: Tensor, kernels: Any) -> Tensor:
+def _activated(weights: Weights, states: Tensor) -> Tensor:
     """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
-    if kernels and weights.activation is F.silu:
-        return kernels.gated(states)  # type: ignore[no-any-return]
+    if weights.activation is F.silu:
+        return gated_silu(states)
     gate, up = states.chunk(2, -1)
     return weights.activation(gate) * up
 
@@ -291,15 +291,6 @@ def add_norm(
     """Return the sum of rows ``[B, N, D]`` and `added`, and the scaled sum."""
     rows = rows if added is None else rows + added
     return rows, norm(rows, weight, epsilon)
-
-
-def _kernels(states: Tensor) -> Any:
-    """Return the module of kernels that join small operations, or None."""
-    if not runs_triton(states):
-        return None
-    from decoders.core.hf import fused  # needs Triton
-
-    return fused
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -321,9 +312,6 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
         return product(rows, part.weight, part.bias)
     if isinstance(change, Tensor):
         out = switched_product(rows, part.weight, change, slots)
-    elif change.low is not None and (kernels := _kernels(rows)):
-        low = product(rows, change.low)
-        out = kernels.add_delta(product(rows, part.weight), low, change.high, slots)
     else:
         out = gated_product(rows, part.weight, change.low, change.high, slots)
     return out if part.bias is None else out + part.bias

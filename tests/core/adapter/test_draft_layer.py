@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoders.core import products
+from decoders.core.adapter import draft_layer
 from decoders.core.adapter.draft_layer import DraftLayer, LayerPass
 from decoders.core.adapter.draft_pass import Texts
 from decoders.core.adapter.heads import DraftHeads
@@ -18,6 +20,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.model import DraftCall, Session
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, DraftShape, Sampling
+from tests.core.hf.test_llama import Kernels
 from tests.tiny_models import WIDTH, fresh
 from training.heads.job import unrolled
 
@@ -87,8 +90,12 @@ def paths(result: CallResult) -> dict[Path, float]:
     return dict(zip(found, result.confidences, strict=True))
 
 
-@pytest.mark.parametrize("bucketed", [0, 64])
-def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(bucketed: int) -> None:
+@pytest.mark.parametrize(("bucketed", "kernels"), [(0, None), (64, None), (64, Kernels())])
+def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(
+    bucketed: int, kernels: Kernels | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (draft_layer, products):
+        monkeypatch.setattr(module, "fused_kernels", lambda _: kernels)
     made, lengths, depths = Made(), {0: (3, 1, 2), 1: (1, 4, 1), 3: (2, 2, 5)}, {0: 4, 1: 2, 3: 3}
     work, planes = made.work, made.work.planes(4, 64)
     sessions = {row: Session(TableModel(5), row, 64) for row in lengths}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from decoders.core import masks
+from decoders.core import masks, products
 from decoders.core.adapter.gating import Delta, linear_layers
 from decoders.core.hf import llama
 from decoders.core.hf.cache import flat_entries
@@ -149,7 +149,8 @@ def test_kernels_write_the_cache_that_the_pass_reads(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, kernels = Pair(name, torch.float32), Kernels()
-    monkeypatch.setattr(llama, "_kernels", lambda _: kernels)
+    for module in (llama, products):
+        monkeypatch.setattr(module, "fused_kernels", lambda _: kernels)
     texts, sessions = [ids(seed, 21) for seed in (1, 2, 3)], [pair.model.open() for _ in range(3)]
     for start, stop in ((0, 13), (13, 17), (17, 21)):
         calls = [
@@ -173,7 +174,7 @@ def test_a_kernel_adds_the_delta_of_slots_to_a_product(monkeypatch: pytest.Monke
             return out + low @ high.t() * gate
 
     expected = llama.linear(rows, part, Delta(low, high), gate)
-    monkeypatch.setattr(llama, "_kernels", lambda _: Adding())
+    monkeypatch.setattr(products, "fused_kernels", lambda _: Adding())
     torch.testing.assert_close(llama.linear(rows, part, Delta(low, high), gate), expected)
     llama.linear(rows, part, Delta(None, high @ low), gate)
     llama.linear(rows, part, Delta(low, high), None)

@@ -331,7 +331,7 @@ class NoKernels:
 def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, kernels, why):
     monkeypatch.setattr(switches, "kernels", True)
     monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
-    monkeypatch.setattr(llama, "_kernels", lambda _: kernels() if switches.kernels else None)
+    monkeypatch.setattr(llama, "fused_kernels", lambda _: kernels() if switches.kernels else None)
     (line,) = self_check(made("llama"))
     assert line.startswith("this GPU runs torch's kernels, because ours fail there: ")
     assert why in line

@@ -38,7 +38,7 @@ def split_attention(
         query: ``[B, K G, N, E]``.
         key: ``[B, K, T, E]``, entries next to each other in memory; E is a power of two.
         value: like `key`.
-        mask: additive ``[B or 1, 1, N, T]``, 0 for seen entries; None: all are seen.
+        mask: ``[B or 1, 1, N, T]``, additive or bool, 0 or True for seen entries; None: all are.
         scale: factor of the scores.
     """
     batch, num_heads, period, width = query.shape
@@ -52,10 +52,12 @@ def split_attention(
     sums = query.new_empty((batch * heads, parts, num_rows, width), dtype=torch.float32)
     peaks = query.new_empty((2, batch * heads, parts, num_rows), dtype=torch.float32)
     out = query.new_empty(batch, period, num_heads, width)
-    strides: tuple[int, ...] = (0, 0)
+    strides, is_bool = (0, 0), False
     if mask is not None:
         strides = mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2)
         assert mask.stride(3) == 1
+        is_bool = mask.dtype == torch.bool
+        mask = mask.view(torch.uint8) if is_bool else mask
     assert key.stride(3) == value.stride(3) == 1
     padded = max(16, triton.next_power_of_2(num_rows))
     launch: Any = _part_kernel[(batch * heads, parts)]
@@ -64,6 +66,7 @@ def split_attention(
         *(heads, num_rows, entries, period, *key.stride()[:3], *value.stride()[:3], *strides),
         per_part,
         has_mask=mask is not None,
+        is_bool=is_bool,
         num_padded=padded,
         width=width,
         block=_ENTRIES,
@@ -81,8 +84,8 @@ def split_attention(
 def _part_kernel(  # type: ignore[no-untyped-def]
     query, key, value, mask, sums, peaks, totals, scale,
     heads, num_rows, entries, period, k_batch, k_head, k_entry, v_batch, v_head, v_entry,
-    m_batch, m_row, per_part,
-    has_mask: tl.constexpr, num_padded: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
+    m_batch, m_row, per_part, has_mask: tl.constexpr, is_bool: tl.constexpr,
+    num_padded: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Attend to the entries of one part, and store the sum of values, the peak and the total."""
     pair, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -101,7 +104,11 @@ def _part_kernel(  # type: ignore[no-untyped-def]
         if has_mask:
             place = sequence * m_batch + (row % period)[:, None] * m_row + entry[None, :]
             inside = is_row[:, None] & is_entry[None, :]
-            added = tl.load(mask + place, mask=inside, other=float("-inf")).to(tl.float32)
+            if is_bool:
+                seen = tl.load(mask + place, mask=inside, other=0)
+                added = tl.where(seen != 0, 0.0, float("-inf"))
+            else:
+                added = tl.load(mask + place, mask=inside, other=float("-inf")).to(tl.float32)
         if tl.max(added) > -1e30:  # else no row sees an entry of the block
             k_place = sequence * k_batch + head * k_head + entry[:, None] * k_entry
             k = tl.load(key + k_place + column[None, :], mask=is_entry[:, None], other=0.0)

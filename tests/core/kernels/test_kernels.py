@@ -29,7 +29,7 @@ CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 def compare_attention(device: str, dtype: torch.dtype) -> None:
     """Masks differ by row and sequence, hide whole blocks, and may be shared or missing."""
-    from decoders.core.hf.split_attention import split_attention
+    from decoders.core.kernels.split_attention import split_attention
 
     on_gpu = device != "cpu"
     shapes = ATTENTIONS[: 2 if on_gpu and dtype == torch.float32 else None]  # compile for long
@@ -46,14 +46,16 @@ def compare_attention(device: str, dtype: torch.dtype) -> None:
         seen[..., 0] = True
         seen[..., entries // 2 :] &= entries < 100
         mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(dtype).min)
-        for each in (mask, mask[:1], None):
+        for each in (mask, mask[:1], None, seen):
             wide = (part.cpu().double().repeat_interleave(groups, 1) for part in (key, value))
             keys, values = wide
             scores = 0.2 * query.cpu().double() @ keys.mT
-            expected = (scores + (0 if each is None else each.double())).softmax(-1) @ values
-            given = None if each is None else each.to(device, dtype)
+            added = torch.zeros(()) if each is None else mask if each is seen else each
+            expected = (scores + added.double()).softmax(-1) @ values
+            kind = torch.bool if each is seen else dtype
+            given = None if each is None else each.to(device, kind)
             for programs in (1056, 4):  # few: a part has several blocks, with a running maximum
-                with mock.patch("decoders.core.hf.split_attention._PROGRAMS", programs):
+                with mock.patch("decoders.core.kernels.split_attention._PROGRAMS", programs):
                     found = split_attention(query, key, value, given, 0.2)
                 found = found.cpu().double().transpose(1, 2)
                 torch.testing.assert_close(found, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
@@ -67,7 +69,7 @@ LAYERS = [  # B, N, H, K, E, F
 
 def compare_fused(device: str, dtype: torch.dtype) -> None:
     """Every kernel gives the numbers of torch's operations, to the last bit but of sums."""
-    from decoders.core.hf import fused
+    from decoders.core.kernels import fused
 
     for batch, num_rows, heads, shared, width, inner in LAYERS:
         generator = torch.Generator().manual_seed(width)
@@ -132,7 +134,7 @@ COMPARISONS = {"attention": compare_attention, "fused": compare_fused}
 @pytest.mark.parametrize("dtype", ["float32", "float16"])  # the interpreter has no bfloat16
 def test_interpreted_kernels_give_the_numbers_of_torch(kind: str, dtype: str) -> None:
     code = (
-        "import torch; from tests.core.hf.test_kernels import COMPARISONS; "
+        "import torch; from tests.core.kernels.test_kernels import COMPARISONS; "
         f"COMPARISONS['{kind}']('cpu', torch.{dtype})"
     )
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -167,6 +169,7 @@ WHOLE = {
     ),
 }
 """Arguments of kernels that are whole numbers."""
+MASKS = [{"has_mask": has, "is_bool": by_bool} for has, by_bool in ((1, 0), (1, 1), (0, 0))]
 PART = {"num_padded": 16, "width": 64, "block": 64}
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     *(("fused", "_norm_kernel", {"adds": adds, "padded": 1024}) for adds in (True, False)),
@@ -177,7 +180,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("fused", "_gate_kernel", {"block": 1024}),
     *(("fused", "_delta_kernel", {"padded": padded, "block": 64}) for padded in (16, 64)),
-    *(("split_attention", "_part_kernel", {**PART, "has_mask": has}) for has in (True, False)),
+    *(("split_attention", "_part_kernel", {**PART, **mask}) for mask in MASKS),
     ("split_attention", "_join_kernel", {"width": 64, "num_padded": 8}),
 ]
 
@@ -193,7 +196,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel: Any = getattr(importlib.import_module(f"decoders.core.hf.{module}"), name)
+    kernel: Any = getattr(importlib.import_module(f"decoders.core.kernels.{module}"), name)
 
     def kind(argument: str) -> str:
         if argument in fixed:

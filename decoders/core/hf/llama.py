@@ -28,6 +28,10 @@ from decoders.core.products import gated_product, gated_silu, product, rotated, 
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
+_FIXED_TURNS = ("default", "linear", "llama3", "yarn")
+"""Types of rotation that depend on the position alone."""
+_MAX_TURNS = 1 << 24
+"""Most cosines of a table: 131,072 positions of heads of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,18 @@ class DecoderLayer:
     def linears(self) -> tuple[Linear, Linear, Linear, Linear]:
         """The four products in the order of the pass."""
         return self.attention, self.attention_out, self.feed, self.feed_out
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTable:
+    """Cosines and sines ``[P, E]`` of all P positions, as transformers' module computes them."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __call__(self, _: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return those of positions ``[B, N]``, ``[B, N, E]``."""
+        return F.embedding(positions, self.cosines), F.embedding(positions, self.sines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +139,23 @@ def join_weights(module: Any) -> Weights | None:
     return Weights(
         layers=layers,
         norm=body.norm.weight,
-        turn=body.rotary_emb,
+        turn=_turn(body.rotary_emb, body.norm.weight, config.max_position_embeddings),
         activation=F.silu if config.hidden_act == "silu" else body.layers[0].mlp.act_fn,
         epsilon=config.rms_norm_eps,
         num_heads=config.num_attention_heads,
         num_shared=config.num_key_value_heads,
         scale=body.layers[0].self_attn.scaling,
     )
+
+
+@torch.no_grad()
+def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return a table of `num` positions, or the module if it is large or a text's length counts."""
+    positions = torch.arange(num, device=like.device)
+    if module.rope_type not in _FIXED_TURNS or num * 2 * module.inv_freq.numel() > _MAX_TURNS:
+        return module  # type: ignore[no-any-return]
+    cosines, sines = module(like, positions[None])
+    return TurnTable(cosines[0], sines[0])
 
 
 def _linear(part: Any, path: str, *names: str) -> Linear:

@@ -162,6 +162,36 @@ def test_kernels_write_the_cache_that_the_pass_reads(
     assert kernels.num_turned == kernels.num_gated > 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_table"),
+    [("default", True), ("linear", True), ("yarn", True), ("llama3", True), ("dynamic", False)],
+)
+def test_turns_are_a_table_where_they_depend_on_the_position_alone(
+    kind: str, is_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
+    if kind == "llama3":
+        bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope |= {**bands, "original_max_position_embeddings": 64}
+    sizes: dict[str, Any] = {**SIZES, **GQA, "max_position_embeddings": 128}
+    module = LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)).bfloat16()
+    weights = llama.join_weights(module)
+    assert weights is not None
+    assert isinstance(weights.turn, llama.TurnTable) is is_table
+    rows, positions = (
+        torch.zeros(2, 3, 8).to(torch.bfloat16),
+        torch.tensor([[0, 5, 127], [9, 2, 64]]),
+    )
+    expected = module.model.rotary_emb(rows, positions)
+    for found, wanted in zip(weights.turn(rows, positions), expected, strict=True):
+        assert torch.equal(found, wanted)
+        assert found.dtype == torch.bfloat16
+    monkeypatch.setattr(llama, "_MAX_TURNS", 100)
+    large = llama.join_weights(module)
+    assert large is not None
+    assert large.turn is module.model.rotary_emb
+
+
 @torch.inference_mode()
 def test_a_kernel_adds_the_delta_of_slots_to_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     low, high, rows = torch.randn(4, 6), torch.randn(5, 4), torch.randn(2, 3, 6)

@@ -353,10 +353,10 @@ class HFModel(Model):
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
         there = self._layout is not None and self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
+        self._runner.forget_calls()
         if there:
             return
         self._layout = None  # free the old cache first
-        self._runner.forget_calls()
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()

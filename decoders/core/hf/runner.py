@@ -116,11 +116,15 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin.forget_calls()
+        twin._chain = twin._launch = None
         return twin
 
     def forget_calls(self) -> None:
-        """Forget calls that ran before they came, because a cache changes."""
+        """Count calls that ran before they came as padding, and forget them."""
+        if self._chain is not None:
+            self.num_padded_rows += self._chain.num_unused
+        if self._launch is not None:
+            self.num_padded_rows += self._launch.rows.num_rows
         self._chain = self._launch = None
 
     @torch.no_grad()
@@ -149,16 +153,14 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        chain, launch = self._chain, self._launch
-        self.forget_calls()
-        if chain is not None:
-            if reads and (answer := chain.answer(calls, reads)):
-                self._chain = chain
-                return answer[0], {}, answer[1]
-            self.num_padded_rows += chain.num_unused
-        if launch is not None and not launch.serves(calls, reads):
-            self.num_padded_rows += launch.rows.num_rows
+        if self._chain is not None and reads and (answer := self._chain.answer(calls, reads)):
+            return answer[0], {}, answer[1]
+        launch = self._launch
+        if launch is not None and launch.serves(calls, reads):
+            self._launch = None  # it is no padding
+        else:
             launch = None
+        self.forget_calls()
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()

@@ -40,7 +40,13 @@ _FEW = (
     *("--max-new-tokens", "16", "--no-compile"),  # a GPU captures calls, and compiles none
 )
 GPU_TESTS = (
-    *("core/kernels/kernels", "core/hf/model", "core/hf/replay", "core/hf/drafting", "core/hf/tiles"),
+    *(
+        "core/kernels/kernels",
+        "core/hf/model",
+        "core/hf/replay",
+        "core/hf/drafting",
+        "core/hf/tiles",
+    ),
     *("core/hf/placed", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""

@@ -58,11 +58,13 @@ def open_device(name: str | None) -> torch.device:
 
 
 def prepare_process(device: torch.device, threads: int | None = None) -> None:
-    """Set the process's threads and kernels of attention for models on a device."""
+    """Set the process's threads, GPU and kernels of attention for models on a device."""
     from decoders.core.hf.attention import leave_out_cudnn
 
     if threads is not None:
         torch.set_num_threads(threads)
+    if device.index:  # graphs are captured, and kernels in Triton run, on the current one
+        torch.cuda.set_device(device)
     leave_out_cudnn(device)
 
 

@@ -29,13 +29,18 @@ _has_triton = find_spec("triton") is not None
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Tell whether kernels in Triton run on a device."""
-    return switches.kernels and _has_triton and device.type == "cuda"
+    """Tell whether kernels in Triton run on a device, which must be the process's current one."""
+    return (
+        switches.kernels
+        and _has_triton
+        and device.type == "cuda"
+        and device.index in (None, torch.cuda.current_device())
+    )
 
 
 def runs_triton(states: Tensor) -> bool:
-    """Tell whether kernels in Triton, which have no gradient, can compute with states."""
-    return has_kernels(states.device) and not torch.is_grad_enabled()
+    """Tell whether kernels in Triton, which have no gradient and add in float32, fit states."""
+    return has_kernels(states.device) and states.itemsize <= 4 and not torch.is_grad_enabled()
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

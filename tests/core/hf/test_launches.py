@@ -104,6 +104,19 @@ def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list
     assert_alike(*found)
 
 
+@pytest.mark.parametrize("how", [{"positions": [9]}, {"hidden": True}])
+def test_calls_that_are_more_than_their_token_run_afresh(how: Any, passes: list[int]) -> None:
+    found = []
+    for ahead in (False, True):
+        _, sessions = opened("llama-gqa", ids(1, 9))
+        (first,) = answers(sessions, [[3]], GREEDY, ahead=ahead)
+        passes.clear()
+        found.append(answers(sessions, [first.picks], GREEDY, **how))
+        assert len(passes) == 1
+        assert (sessions[0].hidden is None) == ("hidden" not in how)
+    assert_alike(*found)
+
+
 def test_other_uniforms_are_not_what_was_queued(passes: list[int]) -> None:
     found = []
     for ahead in (False, True):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from decoders.core.outputs import demand_readable, forms, layer_numbers
+from decoders.core.outputs import Chain, demand_readable, forms, layer_numbers
 from decoders.core.types import EXACT, AcceptanceRule, CallResult, DraftShape, Sampling, Slots
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Call:
     hidden_layers: tuple[int, ...] = ()
     barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
-    chain: int = 0
+    chain: Chain | None = None
     num_rows: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -206,12 +206,12 @@ class Session:
 
     `length` tokens are in the cache. `calls` and `rows` count the work done (padding excluded);
     `draft_calls` and `draft_rows` count the work of drafters' networks, and `fed` the rows of text
-    that each has been fed, by name. `hidden` has the states
-    ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
-    earlier text whose entries are still in the cache of an empty session (`engine.forward`).
-    `text` has the ids of the cache's entries, the first `length` of which count. `root` is the
-    session that began the answer, `forks` are its open copies, at most `max_sequences` in all.
-    `dead_ends` are answers after which a law of the logits forbids every token.
+    that each has been fed, by name. `hidden` has the states ``[R, D]`` of the last call's read
+    rows, if that call set `hidden`; `chained` is its result if its chain ran with it. `kept` are
+    tokens of an earlier text whose entries are still in the cache of an empty session
+    (`engine.forward`). `text` has the ids of the cache's entries, the first `length` of which
+    count. `root` is the session that began the answer, `forks` are its open copies, at most
+    `max_sequences` in all. `dead_ends` are answers after which a law forbids every token.
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
@@ -233,6 +233,7 @@ class Session:
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
+        self.chained: CallResult | None = None
         self.fed: dict[str, int] = {}
 
     def fork(self) -> Session:
@@ -282,7 +283,7 @@ class Session:
         hidden_layers: Sequence[int] = (),
         barred: Collection[int] = (),
         uniforms: Uniforms | None = None,
-        chain: int = 0,
+        chain: Chain | None = None,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
 
@@ -302,8 +303,7 @@ class Session:
                 embedded rows; -1: the last, after the norm.
             barred: ids that the read rows never predict.
             uniforms: those that draw and test; None: the sequence's, of position alone.
-            chain: most calls that will follow, each of the last call's pick alone, with the same
-                output and uniforms; a GPU may run them with this one. Fewer or others may follow.
+            chain: calls that follow with this one's pick; one result has the picks of all.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -342,7 +342,7 @@ class Session:
             uniforms=uniforms,
             chain=chain,
         )
-        if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
+        if call.output != "picks" or slots or call.barred or hidden_layers or chain:  # a few
             demand_readable(call)
         return call
 
@@ -375,15 +375,18 @@ class Session:
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 
-    def committed(self, call: Call, hidden: Tensor | None = None) -> None:
-        """Commit the token rows of a call that ran, with `hidden` hidden states."""
-        self.hidden = hidden
+    def committed(
+        self, call: Call, hidden: Tensor | None = None, chained: CallResult | None = None
+    ) -> None:
+        """Commit the token rows of a call that ran, with `hidden` states, or with its chain."""
+        follow = () if chained is None else chained.picks[:-1]
+        self.hidden, self.chained = hidden, chained
         self.kept = ()  # from now on these entries may be overwritten
-        self.base = self.length
-        self.text[self.length :] = call.tokens
-        self.length += len(call.tokens)
-        self.calls += 1
-        self.rows += call.num_rows
+        self.text[self.length :] = (*call.tokens, *follow)
+        self.base = self.length + (len(call.tokens) + len(follow) - 1 if follow else 0)
+        self.length += len(call.tokens) + len(follow)
+        self.calls += 1 + len(follow)
+        self.rows += call.num_rows + len(follow)
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens (`ValueError` if there are fewer)."""

@@ -16,6 +16,7 @@ from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule
 from decoders.core.model import Call, Session
+from decoders.core.outputs import Chain
 from decoders.core.types import CallResult, Output
 
 
@@ -31,22 +32,23 @@ class ModelDrafter(Drafter):
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Feed the text that the draft model's cache lacks, then draft token by token.
+        """Feed the text that the draft model's cache lacks, then draft, by `auto` token by token.
 
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
-        limit = self._length.limit
+        limit, chain = self._length.limit, None
+        if most > 0 and not self._length.is_auto:
+            chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
         while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            following = 0 if drafts or self._length.is_auto else limit - 1
             result = yield self._session.call(
-                unseen, output=self._output, uniforms=text.uniforms, chain=following
+                unseen, output=self._output, uniforms=text.uniforms, chain=chain
             )
             if self._keeps_probs:
                 assert result.probs is not None
-                probs[len(drafts)] = result.probs[-1]
+                probs |= enumerate(result.probs, len(drafts))
             drafts += result.picks
             sure += result.confidences
             if sure[-1] < self._stop or not self._length.another(sure):

@@ -1,4 +1,4 @@
-"""Read entropies and likeliest tokens of rows, bar ids from them, and apply a law of the logits.
+"""Read entropies and likeliest tokens of rows, bar ids, apply a law of the logits, join chains.
 
 The first three concern distributions before temperature, top-k and top-p, and after the law
 (`Sampling.law`), as in constrained or contrastive decoding.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
-from decoders.core.types import Sampling
+from decoders.core.model import Call
+from decoders.core.types import CallResult, Sampling
 
 
 def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
@@ -35,6 +37,30 @@ def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
 
     rows = zip(*map(parts, columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def next_call(call: Call, result: CallResult) -> Call | None:
+    """Return the next call of a call's chain, if there is one behind its result."""
+    chain = call.chain
+    if chain is None or chain.num < (num := len(result.picks)):
+        return None
+    if result.confidences and result.confidences[-1] < chain.stop:
+        return None
+    return replace(
+        call, tokens=result.picks[-1:], read=(0,), chain=chain._replace(num=chain.num - num)
+    )
+
+
+def joined_chain(results: Sequence[CallResult]) -> CallResult:
+    """Join the results of a call and of the calls of its chain, in order."""
+    if len(results) == 1:
+        return results[0]
+    probs = [each.probs for each in results if each.probs is not None]
+    return CallResult(
+        picks=tuple([pick for each in results for pick in each.picks]),
+        confidences=tuple([sure for each in results for sure in each.confidences]),
+        probs=torch.cat(probs) if probs else None,
+    )
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

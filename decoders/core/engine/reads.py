@@ -60,7 +60,7 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     """Return the reads of a pass if all are of tokens and change no logits, else none.
 
     Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
-    pass's uniforms follow those of the calls that it announces (`Call.chain`), step by step.
+    pass's uniforms follow those of the calls that follow it (`Call.chain`), step by step.
     """
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy

@@ -13,6 +13,7 @@ from typing import Any
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
+from decoders.core.engine.forms import joined_chain, next_call
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
 from decoders.core.model import Call, DraftCall, Session
@@ -56,7 +57,7 @@ class RunningSequence:
         self.prompt_length = len(prompt)
         self.outcome: Outcome | None = None
         self.pending: Sequence[Call | DraftCall] = ()
-        self._together = False
+        self._together, self._chained = False, list[CallResult]()
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
         self._sessions, self._target = sessions, sessions["target"]
@@ -142,6 +143,13 @@ class RunningSequence:
                     "check its weights, its adapter and the dtype"
                 )
             )
+        elif isinstance(call, Call) and call.chain is not None:
+            self._chained.append(results[0])
+            if (after := next_call(call, results[0])) is not None:
+                self.pending = (after,)
+                return
+            results, self._chained = self._chained, []
+            self.advance(joined_chain(results))
         else:
             self.advance(results if self._together else results[0])
 

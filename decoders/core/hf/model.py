@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -355,7 +356,7 @@ class HFModel(Model):
         super().reserve(num_rows, capacity)
         if there:
             return
-        self._layout = self._runner.chain = None  # free the old cache first
+        self._layout = None  # free the old cache first
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
@@ -365,7 +366,6 @@ class HFModel(Model):
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
         assert self._layout is not None
-        self._runner.chain = None  # its entries are beyond `length`
         self._layout.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
@@ -373,7 +373,6 @@ class HFModel(Model):
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         assert self._layout is not None
-        self._runner.chain = None
         self._layout.gather(session.row, sources, start)
 
     @property
@@ -403,13 +402,13 @@ class HFModel(Model):
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        logits, hidden, ahead = self._runner.run(layout, fed, reads, self.min_rows)
+        logits, hidden, ahead, chained = self._runner.run(layout, fed, reads, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
-        for call in calls:
+        for call, result in zip_longest(calls, chained):
             states, layers = None, call.hidden_layers or (self.num_layers,)
             if call.hidden:
                 if not hidden.keys() >= {*layers}:
@@ -417,7 +416,7 @@ class HFModel(Model):
                 each = [hidden[layer][first : first + len(call.hidden)] for layer in layers]
                 states = torch.stack(each, 1) if call.hidden_layers else each[0]
                 first += len(call.hidden)
-            call.session.committed(call, states)
+            call.session.committed(call, states, result)
         self.num_forwards += 1
         self._ahead = logits, ahead
         return logits

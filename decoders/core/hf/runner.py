@@ -40,8 +40,9 @@ from decoders.core.products import product
 from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
-Results = tuple[Tensor, dict[int, Tensor], Ahead]
-"""Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads."""
+Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
+"""Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads, and
+the results of calls that ran with their chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,6 @@ class ModuleRunner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
-        self.chain: chains.Chain | None = None
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
@@ -113,7 +113,6 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin.chain = None
         return twin
 
     @torch.no_grad()
@@ -142,15 +141,10 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        chain, self.chain = self.chain, None
-        if chain is not None:
-            if reads and (answer := chain.answer(calls, reads)):
-                self.chain = chain
-                return answer[0], {}, answer[1]
-            self.num_padded_rows += chain.num_unused
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
+        chained = list[CallResult]()
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
             steps = chains.num_steps(calls, reads, layout)
             rows, num = layout.framed(calls, min_rows, steps), len(reads)
@@ -159,25 +153,28 @@ class ModuleRunner:
             inputs = self._inputs(layout, rows, lower, reads)
             outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
+            if steps:
+                chained = chains.results(calls, reads, outputs[0], outputs[2:])
+                used = sum(len(each.picks) - 1 for each in chained)
+                self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
+                return logits, {}, {}, chained
             for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
-            if steps:
-                self.chain, states = chains.Chain(calls, reads, states), []
         else:
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
-            return logits, {}, ahead
+            return logits, {}, ahead, ()
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
         rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
         by_layer = zip(shown, states, strict=True)
         hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer}
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
-        return logits, hidden, ahead
+        return logits, hidden, ahead, ()
 
     def _embed(self, rows: Pass) -> Tensor:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
@@ -322,22 +319,27 @@ class ModuleRunner:
             return logits, *states
         numbers, laws = _run_reads(frame.reads, logits, inputs)
         if "chain.order" in inputs:
-            return *numbers, logits, *laws, *self._chained(frame, inputs, planes, numbers[0])
+            return self._chained(frame, inputs, planes, logits, numbers[0], *laws)
         hidden = inputs["hidden"]
         states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
         return *numbers, logits, *laws, *states
 
     def _chained(
-        self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], first: Tensor
+        self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], logits: Tensor, *first: Tensor
     ) -> Outputs:
-        """Run the announced calls after the `first` numbers ``[R]`` or ``[2, R]``: see `Chain`."""
+        """Run the calls that follow the first one's numbers and any distributions.
+
+        Returns numbers, the first calls' logits, and distributions of all: see `chains.results`.
+        """
         layout, (read,), (batch, _, seen) = frame.layout, frame.reads, frame.size
         entries = inputs["chain.entries"].view(-1, batch)
         positions, bits = inputs["chain.positions"].view(-1, batch), inputs.get("chain.uniforms")
         uniforms: Any = [None] * len(entries)
         if bits is not None:
             uniforms = bits.view(torch.float64).view(-1, batch)
-        numbers, results = [first.index_select(-1, inputs["chain.order"])], list[list[Tensor]]()
+        order, first_logits = inputs["chain.order"], logits
+        numbers = [first[0].index_select(-1, order)]
+        laws = [part.index_select(0, order) for part in first[1:]]
         num_words = len(cast(Tensor, self.tokens.weight))
         for entry, position, u in zip(entries, positions, uniforms, strict=True):
             picks = numbers[-1] if read.form == "picks" else numbers[-1][0]
@@ -350,8 +352,8 @@ class ModuleRunner:
             logits = (self._logits(out) if self._reads_hidden else out).float()
             each, probs = read(logits, u, sync=False)
             numbers.append(each)
-            results.append([logits] if probs is None else [logits, probs])
-        return torch.stack(numbers), *map(torch.stack, zip(*results, strict=True))
+            laws += [] if probs is None else [probs]
+        return torch.stack(numbers), first_logits, *([torch.stack(laws, 1)] if laws else [])
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, layers: Any, **options: Any

@@ -74,4 +74,5 @@ def power_of_two(number: int) -> int:
 
 def padded(numbers: Sequence[float]) -> list[Any]:
     """Return numbers with zeros up to a power of two of them, or none."""
-    return [*numbers, *[0] * (power_of_two(len(numbers)) - len(numbers))] if numbers else []
+    num = len(numbers)
+    return [*numbers, *[0] * ((1 << (num - 1).bit_length()) - num)] if num else []

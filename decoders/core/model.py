@@ -324,7 +324,7 @@ class Session:
         places = range(num_tokens)  # which takes numbers from the end, too
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
-        outputs = forms(output)
+        outputs = forms(output if isinstance(output, str) else tuple(output))
         call = Call(
             session=self,
             tokens=tuple(tokens),
@@ -407,7 +407,7 @@ class Session:
                 f"select_rows({list(rows)}) after a call that left {num_rows} token rows; "
                 f"give some of 0 to {num_rows - 1}, ascending"
             )
-        if any(row != index for index, row in enumerate(rows)):
+        if [*rows] != [*range(len(rows))]:
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.text[self.base :] = [self.text[self.base + row] for row in rows]
         self.length = self.base + len(rows)

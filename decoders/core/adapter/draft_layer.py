@@ -9,6 +9,7 @@ Letters: N rows, R rows read, D hidden width, H heads, E width of a head, C entr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -164,7 +165,7 @@ class LayerPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
-        shape, sampling = texts.first.shape, replace(texts.first.sampling, seed=0)
+        shape, sampling = texts.first.shape, _without_seed(texts.first.sampling)
         planes, fixed = texts.planes, texts.seen is None
         uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
@@ -180,7 +181,7 @@ class LayerPass(DraftPass):
                 how: dict[str, Any] = {"limit": max(texts.depths), "stops": on_cpu, "sync": sync}
                 batch = self._grow(shape, sampling, inputs, planes, texts.seen, run, **how)
             trees = batch.drafts.tolist()
-            if sync or not any(chance != chance for tree in trees for chance in tree[3]):
+            if sync or not [chance for tree in trees for chance in tree[3] if chance != chance]:
                 break
         for each, levels in zip(texts.calls, batch.levels, strict=True):
             if each is not None:
@@ -188,6 +189,12 @@ class LayerPass(DraftPass):
                 each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
         results = tree_results(trees, batch.probs, self.words, size)
         return [each for each, call in zip(results, texts.calls, strict=True) if call is not None]
+
+
+@functools.lru_cache(64)
+def _without_seed(sampling: Sampling) -> Sampling:
+    """Return what a graph's name has of a sampling, made once."""
+    return replace(sampling, seed=0)
 
 
 class DraftLayer(Joined, TransformerBlock):

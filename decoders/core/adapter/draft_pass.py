@@ -152,10 +152,10 @@ class Texts:
             inputs.pop("depths", None)
         return inputs
 
-    @property
+    @cached_property
     def first(self) -> DraftCall:
         """The first call, whose name, shape and sampling all calls share."""
-        return next(call for call in self.calls if call is not None)
+        return next(filter(None, self.calls))
 
     @property
     def depths(self) -> list[int]:

@@ -5,7 +5,6 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.0
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Sequence
 
 from torch import Tensor
@@ -67,7 +66,9 @@ class ModelDrafter(Drafter):
 
 def roll_back(session: Session, drafts: Sequence[int], text: Text, verdict: Verdict) -> None:
     """Keep the text in a draft model's session, with the accepted ones of its drafts."""
-    start = len(text.tokens) - len(verdict.tokens)
-    pairs = zip(drafts, verdict.tokens[:-1], strict=False)
-    num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    session.truncate(min(session.length, start + num_kept))
+    tokens, num_kept = verdict.tokens, 0
+    for draft, token in zip(drafts, tokens[:-1], strict=False):
+        if draft != token:
+            break
+        num_kept += 1
+    session.truncate(min(session.length, len(text.tokens) - len(tokens) + num_kept))

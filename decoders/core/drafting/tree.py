@@ -51,9 +51,11 @@ class DraftTree:
     @classmethod
     def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
         """Make a tree of one path after the last token, with confidences of drafts in order."""
-        tree = cls(last)
-        tree.add(drafts)
-        tree.confidences = dict(zip(range(1, len(tree)), confidences, strict=False))
+        tree, numbers = cls(last), range(1, len(drafts) + 1)
+        tree.tokens += drafts
+        tree.parents += range(len(drafts))
+        tree._children = [{token: row} for row, token in zip(numbers, drafts, strict=True)] + [{}]
+        tree.confidences = dict(zip(numbers, confidences, strict=False))
         return tree
 
     @classmethod
@@ -64,7 +66,9 @@ class DraftTree:
         drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
         for number, (token, parent) in enumerate(drafts):
             before = rows[parent] if parent >= 0 else 0
-            rows.append(tree.draft(token, before))
+            rows.append(row := tree._children[before].setdefault(token, len(tree.tokens)))
+            if row == len(tree.tokens):
+                tree.append(token, before)
             sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
             if result.probs is not None:
                 laws[before] = result.probs[number]
@@ -100,10 +104,8 @@ class DraftTree:
 
     def draft(self, token: int, parent: int) -> int:
         """Return the row of a draft after `parent`, adding the row if it is new."""
-        row = self._children[parent].get(token)
-        if row is None:
-            row = self._children[parent][token] = self.append(token, parent)
-        return row
+        row = self._children[parent].setdefault(token, len(self.tokens))
+        return row if row < len(self.tokens) else self.append(token, parent)
 
     def add(self, continuation: Sequence[int]) -> None:
         """Add a chain of drafts after row 0, sharing rows with chains of the same prefix."""

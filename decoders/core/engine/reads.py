@@ -42,7 +42,9 @@ class Readout(NamedTuple):
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     masked, slots = call.session.model.masked, call.slots
-    positions, shift = call.row_positions(), int(not masked or masked.shifted) - prompt_length
+    plain = slots is None and call.positions is None
+    positions = range(call.session.length, call.session.capacity) if plain else call.row_positions()
+    shift = int(not masked or masked.shifted) - prompt_length
     uniforms = call.uniforms or uniforms
     outputs = [positions[row] + shift for row in call.read]
     tokens = Readout(call, uniforms, forms(call.output), outputs)

@@ -96,7 +96,7 @@ class MaskBuilder:
 
         `width` is N; padding rows are causal. None: all are.
         """
-        if all(call.mask is None for call in calls):
+        if not [call for call in calls if call.mask is not None]:
             return None
         blocks = masks.causal(width).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):

@@ -155,7 +155,7 @@ class ModuleRunner:
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             if steps:
                 chained = chains.results(calls, reads, outputs[0], outputs[2:])
-                used = sum(len(each.picks) - 1 for each in chained)
+                used = sum([len(each.picks) - 1 for each in chained])
                 self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
                 return logits, {}, {}, chained
             for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):

@@ -77,11 +77,13 @@ class _SlotsDrafter(StatesDrafter):
         request = self._request
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
-        states, tokens = self.unfed(text)
         uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
-        shape = DraftShape(depth=self._slots)
         result = yield request.target.draft(
-            self._options.adapter, states, tokens, shape, request.sampling, uniforms
+            self._options.adapter,
+            **self.unfed(text),
+            shape=DraftShape(depth=self._slots),
+            sampling=request.sampling,
+            uniforms=uniforms,
         )
         stop = 0.0 if self._length.is_auto else self._options.stop
         reached = itertools.accumulate(result.confidences[:most], operator.mul)

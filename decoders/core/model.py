@@ -135,10 +135,10 @@ class Model(ABC):
 class DraftCall:
     """Drafts of a network on the target's hidden states, requested by `Session.draft`.
 
-    The network `name` reads `states` ``[N, D]`` of new text and the `tokens` picked there, and
-    keeps what it needs of earlier text. Drafts of a tree deeper than `max_depth` are of no use.
-    `uniforms` belong to the slots, or to the draws (`shape.draws`) of each level, `shape.width` in
-    turn.
+    The network `name` reads states ``[N, D]`` of new text, some `rows` of `states` (None: all), and
+    the `tokens` picked there, and keeps what it needs of earlier text. Drafts of a tree deeper than
+    `max_depth` are of no use. `uniforms` belong to the slots, or to the draws (`shape.draws`) of
+    each level, `shape.width` in turn.
     """
 
     session: Session
@@ -149,6 +149,12 @@ class DraftCall:
     sampling: Sampling
     max_depth: int
     uniforms: tuple[float, ...] = ()
+    rows: Sequence[int] | None = None
+
+    @property
+    def text_states(self) -> Tensor:
+        """States ``[N, D]`` of the new text."""
+        return self.states if self.rows is None else self.states[[*self.rows]]
 
     @property
     def num_rows(self) -> int:
@@ -356,6 +362,7 @@ class Session:
         uniforms: Sequence[float] = (),
         *,
         max_depth: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> DraftCall:
         """Describe a call of an attached drafter's own network, which runs once it is yielded."""
         return DraftCall(
@@ -367,6 +374,7 @@ class Session:
             sampling=sampling,
             max_depth=shape.depth if max_depth is None else min(max_depth, shape.depth),
             uniforms=tuple(uniforms),
+            rows=rows,
         )
 
     def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:

@@ -102,17 +102,19 @@ class LayerPass(DraftPass):
     """
 
     layers: Any
+    num_brief = 1
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on rows and a mask, or grow trees by a shape and a sampling."""
         if name is not None:
             shape, sampling = name
-            inputs = unpack(inputs)
+            inputs = unpack(inputs, shape.depth * shape.width if shape.draws else 0)
             if shape.draws:
                 uniforms = inputs["extra"].view(torch.float64)
                 inputs["uniforms"] = uniforms.reshape(-1, shape.depth, shape.width)
             how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
-            return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
+            trees = self._grow(shape, sampling, inputs, planes, None, self, **how)
+            return (trees.drafts, trees.probs)[: 1 + shape.draws]
         out = self.layers(self.embed(inputs["ids"]), inputs, planes)
         out = out.flatten(0, 1).index_select(0, inputs["read"])
         return self.head(out).float(), out
@@ -172,8 +174,9 @@ class LayerPass(DraftPass):
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:
                 extra = None if uniforms is None else uniforms.flatten(1)
-                drafts, probs = run((shape, sampling), texts.packed(extra), planes)
-                batch = Trees(drafts, probs, [shape.depth] * len(texts.calls))
+                drafts, *probs = run((shape, sampling), texts.packed(extra), planes)
+                laws = probs[0] if probs else drafts.new_empty(len(drafts), 0, 0)
+                batch = Trees(drafts, laws, [shape.depth] * len(texts.calls))
             else:
                 inputs = {**texts.inputs}
                 if uniforms is not None:

@@ -65,7 +65,7 @@ class DraftAndVerify(Decoder):
             else:
                 path, token, compared = (0,), result.picks[0], []
             if path[-1] == len(path) - 1:  # accepted rows come first in the call
-                target.truncate(target.length - len(tree) + len(path))
+                target.truncate(target.length - len(tree.tokens) + len(path))
             else:
                 target.select_rows(path)
             verdict = Verdict(tree, path, token, result, is_prompt=not output)
@@ -92,21 +92,18 @@ class DraftAndVerify(Decoder):
 
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
-    prompt, arguments, form = request.prompt_ids, dict[str, Any](), "picks"
+    prompt, arguments, output = request.prompt_ids, dict[str, Any](), ["picks"]
     is_prompt, more = not text.output, drafter.outputs
     if not is_prompt or drafter.judges_prompt:
         form = rule.output(request.sampling, branches=drafter.branches)
+        output = [form] if isinstance(form, str) else [*form]
         arguments["uniforms"] = text.uniforms
-    output = (
-        *([form] if isinstance(form, str) else form),
-        *([more] if isinstance(more, str) else more),
-    )
-    arguments["output"] = output
+    arguments["output"] = [*output, *([more] if isinstance(more, str) else more)]
     arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
     if is_prompt:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
     else:
-        arguments["read"] = range(len(tree)) if tree.read is None else tree.read
+        arguments["read"] = range(len(tree.tokens)) if tree.read is None else tree.read
         if drafter.branches:
             arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
         if not drafter.branches or "block" in output:

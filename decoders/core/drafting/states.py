@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,23 +27,30 @@ class StatesDrafter(Drafter):
 
     def __init__(self, length: Length) -> None:
         """Begin without states."""
-        self._unfed: list[Tensor] = []
+        self._unfed: list[tuple[Tensor, Sequence[int]]] = []
         self._length = length
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the states that predicted the text's new tokens, and learn acceptance."""
-        new = verdict.states
-        self._unfed = [new[-1:]] if self.hidden == 1 else [*self._unfed, new]
+        hidden, rows = verdict.result.hidden, verdict.path
+        assert hidden is not None
+        if verdict.is_prompt:
+            rows = range(len(hidden))
+        new = hidden, rows
+        self._unfed = [(hidden, rows[-1:])] if self.hidden == 1 else [*self._unfed, new]
         self._length.observe(verdict.tree, verdict.path)
 
-    def unfed(self, text: Text) -> tuple[Tensor, Sequence[int]]:
-        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them.
+    def unfed(self, text: Text) -> dict[str, Any]:
+        """Return and forget new states ``[R, D]``, their N `rows`, and the tokens after these.
 
-        States of several layers are ``[N, L D]``.
+        States of several layers are ``[R, L D]``.
         """
-        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
+        (states, rows), *more = self._unfed
+        for each, later in more:
+            rows = [*rows, *[len(states) + row for row in later]]
+            states = torch.cat((states, each))
         self._unfed = []
-        return states.flatten(1), text.tokens[-len(states) :]
+        return {"states": states.flatten(1), "rows": rows, "tokens": text.tokens[-len(rows) :]}
 
 
 class TreeDrafter(StatesDrafter):
@@ -74,8 +82,8 @@ class TreeDrafter(StatesDrafter):
             for level in range(shape.depth if shape.draws else 0)
             for candidate in range(shape.width)
         ]
-        about = *self.unfed(text), shape, self._request.sampling, uniforms
+        about: Any = {"shape": shape, "sampling": self._request.sampling, "uniforms": uniforms}
         before = target.draft_calls
-        result = yield target.draft(self._name, *about, max_depth=most)
+        result = yield target.draft(self._name, **self.unfed(text), **about, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
         return DraftTree.drafted(text.last, result, num)

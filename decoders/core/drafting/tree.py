@@ -9,6 +9,7 @@ without replacement: Jeon et al. 2024 (arXiv 2402.14160). Letters: N rows, D dep
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -20,6 +21,9 @@ from decoders.core import masks
 from decoders.core.device import upload
 from decoders.core.sampling import Uniforms, pick
 from decoders.core.types import CallResult
+
+_mask = functools.lru_cache(512)(masks.tree)
+_depths = functools.lru_cache(512)(masks.depths)
 
 
 class DraftTree:
@@ -62,13 +66,16 @@ class DraftTree:
     def drafted(cls, last: int, result: CallResult, limit: int | None = None) -> Self:
         """Make the tree of the first `limit` drafts of a draft call after the last token."""
         tree, rows, laws = cls(last), list[int](), dict[int, Tensor]()
+        tokens, children = tree.tokens, tree._children
         paths, sure = result.confidences, dict[int, float]()
         drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
         for number, (token, parent) in enumerate(drafts):
             before = rows[parent] if parent >= 0 else 0
-            rows.append(row := tree._children[before].setdefault(token, len(tree.tokens)))
-            if row == len(tree.tokens):
-                tree.append(token, before)
+            rows.append(children[before].setdefault(token, len(tokens)))
+            if rows[-1] == len(tokens):  # `append`
+                tokens.append(token)
+                tree.parents.append(before)
+                children.append({})
             sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
             if result.probs is not None:
                 laws[before] = result.probs[number]
@@ -119,8 +126,8 @@ class DraftTree:
 
     @property
     def mask(self) -> Tensor:
-        """The mask of the call, bool ``[N, N]``: row i sees row j."""
-        return masks.tree(self.parents)
+        """The mask of the call, bool ``[N, N]``: row i sees row j. Trees of one shape share it."""
+        return _mask((*self.parents,))
 
     def positions(self, start: int) -> list[int]:
         """Return the positions of the rows if row 0 is at position `start`."""
@@ -129,7 +136,7 @@ class DraftTree:
     @property
     def depths(self) -> tuple[int, ...]:
         """Number of ancestors of each row."""
-        return masks.depths(self.parents)
+        return _depths((*self.parents,))
 
     @property
     def depth(self) -> int:

@@ -120,7 +120,7 @@ class Graphs:
         kinds = [
             e.shape if self.fixed else tuple([n == 1 for n in e.shape]) for e in inputs.values()
         ]
-        key = (name, len(_rows(inputs)), tuple(kinds), *places)
+        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
         graph = self._graphs.pop(key, None)
         if graph is None:
             graph = self._make(name, key, inputs, planes)

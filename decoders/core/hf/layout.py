@@ -221,7 +221,7 @@ class Layout:
             start, num_rows = call.session.length, call.num_rows
             padding = [0] * (width - num_rows)
             ids += (*(call.tokens if call.slots is None else _row_ids(call)), *padding)
-            positions += (*call.row_positions(), *padding)
+            positions += (*(call.positions or call.row_positions()), *padding)
             entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["cache_rows"] = [call.session.row for call in ordered]

@@ -510,7 +510,9 @@ class DraftRunner:
         graphs, num_rows = self.graphs, 1 if "packed" in inputs else inputs["states"].shape[1]
         is_long = graphs.fixed and num_rows > COMPILED_ROWS
         as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
-        return (graphs if as_graph else self._work)(name, inputs, planes)
+        if as_graph:
+            return graphs(name, inputs, planes, self._work.num_brief)
+        return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self.config, base={}, measured={})

@@ -44,6 +44,12 @@ def tree(parents: Sequence[int]) -> Tensor:
     return torch.tensor(seen, dtype=torch.bool).view(len(parents), len(parents))
 
 
+@functools.lru_cache(512)
+def shared_tree(parents: tuple[int, ...]) -> Tensor:
+    """Return the mask of a `tree`, made once for each shape: do not change it."""
+    return tree(parents)
+
+
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
     """Count the ancestors of each row of a `tree`, so that its position is length + depth."""
     depths: list[int] = []

@@ -152,11 +152,6 @@ class DraftCall:
     rows: Sequence[int] | None = None
 
     @property
-    def text_states(self) -> Tensor:
-        """States ``[N, D]`` of the new text."""
-        return self.states if self.rows is None else self.states[[*self.rows]]
-
-    @property
     def num_rows(self) -> int:
         """N, the number of rows of new text."""
         return len(self.tokens)
@@ -383,18 +378,15 @@ class Session:
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 
-    def committed(
-        self, call: Call, hidden: Tensor | None = None, chained: CallResult | None = None
-    ) -> None:
-        """Commit the token rows of a call that ran, with `hidden` states, or with its chain."""
-        follow = () if chained is None else chained.picks[:-1]
-        self.hidden, self.chained = hidden, chained
+    def committed(self, call: Call, hidden: Tensor | None = None, more: Sequence[int] = ()) -> None:
+        """Commit the token rows of a call that ran, with `hidden` states, and `more` of its chain."""
+        self.hidden, self.chained = hidden, None
         self.kept = ()  # from now on these entries may be overwritten
-        self.text[self.length :] = (*call.tokens, *follow)
-        self.base = self.length + (len(call.tokens) + len(follow) - 1 if follow else 0)
-        self.length += len(call.tokens) + len(follow)
-        self.calls += 1 + len(follow)
-        self.rows += call.num_rows + len(follow)
+        self.text[self.length :] = tokens = (*call.tokens, *more)
+        self.base = self.length + (len(tokens) - 1 if more else 0)
+        self.length += len(tokens)
+        self.calls += 1 + len(more)
+        self.rows += call.num_rows + len(more)
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens (`ValueError` if there are fewer)."""

@@ -16,6 +16,7 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
+from decoders.core.masks import ROOT
 from decoders.core.model import DraftCall
 from decoders.core.types import CallResult, DraftShape
 
@@ -86,4 +87,23 @@ class TreeDrafter(StatesDrafter):
         before = target.draft_calls
         result = yield target.draft(self._name, **self.unfed(text), **about, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
-        return DraftTree.drafted(text.last, result, num)
+        return drafted_tree(text.last, result, num)
+
+
+def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
+    """Make the tree of the first `limit` drafts of a draft call after the last token."""
+    tokens, parents, rows, seen = [last], [ROOT], list[int](), dict[tuple[int, int], int]()
+    paths, sure, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
+    drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
+    for number, (token, parent) in enumerate(drafts):
+        before = rows[parent] if parent >= 0 else 0
+        rows.append(seen.setdefault((before, token), len(tokens)))
+        if rows[-1] == len(tokens):
+            tokens.append(token)
+            parents.append(before)
+        sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
+        if result.probs is not None:
+            laws[before] = result.probs[number]
+    tree = DraftTree.of(tokens, parents)
+    tree.probs, tree.confidences = laws, sure
+    return tree

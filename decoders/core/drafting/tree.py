@@ -9,7 +9,6 @@ without replacement: Jeon et al. 2024 (arXiv 2402.14160). Letters: N rows, D dep
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -20,10 +19,6 @@ from torch import Tensor
 from decoders.core import masks
 from decoders.core.device import upload
 from decoders.core.sampling import Uniforms, pick
-from decoders.core.types import CallResult
-
-_mask = functools.lru_cache(512)(masks.tree)
-_depths = functools.lru_cache(512)(masks.depths)
 
 
 class DraftTree:
@@ -53,33 +48,20 @@ class DraftTree:
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
-    def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
-        """Make a tree of one path after the last token, with confidences of drafts in order."""
-        tree, numbers = cls(last), range(1, len(drafts) + 1)
-        tree.tokens += drafts
-        tree.parents += range(len(drafts))
-        tree._children = [{token: row} for row, token in zip(numbers, drafts, strict=True)] + [{}]
-        tree.confidences = dict(zip(numbers, confidences, strict=False))
+    def of(cls, tokens: Sequence[int], parents: Sequence[int]) -> Self:
+        """Make a tree of rows, all drafts but row 0, and no draft twice after one parent."""
+        tree = cls(tokens[0])
+        tree.tokens, tree.parents = [*tokens], [*parents]
+        tree._children = [{} for _ in tokens]
+        for row, parent in enumerate(parents[1:], 1):
+            tree._children[parent][tokens[row]] = row
         return tree
 
     @classmethod
-    def drafted(cls, last: int, result: CallResult, limit: int | None = None) -> Self:
-        """Make the tree of the first `limit` drafts of a draft call after the last token."""
-        tree, rows, laws = cls(last), list[int](), dict[int, Tensor]()
-        tokens, children = tree.tokens, tree._children
-        paths, sure = result.confidences, dict[int, float]()
-        drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
-        for number, (token, parent) in enumerate(drafts):
-            before = rows[parent] if parent >= 0 else 0
-            rows.append(children[before].setdefault(token, len(tokens)))
-            if rows[-1] == len(tokens):  # `append`
-                tokens.append(token)
-                tree.parents.append(before)
-                children.append({})
-            sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
-            if result.probs is not None:
-                laws[before] = result.probs[number]
-        tree.probs, tree.confidences = laws, sure
+    def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
+        """Make a tree of one path after the last token, with confidences of drafts in order."""
+        tree = cls.of([last, *drafts], [masks.ROOT, *range(len(drafts))])
+        tree.confidences = dict(zip(range(1, len(drafts) + 1), confidences, strict=False))
         return tree
 
     def __len__(self) -> int:
@@ -127,7 +109,7 @@ class DraftTree:
     @property
     def mask(self) -> Tensor:
         """The mask of the call, bool ``[N, N]``: row i sees row j. Trees of one shape share it."""
-        return _mask((*self.parents,))
+        return masks.shared_tree((*self.parents,))
 
     def positions(self, start: int) -> list[int]:
         """Return the positions of the rows if row 0 is at position `start`."""
@@ -136,7 +118,7 @@ class DraftTree:
     @property
     def depths(self) -> tuple[int, ...]:
         """Number of ancestors of each row."""
-        return _depths((*self.parents,))
+        return masks.depths((*self.parents,))
 
     @property
     def depth(self) -> int:

@@ -39,28 +39,33 @@ def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def next_call(call: Call, result: CallResult) -> Call | None:
-    """Return the next call of a call's chain, if there is one behind its result."""
-    chain = call.chain
-    if chain is None or chain.num < (num := len(result.picks)):
-        return None
-    if result.confidences and result.confidences[-1] < chain.stop:
-        return None
-    return replace(
-        call, tokens=result.picks[-1:], read=(0,), chain=chain._replace(num=chain.num - num)
-    )
+def follow(
+    call: Call, result: CallResult, before: list[CallResult]
+) -> tuple[tuple[Call, ...], CallResult | None]:
+    """Return the next call of a call's chain, or the result of all at its end.
 
-
-def joined_chain(results: Sequence[CallResult]) -> CallResult:
-    """Join the results of a call and of the calls of its chain, in order."""
-    if len(results) == 1:
-        return results[0]
+    Args:
+        call: one that ran.
+        result: of this call.
+        before: results of the chain so far, which `result` joins, or none at its end.
+    """
+    chain, num = call.chain, len(result.picks)
+    assert chain is not None
+    before.append(result)
+    if num <= chain.num and not (result.confidences and result.confidences[-1] < chain.stop):
+        rest = chain._replace(num=chain.num - num)
+        return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), None
+    results = before.copy()
+    before.clear()
+    if not results[1:]:
+        return (), result
     probs = [each.probs for each in results if each.probs is not None]
-    return CallResult(
+    joined = CallResult(
         picks=tuple([pick for each in results for pick in each.picks]),
         confidences=tuple([sure for each in results for sure in each.confidences]),
         probs=torch.cat(probs) if probs else None,
     )
+    return (), joined
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

@@ -42,8 +42,7 @@ class Readout(NamedTuple):
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     masked, slots = call.session.model.masked, call.slots
-    following = range(call.session.length, call.session.capacity)
-    positions = call.positions or (call.row_positions() if slots else following)
+    positions = call.positions or call.row_positions()
     shift = int(not masked or masked.shifted) - prompt_length
     uniforms = call.uniforms or uniforms
     outputs = [positions[row] + shift for row in call.read]

@@ -7,7 +7,6 @@ are warped, picked and verified together, and the results sent back. A single ca
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -267,7 +266,6 @@ def generate(
     return outcome
 
 
-@functools.cache
 def width_bucket(num_rows: int) -> int:
     """Return a call's width bucket: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())

@@ -13,7 +13,7 @@ from typing import Any
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
-from decoders.core.engine.forms import joined_chain, next_call
+from decoders.core.engine.forms import follow
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
 from decoders.core.model import Call, DraftCall, Session
@@ -144,12 +144,9 @@ class RunningSequence:
                 )
             )
         elif isinstance(call, Call) and call.chain is not None:
-            self._chained.append(results[0])
-            if (after := next_call(call, results[0])) is not None:
-                self.pending = (after,)
-                return
-            results, self._chained = self._chained, []
-            self.advance(joined_chain(results))
+            self.pending, result = follow(call, results[0], self._chained)
+            if result is not None:
+                self.advance(result)
         else:
             self.advance(results if self._together else results[0])
 

@@ -416,7 +416,8 @@ class HFModel(Model):
                 each = [hidden[layer][first : first + len(call.hidden)] for layer in layers]
                 states = torch.stack(each, 1) if call.hidden_layers else each[0]
                 first += len(call.hidden)
-            call.session.committed(call, states, result)
+            call.session.committed(call, states, () if result is None else result.picks[:-1])
+            call.session.chained = result
         self.num_forwards += 1
         self._ahead = logits, ahead
         return logits

@@ -59,7 +59,7 @@ def staged(on_host: Tensor, device: torch.device) -> Tensor:
 
 def graph_size(number: int, bucketed: bool) -> int:
     """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
-    return power_of_two(max(1, number)) if bucketed else max(2, number)
+    return 1 << max(0, number - 1).bit_length() if bucketed else max(2, number)
 
 
 def first_rows(rows: Iterable[int], num_rows: int) -> range:

@@ -379,7 +379,7 @@ class Session:
         self.draft_rows += num_rows
 
     def committed(self, call: Call, hidden: Tensor | None = None, more: Sequence[int] = ()) -> None:
-        """Commit the token rows of a call that ran, with `hidden` states, and `more` of its chain."""
+        """Commit the token rows of a call that ran, with `hidden` states, and `more` behind it."""
         self.hidden, self.chained = hidden, None
         self.kept = ()  # from now on these entries may be overwritten
         self.text[self.length :] = tokens = (*call.tokens, *more)

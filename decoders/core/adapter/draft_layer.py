@@ -9,7 +9,6 @@ Letters: N rows, R rows read, D hidden width, H heads, E width of a head, C entr
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -167,7 +166,9 @@ class LayerPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
-        shape, sampling = texts.first.shape, _without_seed(texts.first.sampling)
+        shape, sampling = texts.first.shape, texts.first.sampling
+        if sampling.seed:  # which no graph depends on
+            sampling = replace(sampling, seed=0)
         planes, fixed = texts.planes, texts.seen is None
         uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
@@ -189,15 +190,9 @@ class LayerPass(DraftPass):
         for each, levels in zip(texts.calls, batch.levels, strict=True):
             if each is not None:
                 depth = levels if fixed else min(levels, each.max_depth)
-                each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
+                each.session.drafted(each, depth, len(each.tokens) + shape.width * (depth - 1))
         results = tree_results(trees, batch.probs, self.words, size)
         return [each for each, call in zip(results, texts.calls, strict=True) if call is not None]
-
-
-@functools.lru_cache(64)
-def _without_seed(sampling: Sampling) -> Sampling:
-    """Return what a graph's name has of a sampling, made once."""
-    return replace(sampling, seed=0)
 
 
 class DraftLayer(Joined, TransformerBlock):

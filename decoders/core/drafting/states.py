@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
+from decoders.core.device import upload
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
@@ -33,12 +34,11 @@ class StatesDrafter(Drafter):
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the states that predicted the text's new tokens, and learn acceptance."""
-        hidden, rows = verdict.result.hidden, verdict.path
+        hidden = verdict.result.hidden
         assert hidden is not None
-        if verdict.is_prompt:
-            rows = range(len(hidden))
-        new = hidden, rows
-        self._unfed = [(hidden, rows[-1:])] if self.hidden == 1 else [*self._unfed, new]
+        rows = range(len(hidden)) if verdict.is_prompt else verdict.path
+        before, rows = ([], rows[-1:]) if self.hidden == 1 else (self._unfed, rows)
+        self._unfed = [*before, (hidden, rows)]
         self._length.observe(verdict.tree, verdict.path)
 
     def unfed(self, text: Text) -> dict[str, Any]:
@@ -46,11 +46,11 @@ class StatesDrafter(Drafter):
 
         States of several layers are ``[R, L D]``.
         """
-        (states, rows), *more = self._unfed
-        for each, later in more:
-            rows = [*rows, *[len(states) + row for row in later]]
-            states = torch.cat((states, each))
-        self._unfed = []
+        pairs, self._unfed = self._unfed, []
+        states, rows = pairs[0]
+        if len(pairs) > 1:  # another drafter drafted in between
+            parts = [each.index_select(0, upload(new, each.device)) for each, new in pairs]
+            states, rows = torch.cat(parts), range(sum(map(len, parts)))
         return {"states": states.flatten(1), "rows": rows, "tokens": text.tokens[-len(rows) :]}
 
 
@@ -72,6 +72,7 @@ class TreeDrafter(StatesDrafter):
         self.branches = branches
         self.hidden, self._request, self._name = hidden, request, name
         self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
+        self._sampling = dataclasses.replace(request.sampling, seed=0)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
@@ -83,9 +84,9 @@ class TreeDrafter(StatesDrafter):
             for level in range(shape.depth if shape.draws else 0)
             for candidate in range(shape.width)
         ]
-        about: Any = {"shape": shape, "sampling": self._request.sampling, "uniforms": uniforms}
+        about = {**self.unfed(text), "shape": shape, "sampling": self._sampling}
         before = target.draft_calls
-        result = yield target.draft(self._name, **self.unfed(text), **about, max_depth=most)
+        result = yield target.draft(self._name, **about, uniforms=uniforms, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
         return drafted_tree(text.last, result, num)
 

@@ -59,6 +59,7 @@ def _first_read_row(call: Call) -> int:
 def _rest(call: Call, fed: int) -> Call:
     return dataclasses.replace(
         call,
+        chain=None,  # the engine follows it, as the uniforms are those of the whole call
         tokens=call.tokens[fed:],
         mask=None if call.mask is None else call.mask[fed:, fed:],
         positions=None if call.positions is None else call.positions[fed:],

@@ -13,7 +13,6 @@ K key-value heads, G query heads of a key-value head, E width of a head.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,9 +44,6 @@ def leave_out_cudnn(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-_causal = functools.lru_cache(64)(masks.causal)
 
 
 class MaskBuilder:
@@ -102,7 +98,7 @@ class MaskBuilder:
         """
         if not [call for call in calls if call.mask is not None]:
             return None
-        blocks = _causal(width).repeat(len(calls), 1, 1)
+        blocks = masks.shared_tree((*range(-1, width - 1),)).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
                 block[: call.num_rows, : call.num_rows] = call.mask

@@ -28,11 +28,8 @@ def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
     """Return how many following calls the graph of the first ones can run."""
     if len(reads) != 1 or layout.window or not (steps := chain_steps(calls)):
         return 0
-    (read, (_, uniforms)), num = next(iter(reads.items())), (1 + steps) * len(calls)
-    if uniforms and len(uniforms) < num:  # long calls whose start was in the cache
-        return 0
-    size = calls[0].session.model.vocab_size
-    return steps if read.form != "probs" or num * size <= _MAX_VALUES else 0
+    (read,), size = reads, calls[0].session.model.vocab_size * (1 + steps) * len(calls)
+    return steps if read.form != "probs" or size <= _MAX_VALUES else 0
 
 
 def with_steps(
@@ -76,10 +73,8 @@ def results(
         probs: its distributions ``[B, 1 + S, V]``, if it read any.
     """
     (read,), size = reads, calls[0].session.model.vocab_size
-    of_steps: list[Any] = numbers.tolist()
-    parts = (
-        [of_steps] if read.form == "picks" else [[*part] for part in zip(*of_steps, strict=True)]
-    )
+    of_steps: Any = numbers.tolist()
+    parts = [of_steps] if read.form == "picks" else [*zip(*of_steps, strict=True)]
     made = list[CallResult]()
     for call in calls:
         row, chain = call.session.row, call.chain  # a graph has all cache rows from the first on
@@ -87,10 +82,10 @@ def results(
         picks, *sure = [[step[row] for step in part] for part in parts]
         if picks[0] >= size:
             return []
-        num = 1
-        while num <= chain.num and picks[num] < size:
-            if sure and sure[0][num - 1] < chain.stop:
-                break
+        stops, num = [False] * len(picks), 1
+        if sure:
+            stops = [chance < chain.stop for chance in sure[0]]
+        while num <= chain.num and picks[num] < size and not stops[num - 1]:
             num += 1
         law = probs[0][row, :num] if probs else None
         chances = tuple(sure[0][:num]) if sure else ()

@@ -325,11 +325,8 @@ def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:
     """Set the flat rows whose logits or hidden states the calls need, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
-    read = [
-        first_of[id(call)] + row
-        for call in calls
-        for row in (call.read if call.slots is None else read_rows(call))
-    ]
+    read_of = [(first_of[id(c)], c.read if c.slots is None else read_rows(c)) for c in calls]
+    read = [first + row for first, rows_read in read_of for row in rows_read]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
     if rows.numbers:
         numbers = {"read": padded(read or [0]), "hidden": padded(hidden)}

@@ -191,11 +191,12 @@ class TableModel(Model):
             "layer": self._draft_by_layer,
             "slots": self._draft_by_slots,
         }
-        return [students[network(self.adapters[c.name].variant).student](c) for c in calls]
+        new = [c if c.rows is None else replace(c, states=c.states[[*c.rows]]) for c in calls]
+        return [students[network(self.adapters[c.name].variant).student](c) for c in new]
 
     def _draft_by_heads(self, call: DraftCall) -> CallResult:
         shape, draws = call.shape, _draws(call)
-        logits = self.proposed(call.name, _text_states(call)[-1], shape.depth)[None]
+        logits = self.proposed(call.name, call.states[-1], shape.depth)[None]
         call.session.drafted(call, 1, 1)
         return trees_of_heads(logits, [call.max_depth], shape, call.sampling, draws)[0]
 
@@ -209,7 +210,7 @@ class TableModel(Model):
         return torch.stack(rows)
 
     def _draft_by_layer(self, call: DraftCall) -> CallResult:
-        logits, after = self.drafted(call.name, _text_states(call), call.tokens)
+        logits, after = self.drafted(call.name, call.states, call.tokens)
         num_rows = [call.num_rows]
 
         def step(states: Tensor, ids: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,7 +227,7 @@ class TableModel(Model):
     def _draft_by_slots(self, call: DraftCall) -> CallResult:
         """Pick drafts by their uniforms, or wrongly."""
         temperature, error, drafts = call.sampling.temperature, self.errors[call.name], list[int]()
-        context = [*self._context(_text_states(call)[-1]), call.tokens[-1]]
+        context = [*self._context(call.states[-1]), call.tokens[-1]]
         for u in call.uniforms:
             wrong = self.errs([*context, int(2**20 * u)], "slot", error)
             u = u if temperature else NO_UNIFORM
@@ -296,11 +297,6 @@ class TableModel(Model):
         """See `Model.gather`."""
         cache = self._tokens[session.row]
         cache[start : start + len(sources)] = [cache[source] for source in sources]
-
-
-def _text_states(call: DraftCall) -> Tensor:
-    """Return the states ``[N, D]`` of a call's new text."""
-    return call.states if call.rows is None else call.states[[*call.rows]]
 
 
 def _draws(call: DraftCall) -> Tensor | None:

@@ -78,13 +78,9 @@ class _SlotsDrafter(StatesDrafter):
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
         uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
-        result = yield request.target.draft(
-            self._options.adapter,
-            **self.unfed(text),
-            shape=DraftShape(depth=self._slots),
-            sampling=request.sampling,
-            uniforms=uniforms,
-        )
+        about = {"sampling": request.sampling, "uniforms": uniforms, **self.unfed(text)}
+        shape = DraftShape(depth=self._slots)
+        result = yield request.target.draft(self._options.adapter, shape=shape, **about)
         stop = 0.0 if self._length.is_auto else self._options.stop
         reached = itertools.accumulate(result.confidences[:most], operator.mul)
         stands = [*itertools.takewhile(lambda chance: chance >= stop, reached)]

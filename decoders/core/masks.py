@@ -44,10 +44,8 @@ def tree(parents: Sequence[int]) -> Tensor:
     return torch.tensor(seen, dtype=torch.bool).view(len(parents), len(parents))
 
 
-@functools.lru_cache(512)
-def shared_tree(parents: tuple[int, ...]) -> Tensor:
-    """Return the mask of a `tree`, made once for each shape: do not change it."""
-    return tree(parents)
+shared_tree = functools.lru_cache(512)(tree)
+"""The mask of a `tree` by a tuple of parents, made once for each shape: not to be changed."""
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:

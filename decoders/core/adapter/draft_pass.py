@@ -96,11 +96,11 @@ class Texts:
 
     Attributes:
         calls: a draft call for each row of the planes, or None.
-        num_states: R, the number of states of all calls, filled up for a graph.
         numbers: for each call its rows' ids, positions, entries and places among the states of all
             calls; then the flat index of its last row, the end of its text and its drafts' depth.
         planes: keys and values ``[B, H, C, E]``.
         seen: the end of the longest text; None: passes read all entries, as graphs need it.
+        num_states: the number of states of all calls, filled up for a graph.
     """
 
     calls: Sequence[DraftCall | None]
@@ -130,11 +130,10 @@ class Texts:
             end, rest = start + len(tokens), width - len(tokens)
             entries, last_end = range(start, end), max(last_end, end)
             rows = [*tokens, *[0] * rest, *entries, *[0] * rest, *entries, *[scrap] * rest]
-            read = range(len(tokens)) if call.rows is None else call.rows
-            places = [states + row for row in read] or [0]
-            rows += [*places[: len(tokens)], *places[:1] * rest]
-            last, states = number * width + max(0, len(tokens) - 1), states + len(call.states)
-            packed.append([*rows, last, end if tokens else nowhere, call.max_depth])
+            places = [states + row for row in call.rows or range(len(tokens))]
+            rows += [*places, *places[:1] * rest]
+            packed.append([*rows, number * width + len(tokens) - 1, end, call.max_depth])
+            states += len(call.states)
         if fixed:
             most = max([len(call.states) for call in present])
             states = len(calls) * graph_size(max(most, 8), bucketed=True)

@@ -36,14 +36,16 @@ class ModelDrafter(Drafter):
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
-        limit, chain = self._length.limit, None
-        if most > 0 and not self._length.is_auto:
-            chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
+        limit = self._length.limit
+        chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
         while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
             result = yield self._session.call(
-                unseen, output=self._output, uniforms=text.uniforms, chain=chain
+                unseen,
+                output=self._output,
+                uniforms=text.uniforms,
+                chain=None if self._length.is_auto else chain,
             )
             if self._keeps_probs:
                 assert result.probs is not None
@@ -66,9 +68,7 @@ class ModelDrafter(Drafter):
 
 def roll_back(session: Session, drafts: Sequence[int], text: Text, verdict: Verdict) -> None:
     """Keep the text in a draft model's session, with the accepted ones of its drafts."""
-    tokens, num_kept = verdict.tokens, 0
-    for draft, token in zip(drafts, tokens[:-1], strict=False):
-        if draft != token:
-            break
-        num_kept += 1
+    tokens = verdict.tokens
+    agree = [draft == token for draft, token in zip(drafts, tokens[:-1], strict=False)]
+    num_kept = [*agree, False].index(False)
     session.truncate(min(session.length, len(text.tokens) - len(tokens) + num_kept))

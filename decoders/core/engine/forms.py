@@ -49,23 +49,21 @@ def follow(
         result: of this call.
         before: results of the chain so far, which `result` joins, or none at its end.
     """
-    chain, num = call.chain, len(result.picks)
+    chain, sure = call.chain, result.confidences
     assert chain is not None
     before.append(result)
-    if num <= chain.num and not (result.confidences and result.confidences[-1] < chain.stop):
-        rest = chain._replace(num=chain.num - num)
+    rest = chain._replace(num=chain.num - len(result.picks))
+    if rest.num >= 0 and not (sure and sure[-1] < chain.stop):
         return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), None
-    results = before.copy()
-    before.clear()
-    if not results[1:]:
+    results, before[:] = before.copy(), []
+    if len(results) == 1:
         return (), result
     probs = [each.probs for each in results if each.probs is not None]
-    joined = CallResult(
+    return (), CallResult(
         picks=tuple([pick for each in results for pick in each.picks]),
         confidences=tuple([sure for each in results for sure in each.confidences]),
         probs=torch.cat(probs) if probs else None,
     )
-    return (), joined
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

@@ -73,21 +73,18 @@ def results(
         probs: its distributions ``[B, 1 + S, V]``, if it read any.
     """
     (read,), size = reads, calls[0].session.model.vocab_size
-    of_steps: Any = numbers.tolist()
-    parts = [of_steps] if read.form == "picks" else [*zip(*of_steps, strict=True)]
+    steps: Any = numbers.tolist()
+    parts = [steps, []] if read.form == "picks" else [*zip(*steps, strict=True)]
     made = list[CallResult]()
     for call in calls:
         row, chain = call.session.row, call.chain  # a graph has all cache rows from the first on
         assert chain is not None
-        picks, *sure = [[step[row] for step in part] for part in parts]
+        picks, sure = [[step[row] for step in part] for part in parts]
         if picks[0] >= size:
             return []
-        stops, num = [False] * len(picks), 1
-        if sure:
-            stops = [chance < chain.stop for chance in sure[0]]
-        while num <= chain.num and picks[num] < size and not stops[num - 1]:
+        num = 1
+        while num <= chain.num and picks[num] < size and not (sure and sure[num - 1] < chain.stop):
             num += 1
-        law = probs[0][row, :num] if probs else None
-        chances = tuple(sure[0][:num]) if sure else ()
-        made.append(CallResult(picks=tuple(map(int, picks[:num])), confidences=chances, probs=law))
+        law, tokens = probs[0][row, :num] if probs else None, tuple(map(int, picks[:num]))
+        made.append(CallResult(picks=tokens, confidences=tuple(sure[:num]), probs=law))
     return made

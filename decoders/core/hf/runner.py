@@ -337,7 +337,7 @@ class ModuleRunner:
         uniforms: Any = [None] * len(entries)
         if bits is not None:
             uniforms = bits.view(torch.float64).view(-1, batch)
-        order, first_logits = inputs["chain.order"], logits
+        order = inputs["chain.order"]
         numbers = [first[0].index_select(-1, order)]
         laws = [part.index_select(0, order) for part in first[1:]]
         num_words = len(cast(Tensor, self.tokens.weight))
@@ -349,11 +349,11 @@ class ModuleRunner:
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
             (out,) = self._states(None, fed, masks, cache, ())
-            logits = (self._logits(out) if self._reads_hidden else out).float()
-            each, probs = read(logits, u, sync=False)
+            later = (self._logits(out) if self._reads_hidden else out).float()
+            each, probs = read(later, u, sync=False)
             numbers.append(each)
             laws += [] if probs is None else [probs]
-        return torch.stack(numbers), first_logits, *([torch.stack(laws, 1)] if laws else [])
+        return torch.stack(numbers), logits, *([torch.stack(laws, 1)] if laws else [])
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, layers: Any, **options: Any

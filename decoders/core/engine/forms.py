@@ -41,8 +41,8 @@ def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
 
 def follow(
     call: Call, result: CallResult, before: list[CallResult]
-) -> tuple[tuple[Call, ...], CallResult | None]:
-    """Return the next call of a call's chain, or the result of all at its end.
+) -> tuple[Sequence[Call], Sequence[CallResult]]:
+    """Return the next call of a call's chain, or at its end the result of all.
 
     Args:
         call: one that ran.
@@ -54,16 +54,17 @@ def follow(
     before.append(result)
     rest = chain._replace(num=chain.num - len(result.picks))
     if rest.num >= 0 and not (sure and sure[-1] < chain.stop):
-        return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), None
+        return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), ()
     results, before[:] = before.copy(), []
     if len(results) == 1:
-        return (), result
+        return (), results
     probs = [each.probs for each in results if each.probs is not None]
-    return (), CallResult(
+    joined = CallResult(
         picks=tuple([pick for each in results for pick in each.picks]),
         confidences=tuple([sure for each in results for sure in each.confidences]),
         probs=torch.cat(probs) if probs else None,
     )
+    return (), [joined]
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

@@ -143,12 +143,12 @@ class RunningSequence:
                     "check its weights, its adapter and the dtype"
                 )
             )
-        elif isinstance(call, Call) and call.chain is not None:
-            self.pending, result = follow(call, results[0], self._chained)
-            if result is not None:
-                self.advance(result)
-        else:
-            self.advance(results if self._together else results[0])
+            return
+        if isinstance(call, Call) and call.chain is not None:
+            self.pending, results = follow(call, results[0], self._chained)
+            if self.pending:
+                return
+        self.advance(results if self._together else results[0])
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error, whose traceback starts at the decoder's current line."""

@@ -88,6 +88,18 @@ def test_a_chain_ends_behind_a_pick_that_is_not_sure() -> None:
     assert found[:12] == pytest.approx(sure[:12])
 
 
+def test_a_chain_that_is_yielded_in_a_list_gives_a_list() -> None:
+    class Listed(Chained):
+        def steps(self, request: Request) -> Steps:
+            call = request.target.call(request.prompt_ids, output="draws", chain=Chain(11, 11))
+            results = yield [call]
+            assert isinstance(results, list)
+            yield Emit(tokens=results[0].picks)
+
+    answer = generate(Listed(results=[]), PROMPTS[0], WARM, target())
+    assert answer.tokens == generate(Autoregressive(), PROMPTS[0], WARM, target()).tokens
+
+
 def test_a_chain_is_of_one_sequence() -> None:
     class Twins(Chained):
         sequences = 2

@@ -131,9 +131,8 @@ class Texts:
             entries, last_end = range(start, end), max(last_end, end)
             rows = [*tokens, *[0] * rest, *entries, *[0] * rest, *entries, *[scrap] * rest]
             places = [states + row for row in call.rows or range(len(tokens))]
-            rows += [*places, *places[:1] * rest]
+            rows, states = [*rows, *places, *places[:1] * rest], states + len(call.states)
             packed.append([*rows, number * width + len(tokens) - 1, end, call.max_depth])
-            states += len(call.states)
         if fixed:
             most = max([len(call.states) for call in present])
             states = len(calls) * graph_size(max(most, 8), bucketed=True)
@@ -150,8 +149,7 @@ class Texts:
         states = [call.states for call in self.calls if call is not None]
         if missing := self.num_states - sum(map(len, states)):  # which no row reads
             states.append(states[0][:1].expand(missing, -1))
-        flat = torch.cat(states) if states[1:] else states[0]
-        return {"states": flat, "packed": staged(numbers, flat.device)}
+        return {"states": torch.cat(states), "packed": staged(numbers, states[0].device)}
 
     @cached_property
     def inputs(self) -> dict[str, Tensor]:

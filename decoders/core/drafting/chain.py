@@ -6,6 +6,7 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.0
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -36,17 +37,14 @@ class ModelDrafter(Drafter):
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
-        limit = self._length.limit
-        chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
+        limit, chain = self._length.limit, None
+        if not self._length.is_auto:
+            chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
         while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            result = yield self._session.call(
-                unseen,
-                output=self._output,
-                uniforms=text.uniforms,
-                chain=None if self._length.is_auto else chain,
-            )
+            about: Any = {"output": self._output, "uniforms": text.uniforms, "chain": chain}
+            result = yield self._session.call(unseen, **about)
             if self._keeps_probs:
                 assert result.probs is not None
                 probs |= enumerate(result.probs, len(drafts))

@@ -42,14 +42,13 @@ class Readout(NamedTuple):
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     masked, slots = call.session.model.masked, call.slots
-    positions = call.positions or call.row_positions()
-    shift = int(not masked or masked.shifted) - prompt_length
+    positions, shift = call.positions or call.row_positions(), int(not masked or masked.shifted)
     uniforms = call.uniforms or uniforms
-    outputs = [positions[row] + shift for row in call.read]
+    outputs = [positions[row] + shift - prompt_length for row in call.read]
     tokens = Readout(call, uniforms, forms(call.output), outputs)
     if slots is None:
         return (tokens,)
-    outputs = [positions[len(call.tokens) + slot] + shift for slot in slots.read]
+    outputs = [positions[len(call.tokens) + slot] + shift - prompt_length for slot in slots.read]
     confidence = "prob" if slots.output == "probs" else slots.confidence
     return tokens, Readout(call, uniforms, forms(slots.output), outputs, slots, confidence)
 

@@ -75,7 +75,7 @@ def results(
     (read,), size = reads, calls[0].session.model.vocab_size
     steps: Any = numbers.tolist()
     parts = [steps, []] if read.form == "picks" else [*zip(*steps, strict=True)]
-    made = list[CallResult]()
+    joined = list[CallResult]()
     for call in calls:
         row, chain = call.session.row, call.chain  # a graph has all cache rows from the first on
         assert chain is not None
@@ -86,5 +86,5 @@ def results(
         while num <= chain.num and picks[num] < size and not (sure and sure[num - 1] < chain.stop):
             num += 1
         law, tokens = probs[0][row, :num] if probs else None, tuple(map(int, picks[:num]))
-        made.append(CallResult(picks=tokens, confidences=tuple(sure[:num]), probs=law))
-    return made
+        joined.append(CallResult(picks=tokens, confidences=tuple(sure[:num]), probs=law))
+    return joined

@@ -325,8 +325,7 @@ def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:
     """Set the flat rows whose logits or hidden states the calls need, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
-    read_of = [(first_of[id(c)], c.read if c.slots is None else read_rows(c)) for c in calls]
-    read = [first + row for first, rows_read in read_of for row in rows_read]
+    read = [first_of[id(c)] + row for c in calls for row in (read_rows(c) if c.slots else c.read)]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
     if rows.numbers:
         numbers = {"read": padded(read or [0]), "hidden": padded(hidden)}

@@ -144,7 +144,6 @@ class ModuleRunner:
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
-        chained = list[CallResult]()
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
             steps = chains.num_steps(calls, reads, layout)
             rows, num = layout.framed(calls, min_rows, steps), len(reads)

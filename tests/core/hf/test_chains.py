@@ -129,6 +129,16 @@ def test_the_calls_of_a_chain_give_what_they_give_alone(
     assert_alike(answers(sessions, [[5]] * 3, sampling), after)
 
 
+def test_a_sequence_gets_its_results_in_any_order_of_calls() -> None:
+    found = list[list[CallResult]]()
+    for run, how in ((alone, ()), (chained, [Chain(3, 3)] * 3)):
+        _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), ids(3, 12))
+        turned: Any = [sessions[2], sessions[0], sessions[1]]
+        found.append(run(turned, DRAWN, "probs", *how))  # type: ignore[operator]
+    assert_alike(*found)
+    assert len({each.picks for each in found[0]}) == 3
+
+
 @SAMPLINGS
 def test_some_sequences_may_stop_earlier(sampling: Sampling, passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))

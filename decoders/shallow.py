@@ -77,12 +77,10 @@ class _SlotsDrafter(StatesDrafter):
         request = self._request
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
-        states, tokens = self.unfed(text)
         uniforms = [request.uniforms.at("draw", text.output + slot) for slot in range(self._slots)]
+        about = {"sampling": request.sampling, "uniforms": uniforms, **self.unfed(text)}
         shape = DraftShape(depth=self._slots)
-        result = yield request.target.draft(
-            self._options.adapter, states, tokens, shape, request.sampling, uniforms
-        )
+        result = yield request.target.draft(self._options.adapter, shape=shape, **about)
         stop = 0.0 if self._length.is_auto else self._options.stop
         reached = itertools.accumulate(result.confidences[:most], operator.mul)
         stands = [*itertools.takewhile(lambda chance: chance >= stop, reached)]

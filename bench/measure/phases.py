@@ -96,7 +96,8 @@ class PhaseClock:
         model = calls[0].session.model
         before = getattr(model, "num_padded_rows", 0)
         yield
-        self.rows += sum(call.num_rows for call in calls)
+        chained = [c.picks for call in calls if (c := call.session.chained) is not None]
+        self.rows += sum(call.num_rows for call in calls) + sum(map(len, chained)) - len(chained)
         self.padded_rows += getattr(model, "num_padded_rows", 0) - before
 
 

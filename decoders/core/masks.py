@@ -44,6 +44,10 @@ def tree(parents: Sequence[int]) -> Tensor:
     return torch.tensor(seen, dtype=torch.bool).view(len(parents), len(parents))
 
 
+shared_tree = functools.lru_cache(512)(tree)
+"""The mask of a `tree` by a tuple of parents, made once for each shape: not to be changed."""
+
+
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
     """Count the ancestors of each row of a `tree`, so that its position is length + depth."""
     depths: list[int] = []

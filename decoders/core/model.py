@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from decoders.core.outputs import demand_readable, forms, layer_numbers
+from decoders.core.outputs import Chain, demand_readable, forms, layer_numbers
 from decoders.core.types import EXACT, AcceptanceRule, CallResult, DraftShape, Sampling, Slots
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ class Model(ABC):
 class DraftCall:
     """Drafts of a network on the target's hidden states, requested by `Session.draft`.
 
-    The network `name` reads `states` ``[N, D]`` of new text and the `tokens` picked there, and
-    keeps what it needs of earlier text. Drafts of a tree deeper than `max_depth` are of no use.
-    `uniforms` belong to the slots, or to the draws (`shape.draws`) of each level, `shape.width` in
-    turn.
+    The network `name` reads states ``[N, D]`` of new text, some `rows` of `states` (None: all), and
+    the `tokens` picked there, and keeps what it needs of earlier text. Drafts of a tree deeper than
+    `max_depth` are of no use. `uniforms` belong to the slots, or to the draws (`shape.draws`) of
+    each level, `shape.width` in turn.
     """
 
     session: Session
@@ -149,6 +149,7 @@ class DraftCall:
     sampling: Sampling
     max_depth: int
     uniforms: tuple[float, ...] = ()
+    rows: Sequence[int] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -178,7 +179,7 @@ class Call:
     hidden_layers: tuple[int, ...] = ()
     barred: frozenset[int] = frozenset()
     uniforms: Uniforms | None = None
-    chain: int = 0
+    chain: Chain | None = None
     ahead: bool = False
     num_rows: int = field(init=False, repr=False)
 
@@ -207,12 +208,12 @@ class Session:
 
     `length` tokens are in the cache. `calls` and `rows` count the work done (padding excluded);
     `draft_calls` and `draft_rows` count the work of drafters' networks, and `fed` the rows of text
-    that each has been fed, by name. `hidden` has the states
-    ``[R, D]`` of the last call's read rows, if that call set `hidden`. `kept` are tokens of an
-    earlier text whose entries are still in the cache of an empty session (`engine.forward`).
-    `text` has the ids of the cache's entries, the first `length` of which count. `root` is the
-    session that began the answer, `forks` are its open copies, at most `max_sequences` in all.
-    `dead_ends` are answers after which a law of the logits forbids every token.
+    that each has been fed, by name. `hidden` has the states ``[R, D]`` of the last call's read
+    rows, if that call set `hidden`; `chained` is its result if its chain ran with it. `kept` are
+    tokens of an earlier text whose entries are still in the cache of an empty session
+    (`engine.forward`). `text` has the ids of the cache's entries, the first `length` of which
+    count. `root` is the session that began the answer, `forks` are its open copies, at most
+    `max_sequences` in all. `dead_ends` are answers after which a law forbids every token.
     """
 
     def __init__(self, model: Model, row: int, capacity: int) -> None:
@@ -234,6 +235,7 @@ class Session:
         self.length = self.base = self.calls = self.rows = 0
         self.draft_calls = self.draft_rows = 0
         self.hidden: Tensor | None = None
+        self.chained: CallResult | None = None
         self.fed: dict[str, int] = {}
 
     def fork(self) -> Session:
@@ -283,7 +285,7 @@ class Session:
         hidden_layers: Sequence[int] = (),
         barred: Collection[int] = (),
         uniforms: Uniforms | None = None,
-        chain: int = 0,
+        chain: Chain | None = None,
         ahead: bool = False,
     ) -> Call:
         """Describe a forward pass over `tokens` and `slots`, which runs once it is yielded.
@@ -304,9 +306,9 @@ class Session:
                 embedded rows; -1: the last, after the norm.
             barred: ids that the read rows never predict.
             uniforms: those that draw and test; None: the sequence's, of position alone.
-            chain: most calls that will follow, each of the last call's pick alone, with the same
-                output and uniforms; a GPU may run them with this one. Fewer or others may follow.
-            ahead: True if such a call will follow; a GPU may begin it before the pick is read.
+            chain: calls that follow with this one's pick; one result has the picks of all.
+            ahead: True if the next call feeds this one's pick alone, with the same output and
+                uniforms; a GPU may begin it before the pick is read. Another may follow.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -327,7 +329,7 @@ class Session:
         places = range(num_tokens)  # which takes numbers from the end, too
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
-        outputs = forms(output)
+        outputs = forms(output if isinstance(output, str) else tuple(output))
         call = Call(
             session=self,
             tokens=tuple(tokens),
@@ -346,7 +348,7 @@ class Session:
             chain=chain,
             ahead=ahead,
         )
-        if call.output != "picks" or slots or call.barred or hidden_layers:  # a few calls
+        if call.output != "picks" or slots or call.barred or hidden_layers or chain:  # a few
             demand_readable(call)
         return call
 
@@ -360,6 +362,7 @@ class Session:
         uniforms: Sequence[float] = (),
         *,
         max_depth: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> DraftCall:
         """Describe a call of an attached drafter's own network, which runs once it is yielded."""
         return DraftCall(
@@ -371,6 +374,7 @@ class Session:
             sampling=sampling,
             max_depth=shape.depth if max_depth is None else min(max_depth, shape.depth),
             uniforms=tuple(uniforms),
+            rows=rows,
         )
 
     def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:
@@ -379,15 +383,15 @@ class Session:
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 
-    def committed(self, call: Call, hidden: Tensor | None = None) -> None:
-        """Commit the token rows of a call that ran, with `hidden` hidden states."""
-        self.hidden = hidden
+    def committed(self, call: Call, hidden: Tensor | None = None, more: Sequence[int] = ()) -> None:
+        """Commit the token rows of a call that ran, with `hidden` states, and `more` behind it."""
+        self.hidden, self.chained = hidden, None
         self.kept = ()  # from now on these entries may be overwritten
-        self.base = self.length
-        self.text[self.length :] = call.tokens
-        self.length += len(call.tokens)
-        self.calls += 1
-        self.rows += call.num_rows
+        self.text[self.length :] = tokens = (*call.tokens, *more)
+        self.base = self.length + (len(tokens) - 1 if more else 0)
+        self.length += len(tokens)
+        self.calls += 1 + len(more)
+        self.rows += call.num_rows + len(more)
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens (`ValueError` if there are fewer)."""
@@ -408,7 +412,7 @@ class Session:
                 f"select_rows({list(rows)}) after a call that left {num_rows} token rows; "
                 f"give some of 0 to {num_rows - 1}, ascending"
             )
-        if any(row != index for index, row in enumerate(rows)):
+        if [*rows] != [*range(len(rows))]:
             self.model.gather(self, [self.base + row for row in rows], self.base)
         self.text[self.base :] = [self.text[self.base + row] for row in rows]
         self.length = self.base + len(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _PICKING, _VERIFYING = ("picks", "argmax", "draws", "probs"), ("acceptance", "block")
 _CHAIN_ROWS = 4
@@ -12,7 +12,20 @@ _CHAIN_ROWS = 4
 _FORMS = (*_PICKING, "logits", "entropy", *_VERIFYING)
 
 
-def forms(output: str | Sequence[str]) -> tuple[str, ...]:
+class Chain(NamedTuple):
+    """Calls that follow a call, each of the last pick alone, with the same output and uniforms.
+
+    `num` calls follow, or none behind a pick whose confidence is below `stop`. On a GPU one graph,
+    with room for `size` of them, may run them all: `size` should not vary from call to call.
+    """
+
+    num: int
+    size: int
+    stop: float = 0.0
+
+
+@functools.cache
+def forms(output: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the forms of an output, each once."""
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 
@@ -28,6 +41,7 @@ def demand_readable(call: Any) -> None:
     if barred and not (0 <= barred[0] <= barred[-1] < size > len(barred)):
         raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
+    num_left = call.session.room - call.num_rows
     if num_read != num_drafts + 1 and not {*_VERIFYING}.isdisjoint(forms(call.output)):
         raise ValueError(
             f"{num_read} rows are read to verify {num_drafts} drafts; read {num_drafts + 1}: "
@@ -35,6 +49,14 @@ def demand_readable(call: Any) -> None:
         )
     if call.hidden_layers and not call.hidden:
         raise ValueError("hidden_layers without rows; give hidden (a drafter: hidden above 0)")
+    if call.chain is not None:
+        fits = call.output in _PICKING[call.chain.stop > 0 :] and reads_its_last(call)
+        if not (fits and 0 <= call.chain.num <= min(call.chain.size, num_left)):
+            raise ValueError(
+                f"{call.chain} behind a call of {call.num_rows} rows; at most its size and the "
+                f"cache's room ({num_left}) follow, behind a call that reads the last of its "
+                f"tokens alone, in one form of {', '.join(_PICKING)} (with stop: not picks)"
+            )
 
 
 @functools.cache
@@ -61,14 +83,12 @@ def layer_numbers(layers: Sequence[int], model: Any) -> tuple[int, ...]:
 
 
 def chain_steps(calls: Sequence[Any]) -> int:
-    """Return how many calls each of these announces, if a model can guess all but their tokens."""
-    steps: int = calls[0].chain
-    if steps and all(
-        call.chain == steps and call.num_rows <= _CHAIN_ROWS and reads_its_last(call)
-        for call in calls
-    ):
-        return steps
-    return 0
+    """Return the size of the chains that follow calls, if one graph can run all of them, else 0."""
+    size = 0 if calls[0].chain is None else calls[0].chain.size
+    for call in calls if size else ():
+        if call.chain is None or call.chain.size != size or call.num_rows > _CHAIN_ROWS:
+            return 0
+    return size
 
 
 def num_announced(calls: Sequence[Any]) -> int:

@@ -37,7 +37,8 @@ class Recording(recording.Recording):
 
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
         for call in calls:
-            assert len(call.states) == len(call.tokens)
+            assert call.rows is not None
+            assert len(call.rows) == len(call.tokens)
             temperature = call.sampling.temperature
             self.given.append((list(call.tokens), list(call.uniforms), temperature))
         results = super().draft(calls)

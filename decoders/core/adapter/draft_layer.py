@@ -100,17 +100,19 @@ class LayerPass(DraftPass):
     """
 
     layers: Any
+    num_brief = 1
 
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on rows and a mask, or grow trees by a shape and a sampling."""
         if name is not None:
             shape, sampling = name
-            inputs = unpack(inputs)
+            inputs = unpack(inputs, shape.depth * shape.width if shape.draws else 0)
             if shape.draws:
                 uniforms = inputs["extra"].view(torch.float64)
                 inputs["uniforms"] = uniforms.reshape(-1, shape.depth, shape.width)
             how: dict[str, Any] = {"limit": shape.depth, "stops": False, "sync": False}
-            return self._grow(shape, sampling, inputs, planes, None, self, **how)[:2]
+            trees = self._grow(shape, sampling, inputs, planes, None, self, **how)
+            return (trees.drafts, trees.probs)[: 1 + shape.draws]
         out = self.layers(self.embed(inputs["ids"]), inputs, planes)
         out = out.flatten(0, 1).index_select(0, inputs["read"])
         return self.head(out).float(), out
@@ -163,15 +165,18 @@ class LayerPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
-        shape, sampling = texts.first.shape, replace(texts.first.sampling, seed=0)
+        shape, sampling = texts.first.shape, texts.first.sampling
+        if sampling.seed:  # which no graph depends on
+            sampling = replace(sampling, seed=0)
         planes, fixed = texts.planes, texts.seen is None
         uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:
                 extra = None if uniforms is None else uniforms.flatten(1)
-                drafts, probs = run((shape, sampling), texts.packed(extra), planes)
-                batch = Trees(drafts, probs, [shape.depth] * len(texts.calls))
+                drafts, *probs = run((shape, sampling), texts.packed(extra), planes)
+                laws = probs[0] if probs else drafts.new_empty(len(drafts), 0, 0)
+                batch = Trees(drafts, laws, [shape.depth] * len(texts.calls))
             else:
                 inputs = {**texts.inputs}
                 if uniforms is not None:
@@ -179,12 +184,12 @@ class LayerPass(DraftPass):
                 how: dict[str, Any] = {"limit": max(texts.depths), "stops": on_cpu, "sync": sync}
                 batch = self._grow(shape, sampling, inputs, planes, texts.seen, run, **how)
             trees = batch.drafts.tolist()
-            if sync or not any(chance != chance for tree in trees for chance in tree[3]):
+            if sync or not [chance for tree in trees for chance in tree[3] if chance != chance]:
                 break
         for each, levels in zip(texts.calls, batch.levels, strict=True):
             if each is not None:
                 depth = levels if fixed else min(levels, each.max_depth)
-                each.session.drafted(each, depth, each.num_rows + shape.width * (depth - 1))
+                each.session.drafted(each, depth, len(each.tokens) + shape.width * (depth - 1))
         results = tree_results(trees, batch.probs, self.words, size)
         return [each for each, call in zip(results, texts.calls, strict=True) if call is not None]
 

@@ -56,6 +56,8 @@ class DraftPass:
     """A pass of an adapter on hidden states that takes only tensors, so that a graph holds it."""
 
     layers: Any
+    num_brief = 0
+    """Number of first outputs that `draft` reads before the next run, which may overwrite them."""
 
     def __init__(self, layers: HiddenAdapter, embed: Function, head: Function) -> None:
         """Take an adapter, and the model's embedding and head."""
@@ -98,12 +100,14 @@ class Texts:
             calls; then the flat index of its last row, the end of its text and its drafts' depth.
         planes: keys and values ``[B, H, C, E]``.
         seen: the end of the longest text; None: passes read all entries, as graphs need it.
+        num_states: the number of states of all calls, filled up for a graph.
     """
 
     calls: Sequence[DraftCall | None]
     numbers: Sequence[Sequence[int]]
     planes: Sequence[Tensor]
     seen: int | None
+    num_states: int = 0
 
     @classmethod
     def of(cls, calls: Sequence[DraftCall | None], planes: Sequence[Tensor], bucketed: int) -> Self:
@@ -111,38 +115,41 @@ class Texts:
         if not planes:
             return cls(calls, (), planes, None)
         present = [call for call in calls if call is not None]
-        max_rows = max(call.num_rows for call in present)
+        max_rows = max([len(call.tokens) for call in present])
         fixed = max_rows <= bucketed
         width = graph_size(max(max_rows, 8 * fixed), fixed)
         scrap = planes[0].shape[2] - 1
         nowhere = scrap - max(MAX_DRAFTS, present[0].shape.depth)
-        packed, last_end, fed = list[list[int]](), 0, 0
+        packed, last_end, states = list[list[int]](), 0, 0
         for number, call in enumerate(calls):
-            tokens = () if call is None else call.tokens
-            start = 0 if call is None else call.session.fed.get(call.name, 0)
+            if call is None:
+                none = [0] * (2 * width) + [scrap] * width + [0] * width
+                packed.append([*none, number * width, nowhere, 0])
+                continue
+            tokens, start = call.tokens, call.session.fed.get(call.name, 0)
             end, rest = start + len(tokens), width - len(tokens)
-            places, last_end = range(start, end), max(last_end, end)
-            rows = [*tokens, *[0] * rest, *places, *[0] * rest, *places, *[scrap] * rest]
-            rows += [*range(fed, fed + len(tokens)), *[len(calls) * width - 1] * rest]
-            last, fed = number * width + max(0, len(tokens) - 1), fed + len(tokens)
-            depth = 0 if call is None else call.max_depth
-            packed.append([*rows, last, end if tokens else nowhere, depth])
-        return cls(calls, packed, planes, None if fixed else last_end)
+            entries, last_end = range(start, end), max(last_end, end)
+            rows = [*tokens, *[0] * rest, *entries, *[0] * rest, *entries, *[scrap] * rest]
+            places = [states + row for row in call.rows or range(len(tokens))]
+            rows, states = [*rows, *places, *places[:1] * rest], states + len(call.states)
+            packed.append([*rows, number * width + len(tokens) - 1, end, call.max_depth])
+        if fixed:
+            most = max([len(call.states) for call in present])
+            states = len(calls) * graph_size(max(most, 8), bucketed=True)
+        return cls(calls, packed, planes, None if fixed else last_end, states)
 
     def packed(self, extra: Tensor | None = None) -> dict[str, Tensor]:
         """Return the inputs of a graph, which takes them apart by `unpack`: states and numbers.
 
         The numbers, and `extra` ones ``[B, X]`` of eight bytes, are on the host: one copy.
         """
-        numbers, like = torch.tensor(self.numbers), self.first.states
-        width = (numbers.shape[1] - 3) // 4
+        numbers = torch.tensor(self.numbers)
         if extra is not None:
             numbers = torch.cat((numbers, extra.view(torch.int64)), 1)
         states = [call.states for call in self.calls if call is not None]
-        missing = width * len(numbers) - sum(map(len, states))
-        if missing:  # the last row is zero
-            states.append(like.new_zeros(1, 1).expand(missing, like.shape[1]))
-        return {"states": torch.cat(states), "packed": staged(numbers, like.device)}
+        if missing := self.num_states - sum(map(len, states)):  # which no row reads
+            states.append(states[0][:1].expand(missing, -1))
+        return {"states": torch.cat(states), "packed": staged(numbers, states[0].device)}
 
     @cached_property
     def inputs(self) -> dict[str, Tensor]:
@@ -152,10 +159,10 @@ class Texts:
             inputs.pop("depths", None)
         return inputs
 
-    @property
+    @cached_property
     def first(self) -> DraftCall:
         """The first call, whose name, shape and sampling all calls share."""
-        return next(call for call in self.calls if call is not None)
+        return next(filter(None, self.calls))
 
     @property
     def depths(self) -> list[int]:
@@ -167,7 +174,8 @@ class Texts:
         calls = [call for call in self.calls if call is not None]
         for call in calls:
             call.session.drafted(call, num_calls=1, num_rows=1)
-        return torch.stack([call.states[-1] for call in calls])[None]
+        last = [call.states[-1 if call.rows is None else call.rows[-1]] for call in calls]
+        return torch.stack(last)[None]
 
     def uniforms(self, *shape: int) -> Tensor:
         """Return the calls' uniforms on the host, float64 ``[B, …]`` (0.5 where there is none)."""
@@ -176,8 +184,8 @@ class Texts:
         return torch.tensor(numbers, dtype=torch.float64).view(len(self.calls), *shape)
 
 
-def unpack(inputs: Inputs) -> dict[str, Tensor]:
-    """Take the inputs of `Texts.packed` apart on their device, without a wait.
+def unpack(inputs: Inputs, num_extra: int = 0) -> dict[str, Tensor]:
+    """Take the inputs of `Texts.packed`, with X extra numbers, apart on their device.
 
     Returns `states` ``[B, N, D]``, `ids`, `positions` and `entries` ``[B, N]``; `last`, flat
     indices ``[B]`` of the last rows; `ends` ``[B, 1]`` of the texts and `depths` ``[B, 1]`` of
@@ -185,7 +193,7 @@ def unpack(inputs: Inputs) -> dict[str, Tensor]:
     """
     flat, packed = inputs["states"], inputs["packed"]
     numbers = packed.to(flat.device, non_blocking=True)
-    width = len(flat) // len(numbers)
+    width = (numbers.shape[1] - 3 - num_extra) // 4
     *rows, rest = torch.split(numbers, [width] * 4 + [numbers.shape[1] - 4 * width], 1)
     states = flat.index_select(0, rows[3].flatten()).view(len(numbers), width, -1)
     fields = {"states": states, "ids": rows[0], "positions": rows[1], "entries": rows[2]}

@@ -9,6 +9,7 @@ Letters: K slots, F features, D hidden width.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -24,6 +25,7 @@ NUM_COSINES = 32
 NUM_ANCHORS = 3
 
 
+@functools.lru_cache(4096)
 def level_index(u: float) -> int:
     """Return the index of u's level (for `NO_UNIFORM`, the index after the last level)."""
     return NUM_LEVELS if u == NO_UNIFORM else int(u * NUM_LEVELS)

@@ -55,6 +55,7 @@ class SlotPass(DraftPass):
 
     layers: ParallelLayers
     head: ShortHead
+    num_brief = 1
 
     @torch.no_grad()
     def __init__(self, layers: ParallelLayers, embed: Function, head: ShortHead) -> None:
@@ -70,7 +71,7 @@ class SlotPass(DraftPass):
     def __call__(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a `DraftPass` on `Texts` and the slots after them."""
         if "packed" in inputs:
-            texts = unpack(inputs)
+            texts = unpack(inputs, name[0])
             inputs = self._slots(texts, planes, texts["extra"], name[1], None)
         layers, last, entries = self.layers, inputs["last"], inputs["entries"]
         behind, sees, levels = inputs["behind"], inputs["sees"], inputs["levels"]

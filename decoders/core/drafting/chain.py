@@ -5,8 +5,8 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.0
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule
 from decoders.core.model import Call, Session
+from decoders.core.outputs import Chain
 from decoders.core.types import CallResult, Output
 
 
@@ -31,22 +32,22 @@ class ModelDrafter(Drafter):
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Feed the text that the draft model's cache lacks, then draft token by token.
+        """Feed the text that the draft model's cache lacks, then draft, by `auto` token by token.
 
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
         drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
-        limit = self._length.limit
+        limit, chain = self._length.limit, None
+        if not self._length.is_auto:
+            chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
         while len(drafts) < min(limit, most):
             extra = self._session.length - len(text.tokens)  # drafts in the cache, if positive
             unseen = drafts[extra:] if extra >= 0 else [*text.tokens[extra:], *drafts]
-            following = 0 if drafts or self._length.is_auto else limit - 1
-            result = yield self._session.call(
-                unseen, output=self._output, uniforms=text.uniforms, chain=following
-            )
+            about: Any = {"output": self._output, "uniforms": text.uniforms, "chain": chain}
+            result = yield self._session.call(unseen, **about)
             if self._keeps_probs:
                 assert result.probs is not None
-                probs[len(drafts)] = result.probs[-1]
+                probs |= enumerate(result.probs, len(drafts))
             drafts += result.picks
             sure += result.confidences
             if sure[-1] < self._stop or not self._length.another(sure):
@@ -65,7 +66,7 @@ class ModelDrafter(Drafter):
 
 def roll_back(session: Session, drafts: Sequence[int], text: Text, verdict: Verdict) -> None:
     """Keep the text in a draft model's session, with the accepted ones of its drafts."""
-    start = len(text.tokens) - len(verdict.tokens)
-    pairs = zip(drafts, verdict.tokens[:-1], strict=False)
-    num_kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    session.truncate(min(session.length, start + num_kept))
+    tokens = verdict.tokens
+    agree = [draft == token for draft, token in zip(drafts, tokens[:-1], strict=False)]
+    num_kept = [*agree, False].index(False)
+    session.truncate(min(session.length, len(text.tokens) - len(tokens) + num_kept))

@@ -16,7 +16,6 @@ from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Turn
 from decoders.core.model import Call
-from decoders.core.outputs import forms
 from decoders.core.types import Emit
 
 _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
@@ -58,25 +57,26 @@ class DraftAndVerify(Decoder):
         target, text = request.target, Text(request)
         tree = DraftTree(text.last)
         for step in itertools.count():
+            output = text.output
             result = yield _verifying(request, drafter, rule, tree, text)
-            if text.output or drafter.judges_prompt:
-                turn = Turn(tree, result, text.uniforms, text.output, step)
+            if output or drafter.judges_prompt:
+                turn = Turn(tree, result, text.uniforms, output, step)
                 path, token, *compared = rule.decide(turn)
             else:
                 path, token, compared = (0,), result.picks[0], []
             if path[-1] == len(path) - 1:  # accepted rows come first in the call
-                target.truncate(target.length - len(tree) + len(path))
+                target.truncate(target.length - len(tree.tokens) + len(path))
             else:
                 target.select_rows(path)
-            verdict = Verdict(tree, path, token, result, is_prompt=not text.output)
-            text.tokens += verdict.tokens
+            verdict = Verdict(tree, path, token, result, is_prompt=not output)
+            text.tokens += (tokens := verdict.tokens)
             if rule.fresh:
                 text.uniforms = request.uniforms.at_step(step + 1)
             drafter.observe(text, verdict)
             yield Emit(
-                tokens=(*tree.first, *verdict.tokens),  # first: those that drafting made final
+                tokens=(*tree.first, *tokens),  # first: those that drafting made final
                 drafted=tree.num_drafts,
-                accepted=verdict.accepted,
+                accepted=len(path) - 1,
                 num_leading=len(tree.first),
                 acceptance=compared[0] if compared else result.acceptance,
                 rejected=tree.first_branch(path[-1]),
@@ -92,16 +92,18 @@ class DraftAndVerify(Decoder):
 
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
-    prompt, arguments, output = request.prompt_ids, dict[str, Any](), forms("picks")
-    if text.output or drafter.judges_prompt:
-        output = forms(rule.output(request.sampling, branches=drafter.branches))
+    prompt, arguments, output = request.prompt_ids, dict[str, Any](), ["picks"]
+    is_prompt, more = not text.output, drafter.outputs
+    if not is_prompt or drafter.judges_prompt:
+        form = rule.output(request.sampling, branches=drafter.branches)
+        output = [form] if isinstance(form, str) else [*form]
         arguments["uniforms"] = text.uniforms
-    arguments["output"] = (*output, *forms(drafter.outputs))
+    arguments["output"] = [*output, *([more] if isinstance(more, str) else more)]
     arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
-    if not text.output:
+    if is_prompt:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))
     else:
-        arguments["read"] = range(len(tree)) if tree.read is None else tree.read
+        arguments["read"] = range(len(tree.tokens)) if tree.read is None else tree.read
         if drafter.branches:
             arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
         if not drafter.branches or "block" in output:
@@ -113,4 +115,4 @@ def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, 
             f"{type(drafter).__name__}.carry returned {strange[0]!r}, which the rule that verifies "
             f"the drafts decides; allowed: {', '.join(_DRAFTER_ARGUMENTS)}"
         )
-    return request.target.call(tree.tokens if text.output else prompt, **(arguments | extra))
+    return request.target.call(prompt if is_prompt else tree.tokens, **(arguments | extra))

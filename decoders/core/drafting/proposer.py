@@ -63,13 +63,12 @@ def best_length(
     and every proposal a row of the verifying call. Returns `num_unused_slots` if none pays.
     """
     max_slots = max(num_unused_slots, min(max_size, len(survival.chances) + num_unused_slots))
-    return max(
-        range(num_unused_slots, max_slots + 1),
-        key=lambda size: (
-            (per_round + survival.values[size - num_unused_slots])
-            / (2 + row_cost * (2 + 2 * size - num_unused_slots))
-        ),
-    )
+    worth = [
+        (per_round + survival.values[size - num_unused_slots])
+        / (2 + row_cost * (2 + 2 * size - num_unused_slots))
+        for size in range(num_unused_slots, max_slots + 1)
+    ]
+    return num_unused_slots + worth.index(max(worth))
 
 
 def branch_chances(confidences: Sequence[float]) -> list[float]:
@@ -183,8 +182,10 @@ class Proposer:
     def take(self, result: CallResult, branch: slice = slice(None)) -> None:
         """Make the predictions of read slots (those of one `branch`) the new proposal."""
         self.drafts = result.slot_picks[branch]
-        confidences = result.slot_confidences[branch]
-        self.chances = [_calibrated(c, *self._calibration) for c in confidences]
+        (slope, offset), sure = self._calibration, result.slot_confidences[branch]
+        clipped = [min(max(chance, 1e-6), 1 - 1e-6) for chance in sure]
+        logits = [slope * math.log(chance / (1 - chance)) + offset for chance in clipped]
+        self.chances = [1 / (1 + math.exp(-logit)) for logit in logits]
 
     def observe(self, num_drafts: int, accepted: int) -> None:
         """Adjust `survival` to this answer: `accepted` of `num_drafts` drafts were accepted."""
@@ -242,8 +243,3 @@ def _survival(measured: Sequence[float] | None, num_unused_slots: int, max_size:
         return Survival.of([_GUESS**g for g in range(1, max_size + 1)])
     head = measured[num_unused_slots - 1] if num_unused_slots else 1.0
     return Survival.of([chance / max(head, 1e-6) for chance in measured[num_unused_slots:max_size]])
-
-
-def _calibrated(confidence: float, slope: float, offset: float) -> float:
-    c = min(max(confidence, 1e-6), 1 - 1e-6)
-    return 1 / (1 + math.exp(-slope * math.log(c / (1 - c)) - offset))

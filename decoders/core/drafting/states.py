@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.core.decoder import Request
+from decoders.core.device import upload
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.length import Length
 from decoders.core.drafting.tree import DraftTree
+from decoders.core.masks import ROOT
 from decoders.core.model import DraftCall
 from decoders.core.types import CallResult, DraftShape
 
@@ -26,23 +29,29 @@ class StatesDrafter(Drafter):
 
     def __init__(self, length: Length) -> None:
         """Begin without states."""
-        self._unfed: list[Tensor] = []
+        self._unfed: list[tuple[Tensor, Sequence[int]]] = []
         self._length = length
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Keep the states that predicted the text's new tokens, and learn acceptance."""
-        new = verdict.states
-        self._unfed = [new[-1:]] if self.hidden == 1 else [*self._unfed, new]
+        hidden = verdict.result.hidden
+        assert hidden is not None
+        rows = range(len(hidden)) if verdict.is_prompt else verdict.path
+        before, rows = ([], rows[-1:]) if self.hidden == 1 else (self._unfed, rows)
+        self._unfed = [*before, (hidden, rows)]
         self._length.observe(verdict.tree, verdict.path)
 
-    def unfed(self, text: Text) -> tuple[Tensor, Sequence[int]]:
-        """Return and forget the new states ``[N, D]``, with the text's last N tokens after them.
+    def unfed(self, text: Text) -> dict[str, Any]:
+        """Return and forget new states ``[R, D]``, their N `rows`, and the tokens after these.
 
-        States of several layers are ``[N, L D]``.
+        States of several layers are ``[R, L D]``.
         """
-        states = torch.cat(self._unfed) if len(self._unfed) > 1 else self._unfed[0]
-        self._unfed = []
-        return states.flatten(1), text.tokens[-len(states) :]
+        pairs, self._unfed = self._unfed, []
+        states, rows = pairs[0]
+        if len(pairs) > 1:  # another drafter drafted in between
+            parts = [each.index_select(0, upload(new, each.device)) for each, new in pairs]
+            states, rows = torch.cat(parts), range(sum(map(len, parts)))
+        return {"states": states.flatten(1), "rows": rows, "tokens": text.tokens[-len(rows) :]}
 
 
 class TreeDrafter(StatesDrafter):
@@ -63,6 +72,7 @@ class TreeDrafter(StatesDrafter):
         self.branches = branches
         self.hidden, self._request, self._name = hidden, request, name
         self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
+        self._sampling = dataclasses.replace(request.sampling, seed=0)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
@@ -74,8 +84,27 @@ class TreeDrafter(StatesDrafter):
             for level in range(shape.depth if shape.draws else 0)
             for candidate in range(shape.width)
         ]
-        about = *self.unfed(text), shape, self._request.sampling, uniforms
+        about = {**self.unfed(text), "shape": shape, "sampling": self._sampling}
         before = target.draft_calls
-        result = yield target.draft(self._name, *about, max_depth=most)
+        result = yield target.draft(self._name, **about, uniforms=uniforms, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
-        return DraftTree.drafted(text.last, result, num)
+        return drafted_tree(text.last, result, num)
+
+
+def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
+    """Make the tree of the first `limit` drafts of a draft call after the last token."""
+    tokens, parents, rows, seen = [last], [ROOT], list[int](), dict[tuple[int, int], int]()
+    paths, sure, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
+    drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
+    for number, (token, parent) in enumerate(drafts):
+        before = rows[parent] if parent >= 0 else 0
+        rows.append(seen.setdefault((before, token), len(tokens)))
+        if rows[-1] == len(tokens):
+            tokens.append(token)
+            parents.append(before)
+        sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
+        if result.probs is not None:
+            laws[before] = result.probs[number]
+    tree = DraftTree.of(tokens, parents)
+    tree.probs, tree.confidences = laws, sure
+    return tree

@@ -19,7 +19,6 @@ from torch import Tensor
 from decoders.core import masks
 from decoders.core.device import upload
 from decoders.core.sampling import Uniforms, pick
-from decoders.core.types import CallResult
 
 
 class DraftTree:
@@ -49,26 +48,20 @@ class DraftTree:
         self._children: list[dict[int, int]] = [{}]
 
     @classmethod
-    def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
-        """Make a tree of one path after the last token, with confidences of drafts in order."""
-        tree = cls(last)
-        tree.add(drafts)
-        tree.confidences = dict(zip(range(1, len(tree)), confidences, strict=False))
+    def of(cls, tokens: Sequence[int], parents: Sequence[int]) -> Self:
+        """Make a tree of rows, all drafts but row 0, and no draft twice after one parent."""
+        tree = cls(tokens[0])
+        tree.tokens, tree.parents = [*tokens], [*parents]
+        tree._children = [{} for _ in tokens]
+        for row, parent in enumerate(parents[1:], 1):
+            tree._children[parent][tokens[row]] = row
         return tree
 
     @classmethod
-    def drafted(cls, last: int, result: CallResult, limit: int | None = None) -> Self:
-        """Make the tree of the first `limit` drafts of a draft call after the last token."""
-        tree, rows, laws = cls(last), list[int](), dict[int, Tensor]()
-        paths, sure = result.confidences, dict[int, float]()
-        drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
-        for number, (token, parent) in enumerate(drafts):
-            before = rows[parent] if parent >= 0 else 0
-            rows.append(tree.draft(token, before))
-            sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
-            if result.probs is not None:
-                laws[before] = result.probs[number]
-        tree.probs, tree.confidences = laws, sure
+    def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
+        """Make a tree of one path after the last token, with confidences of drafts in order."""
+        tree = cls.of([last, *drafts], [masks.ROOT, *range(len(drafts))])
+        tree.confidences = dict(zip(range(1, len(drafts) + 1), confidences, strict=False))
         return tree
 
     def __len__(self) -> int:
@@ -100,10 +93,8 @@ class DraftTree:
 
     def draft(self, token: int, parent: int) -> int:
         """Return the row of a draft after `parent`, adding the row if it is new."""
-        row = self._children[parent].get(token)
-        if row is None:
-            row = self._children[parent][token] = self.append(token, parent)
-        return row
+        row = self._children[parent].setdefault(token, len(self.tokens))
+        return row if row < len(self.tokens) else self.append(token, parent)
 
     def add(self, continuation: Sequence[int]) -> None:
         """Add a chain of drafts after row 0, sharing rows with chains of the same prefix."""
@@ -117,8 +108,8 @@ class DraftTree:
 
     @property
     def mask(self) -> Tensor:
-        """The mask of the call, bool ``[N, N]``: row i sees row j."""
-        return masks.tree(self.parents)
+        """The mask of the call, bool ``[N, N]``: row i sees row j. Trees of one shape share it."""
+        return masks.shared_tree((*self.parents,))
 
     def positions(self, start: int) -> list[int]:
         """Return the positions of the rows if row 0 is at position `start`."""
@@ -127,7 +118,7 @@ class DraftTree:
     @property
     def depths(self) -> tuple[int, ...]:
         """Number of ancestors of each row."""
-        return masks.depths(self.parents)
+        return masks.depths((*self.parents,))
 
     @property
     def depth(self) -> int:

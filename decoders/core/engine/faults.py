@@ -75,6 +75,8 @@ def check_calls(
                     raise ValueError(no_id("fed", token, vocab_size))
     if len(calls) == 1:
         return
+    if any(isinstance(call, Call) and call.chain for call in calls):
+        raise ValueError("decoder yielded a call with a chain among others; yield it alone")
     kinds = {
         (type(call), id(call.session.model), getattr(call, "name", ""), getattr(call, "shape", ()))
         for call in calls

@@ -1,4 +1,4 @@
-"""Read entropies and likeliest tokens of rows, bar ids from them, and apply a law of the logits.
+"""Read entropies and likeliest tokens of rows, bar ids, apply a law of the logits, join chains.
 
 The first three concern distributions before temperature, top-k and top-p, and after the law
 (`Sampling.law`), as in constrained or contrastive decoding.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.reads import Fields, Member, Read, Readout, Readouts
-from decoders.core.types import Sampling
+from decoders.core.model import Call
+from decoders.core.types import CallResult, Sampling
 
 
 def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
@@ -35,6 +37,34 @@ def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
 
     rows = zip(*map(parts, columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def follow(
+    call: Call, result: CallResult, before: list[CallResult]
+) -> tuple[Sequence[Call], Sequence[CallResult]]:
+    """Return the next call of a call's chain, or at its end the result of all.
+
+    Args:
+        call: one that ran.
+        result: of this call.
+        before: results of the chain so far, which `result` joins, or none at its end.
+    """
+    chain, sure = call.chain, result.confidences
+    assert chain is not None
+    before.append(result)
+    rest = chain._replace(num=chain.num - len(result.picks))
+    if rest.num >= 0 and not (sure and sure[-1] < chain.stop):
+        return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), ()
+    results, before[:] = before.copy(), []
+    if len(results) == 1:
+        return (), results
+    probs = [each.probs for each in results if each.probs is not None]
+    joined = CallResult(
+        picks=tuple([pick for each in results for pick in each.picks]),
+        confidences=tuple([sure for each in results for sure in each.confidences]),
+        probs=torch.cat(probs) if probs else None,
+    )
+    return (), [joined]
 
 
 def _read_entropies(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync: bool) -> Read:

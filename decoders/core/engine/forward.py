@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.model import Call, DraftCall, Model
+from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.token_reads import TokenReads
 from decoders.core.types import CallResult
 
@@ -26,13 +26,11 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     A model may do the `reads` with the pass (`Model.ahead`).
     """
     model: Model = calls[0].session.model
-    before = [(call.session, call.session.length, call.session.calls) for call in calls]
-    calls = [
-        _feed_head(_without_kept(call))
-        if call.session.kept or len(call.tokens) > PREFILL_CHUNK
-        else call
-        for call in calls
-    ]
+    before = list[tuple[Session, int, int]]()
+    for number, call in enumerate(calls):
+        if call.session.kept or len(call.tokens) > PREFILL_CHUNK:
+            before.append((call.session, call.session.length, call.session.calls))
+            calls = [*calls[:number], _feed_head(_without_kept(call)), *calls[number + 1 :]]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
     for session, base, num_calls in before:
         session.base, session.calls = base, num_calls + 1
@@ -61,6 +59,7 @@ def _first_read_row(call: Call) -> int:
 def _rest(call: Call, fed: int) -> Call:
     return dataclasses.replace(
         call,
+        chain=None,  # the engine follows it, as the uniforms are those of the whole call
         tokens=call.tokens[fed:],
         mask=None if call.mask is None else call.mask[fed:, fed:],
         positions=None if call.positions is None else call.positions[fed:],

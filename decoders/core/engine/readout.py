@@ -24,6 +24,8 @@ from decoders.core.types import CallResult, Sampling
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
     """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
+    if chained := [done for each in readouts if (done := each.call.session.chained) is not None]:
+        return chained
     if sampling.law is not None:
         logits = torch.cat(lawful_parts(split_rows(logits, readouts), readouts, sampling))
     logits, masses = bar(logits, readouts)

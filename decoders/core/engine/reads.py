@@ -42,13 +42,13 @@ class Readout(NamedTuple):
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
     """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
     masked, slots = call.session.model.masked, call.slots
-    positions, shift = call.row_positions(), int(not masked or masked.shifted) - prompt_length
+    positions, shift = call.positions or call.row_positions(), int(not masked or masked.shifted)
     uniforms = call.uniforms or uniforms
-    outputs = [positions[row] + shift for row in call.read]
+    outputs = [positions[row] + shift - prompt_length for row in call.read]
     tokens = Readout(call, uniforms, forms(call.output), outputs)
     if slots is None:
         return (tokens,)
-    outputs = [positions[len(call.tokens) + slot] + shift for slot in slots.read]
+    outputs = [positions[len(call.tokens) + slot] + shift - prompt_length for slot in slots.read]
     confidence = "prob" if slots.output == "probs" else slots.confidence
     return tokens, Readout(call, uniforms, forms(slots.output), outputs, slots, confidence)
 
@@ -60,7 +60,7 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     """Return the reads of a pass if all are of tokens and change no logits, else none.
 
     Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
-    pass's uniforms follow those of the calls that it announces (`Call.chain` or `ahead`), by step.
+    pass's uniforms follow those of the calls that follow it (`Call.chain`, `ahead`), by step.
     """
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy

@@ -13,6 +13,7 @@ from typing import Any
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
+from decoders.core.engine.forms import follow
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import not_a_number
 from decoders.core.model import Call, DraftCall, Session
@@ -56,7 +57,7 @@ class RunningSequence:
         self.prompt_length = len(prompt)
         self.outcome: Outcome | None = None
         self.pending: Sequence[Call | DraftCall] = ()
-        self._together = False
+        self._together, self._chained = False, list[CallResult]()
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling
         self._sessions, self._target = sessions, sessions["target"]
@@ -142,8 +143,12 @@ class RunningSequence:
                     "check its weights, its adapter and the dtype"
                 )
             )
-        else:
-            self.advance(results if self._together else results[0])
+            return
+        if isinstance(call, Call) and call.chain is not None:
+            self.pending, results = follow(call, results[0], self._chained)
+            if self.pending:
+                return
+        self.advance(results if self._together else results[0])
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error, whose traceback starts at the decoder's current line."""

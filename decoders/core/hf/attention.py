@@ -96,9 +96,9 @@ class MaskBuilder:
 
         `width` is N; padding rows are causal. None: all are.
         """
-        if all(call.mask is None for call in calls):
+        if not [call for call in calls if call.mask is not None]:
             return None
-        blocks = masks.causal(width).repeat(len(calls), 1, 1)
+        blocks = masks.shared_tree((*range(-1, width - 1),)).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
                 block[: call.num_rows, : call.num_rows] = call.mask

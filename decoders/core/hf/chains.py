@@ -1,35 +1,35 @@
-"""Calls that feed their own picks, in the graph of the call that begins them.
+"""Calls that feed their own picks (`Call.chain`), in the graph of the call that begins them.
 
 The calls of a draft model differ from what is known beforehand in their token alone, which a GPU
-has picked before the host can read it. So the first call's graph runs those that the decoder
-announces (`Call.chain`), and they are answered from its results if they come as announced.
+has picked before the host can read it. So the first call's graph runs those that follow, too.
 
-Letters: B sequences of a pass, S announced calls, V vocabulary.
+Letters: B sequences of a pass, S calls that follow, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.core.device import upload
 from decoders.core.hf.layout import Layout, Pass
 from decoders.core.model import Call
-from decoders.core.outputs import chain_steps, reads_its_last
-from decoders.core.token_reads import Ahead, TokenReads
+from decoders.core.outputs import chain_steps
+from decoders.core.token_reads import TokenReads
+from decoders.core.types import CallResult
 
 _MAX_VALUES = 1 << 26
-"""Most logits of a chain, 268 MB of float32."""
+"""Most probabilities of a chain, 268 MB of float32."""
 
 
 def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
-    """Return how many announced calls the graph of the first ones can run."""
+    """Return how many following calls the graph of the first ones can run."""
     if len(reads) != 1 or layout.window or not (steps := chain_steps(calls)):
         return 0
-    size = calls[0].session.model.vocab_size * len(calls)
-    return steps if steps * size <= _MAX_VALUES else 0
+    (read,), size = reads, calls[0].session.model.vocab_size * (1 + steps) * len(calls)
+    return steps if read.form != "probs" or size <= _MAX_VALUES else 0
 
 
 def with_steps(
@@ -59,56 +59,32 @@ def with_steps(
     return rows._replace(numbers={**rows.numbers, **numbers})
 
 
-class Chain:
-    """Results of announced calls, which answer those that come as announced.
+def results(
+    calls: Sequence[Call], reads: TokenReads, numbers: Tensor, probs: Sequence[Tensor]
+) -> list[CallResult]:
+    """Return each call's result with those of the chain's calls that follow it, if any can.
 
-    `num_unused` rows have not been asked for.
+    A row that top-p left open ends a chain before it, and all chains if it is a first call's.
+
+    Args:
+        calls: before they are committed.
+        reads: of the first calls.
+        numbers: what the graph read, ``[1 + S, (2,) B]``.
+        probs: its distributions ``[B, 1 + S, V]``, if it read any.
     """
-
-    def __init__(self, calls: Sequence[Call], reads: TokenReads, results: Sequence[Tensor]) -> None:
-        """Take the first calls before they are committed, their reads, and the graph's results.
-
-        Args:
-            calls: the first calls.
-            reads: of the first calls, with the uniforms of all.
-            results: numbers ``[1 + S, (2,) B]`` of the first and the announced calls, logits ``[S,
-                B, V]`` and any distributions of the announced ones.
-        """
-        self._members = {
-            call.session: (number, call.session.length + call.num_rows)
-            for number, call in enumerate(calls)
-        }
-        ((self._read, (_, self._uniforms)),) = reads.items()
-        self._results, self._step = results, 0
-        self._numbers: Tensor | None = None
-        self.num_unused = len(results[1]) * len(calls)
-
-    def answer(self, calls: Sequence[Call], reads: TokenReads) -> tuple[Tensor, Ahead] | None:
-        """Return the logits ``[R, V]`` of calls and what is read, or None if they differ."""
-        step, members = self._step, [*filter(None, [self._members.get(c.session) for c in calls])]
-        if step == len(self._results[1]) or [*reads] != [self._read] or len(members) < len(calls):
-            return None
-        if self._numbers is None:
-            self._numbers = self._results[0].cpu()
-        picks = self._numbers[step] if self._read.form == "picks" else self._numbers[step, 0]
-        ((_, uniforms),) = reads.values()
-        values = list[float]()
-        rows = [call.session.row for call in calls]  # a graph has all cache rows from the first on
-        for call, row, (number, length) in zip(calls, rows, members, strict=True):
-            follows = call.tokens == (int(picks[row]),) and call.session.length == length + step
-            if not follows or not reads_its_last(call):
-                return None
-            if self._uniforms:
-                values.append(self._uniforms[(step + 1) * len(self._members) + number])
-        if values != [*uniforms][: len(values)]:
-            return None
-        self._step += 1
-        self.num_unused -= len(calls)
-        logits, *probs = [self._rows(each[step], rows) for each in self._results[1:]]
-        numbers = self._numbers[step + 1][..., rows]
-        return logits, {self._read.form: (numbers, probs[0] if probs else None)}
-
-    def _rows(self, values: Tensor, rows: Sequence[int]) -> Tensor:
-        if rows == [*range(len(rows))]:
-            return values[: len(rows)]
-        return values.index_select(0, upload(rows, values.device))
+    (read,), size = reads, calls[0].session.model.vocab_size
+    steps: Any = numbers.tolist()
+    parts = [steps, []] if read.form == "picks" else [*zip(*steps, strict=True)]
+    joined = list[CallResult]()
+    for call in calls:
+        row, chain = call.session.row, call.chain  # a graph has all cache rows from the first on
+        assert chain is not None
+        picks, sure = [[step[row] for step in part] for part in parts]
+        if picks[0] >= size:
+            return []
+        num = 1
+        while num <= chain.num and picks[num] < size and not (sure and sure[num - 1] < chain.stop):
+            num += 1
+        law, tokens = probs[0][row, :num] if probs else None, tuple(map(int, picks[:num]))
+        joined.append(CallResult(picks=tokens, confidences=tuple(sure[:num]), probs=law))
+    return joined

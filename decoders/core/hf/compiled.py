@@ -117,7 +117,10 @@ class Graphs:
     ) -> Callable[[], Outputs]:
         """Return the run of a graph as a function for repeated calls, with errors of `__call__`."""
         places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
-        key = (name, len(_rows(inputs)), tuple(map(self._kind, inputs.values())), *places)
+        kinds = [
+            e.shape if self.fixed else tuple([n == 1 for n in e.shape]) for e in inputs.values()
+        ]
+        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
         graph = self._graphs.pop(key, None)
         if graph is None:
             graph = self._make(name, key, inputs, planes)
@@ -138,9 +141,6 @@ class Graphs:
     def drop(self, matches: Callable[[Any], bool]) -> None:
         """Drop the graphs whose names match, because their tensors are replaced."""
         self._graphs = {key: graph for key, graph in self._graphs.items() if not matches(key[0])}
-
-    def _kind(self, tensor: Tensor) -> tuple[object, ...]:
-        return tuple(tensor.shape) if self.fixed else tuple(size == 1 for size in tensor.shape)
 
     def _make(
         self, name: Hashable, key: tuple[Hashable, ...], inputs: Inputs, planes: Sequence[Tensor]

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -404,13 +405,13 @@ class HFModel(Model):
             texts = [tuple(min(token, size - 1) for token in call.tokens) for call in calls]
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
-        logits, hidden, ahead = self._runner.run(layout, fed, reads, self.min_rows)
+        logits, hidden, ahead, chained = self._runner.run(layout, fed, reads, self.min_rows)
         logits = self._without_mask(logits)
         if self.vocab_size != size:
             missing = max(0, self.vocab_size - size)
             logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
         first = 0
-        for call in calls:
+        for call, result in zip_longest(calls, chained):
             states, layers = None, call.hidden_layers or (self.num_layers,)
             if call.hidden:
                 if not hidden.keys() >= {*layers}:
@@ -418,7 +419,8 @@ class HFModel(Model):
                 each = [hidden[layer][first : first + len(call.hidden)] for layer in layers]
                 states = torch.stack(each, 1) if call.hidden_layers else each[0]
                 first += len(call.hidden)
-            call.session.committed(call, states)
+            call.session.committed(call, states, () if result is None else result.picks[:-1])
+            call.session.chained = result
         self.num_forwards += 1
         self._ahead = logits, ahead
         return logits

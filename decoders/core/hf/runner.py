@@ -42,8 +42,9 @@ from decoders.core.products import product
 from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
-Results = tuple[Tensor, dict[int, Tensor], Ahead]
-"""Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads."""
+Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
+"""Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads, and
+the results of calls that ran with their chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,6 @@ class ModuleRunner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
-        self._chain: chains.Chain | None = None
         self._launch: Launch | None = None
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
@@ -116,16 +116,14 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin._chain = twin._launch = None
+        twin._launch = None
         return twin
 
     def forget_calls(self) -> None:
-        """Count calls that ran before they came as padding, and forget them."""
-        if self._chain is not None:
-            self.num_padded_rows += self._chain.num_unused
+        """Count calls that began before they came as padding, and forget them."""
         if self._launch is not None:
             self.num_padded_rows += self._launch.rows.num_rows
-        self._chain = self._launch = None
+        self._launch = None
 
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
@@ -153,8 +151,6 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        if self._chain is not None and reads and (answer := self._chain.answer(calls, reads)):
-            return answer[0], {}, answer[1]
         launch = self._launch
         if launch is not None and launch.serves(calls, reads):
             self._launch = None  # it is no padding
@@ -175,13 +171,17 @@ class ModuleRunner:
                 inputs = self._inputs(layout, rows, lower, reads)
                 outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
+            if steps:
+                chained = chains.results(calls, reads, outputs[0], outputs[2:])
+                used = sum([len(each.picks) - 1 for each in chained])
+                self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
+                return logits, {}, {}, chained
             for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
-            if steps:
-                self._chain, states = chains.Chain(calls, reads, states), []
-            elif [read.form for read in reads] == ["picks"] and launches_next(calls):
+            picks_alone = switches.ahead and [read.form for read in reads] == ["picks"]
+            if picks_alone and launches_next(calls) and not layout.window:
                 logits = logits.clone()  # before the next run overwrites it
                 ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
         else:
@@ -189,21 +189,21 @@ class ModuleRunner:
             logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
-            return logits, {}, ahead
+            return logits, {}, ahead, ()
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
         rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
         by_layer = zip(shown, states, strict=True)
         hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer}
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
-        return logits, hidden, ahead
+        return logits, hidden, ahead, ()
 
     def _launched(
         self, layout: Layout, rows: Pass, calls: Sequence[Call], reads: TokenReads, picks: Tensor
     ) -> Tensor:
         """Return the `picks` ``[B]`` of calls on the host, after the calls that feed them began."""
         read_back, following = fetched(picks), layout.following(rows)
-        if following is None or layout.window or not switches.ahead:
+        if following is None:
             return read_back()
         reads = next_reads(reads)
         name, inputs, planes = self._inputs(layout, following, reads=reads)
@@ -364,22 +364,27 @@ class ModuleRunner:
             return logits, *states
         numbers, laws = _run_reads(frame.reads, logits, inputs)
         if "chain.order" in inputs:
-            return *numbers, logits, *laws, *self._chained(frame, inputs, planes, numbers[0])
+            return self._chained(frame, inputs, planes, logits, numbers[0], *laws)
         hidden = inputs["hidden"]
         states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
         return *numbers, logits, *laws, *states
 
     def _chained(
-        self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], first: Tensor
+        self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], logits: Tensor, *first: Tensor
     ) -> Outputs:
-        """Run the announced calls after the `first` numbers ``[R]`` or ``[2, R]``: see `Chain`."""
+        """Run the calls that follow the first one's numbers and any distributions.
+
+        Returns numbers, the first calls' logits, and distributions of all: see `chains.results`.
+        """
         layout, (read,), (batch, _, seen) = frame.layout, frame.reads, frame.size
         entries = inputs["chain.entries"].view(-1, batch)
         positions, bits = inputs["chain.positions"].view(-1, batch), inputs.get("chain.uniforms")
         uniforms: Any = [None] * len(entries)
         if bits is not None:
             uniforms = bits.view(torch.float64).view(-1, batch)
-        numbers, results = [first.index_select(-1, inputs["chain.order"])], list[list[Tensor]]()
+        order = inputs["chain.order"]
+        numbers = [first[0].index_select(-1, order)]
+        laws = [part.index_select(0, order) for part in first[1:]]
         num_words = len(cast(Tensor, self.tokens.weight))
         for entry, position, u in zip(entries, positions, uniforms, strict=True):
             picks = numbers[-1] if read.form == "picks" else numbers[-1][0]
@@ -389,11 +394,11 @@ class ModuleRunner:
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
             (out,) = self._states(None, fed, masks, cache, ())
-            logits = (self._logits(out) if self._reads_hidden else out).float()
-            each, probs = read(logits, u, sync=False)
+            later = (self._logits(out) if self._reads_hidden else out).float()
+            each, probs = read(later, u, sync=False)
             numbers.append(each)
-            results.append([logits] if probs is None else [logits, probs])
-        return torch.stack(numbers), *map(torch.stack, zip(*results, strict=True))
+            laws += [] if probs is None else [probs]
+        return torch.stack(numbers), logits, *([torch.stack(laws, 1)] if laws else [])
 
     def _states(
         self, name: Any, inputs: Inputs, masks: Masks, cache: Any, layers: Any, **options: Any
@@ -550,7 +555,9 @@ class DraftRunner:
         graphs, num_rows = self.graphs, 1 if "packed" in inputs else inputs["states"].shape[1]
         is_long = graphs.fixed and num_rows > COMPILED_ROWS
         as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
-        return (graphs if as_graph else self._work)(name, inputs, planes)
+        if as_graph:
+            return graphs(name, inputs, planes, self._work.num_brief)
+        return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
         config = replace(self.config, base={}, measured={})

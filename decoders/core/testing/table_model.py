@@ -191,7 +191,8 @@ class TableModel(Model):
             "layer": self._draft_by_layer,
             "slots": self._draft_by_slots,
         }
-        return [students[network(self.adapters[c.name].variant).student](c) for c in calls]
+        new = [c if c.rows is None else replace(c, states=c.states[[*c.rows]]) for c in calls]
+        return [students[network(self.adapters[c.name].variant).student](c) for c in new]
 
     def _draft_by_heads(self, call: DraftCall) -> CallResult:
         shape, draws = call.shape, _draws(call)

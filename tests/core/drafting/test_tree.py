@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.adapter.growth import draw, likeliest_paths
+from decoders.core.drafting.states import drafted_tree
 from decoders.core.drafting.tree import DraftTree, verify_strict
 from decoders.core.sampling import pick
 from decoders.core.types import CallResult
@@ -313,8 +314,29 @@ def test_behind_an_accepted_draft_without_a_confidence_none_is_told() -> None:
 
 def test_drafted_trees_have_confidences_given_the_parents_and_may_be_cut() -> None:
     result = CallResult(picks=(4, 5, 6), confidences=(0.5, 0.4, 0.2), parents=(-1, -1, 0))
-    tree = DraftTree.drafted(9, result)
+    tree = drafted_tree(9, result)
     assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.4}
-    cut = DraftTree.drafted(9, result, 1)
+    cut = drafted_tree(9, result, 1)
     assert cut.tokens == [9, 4]
     assert cut.confidences == {1: 0.5}
+
+
+def test_drafts_of_one_token_after_one_parent_share_a_row() -> None:
+    result = CallResult(
+        picks=(4, 4, 6, 6), confidences=(0.5, 0.4, 0.2, 0.1), parents=(-1, -1, 0, 1)
+    )
+    tree = drafted_tree(9, result)
+    assert tree.tokens == [9, 4, 6]
+    assert tree.parents == [masks.ROOT, 0, 1]
+    assert tree.num_drafts == 2
+    assert tree.path([4, 6, 0]) == [0, 1, 2]
+
+
+def test_trees_of_one_shape_share_a_mask_that_no_other_tree_has() -> None:
+    one, other = DraftTree.chain(9, [1, 2]), DraftTree.chain(3, [4, 5])
+    assert one.mask is other.mask
+    assert torch.equal(one.mask, masks.causal(3))
+    other.draft(7, 1)
+    assert torch.equal(other.mask, masks.tree((-1, 0, 1, 1)))
+    assert other.depths == (0, 1, 2, 2)
+    assert torch.equal(one.mask, masks.causal(3))

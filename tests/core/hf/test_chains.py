@@ -1,4 +1,4 @@
-"""Calls that a decoder announces run in the graph of the first one, and give what they give alone.
+"""The calls of a chain run in the graph of the first one, and give what they give alone.
 
 Graphs have the shapes of CUDA graphs and run on the CPU.
 """
@@ -20,6 +20,7 @@ from decoders.core.hf import chains
 from decoders.core.hf.compiled import Graphs
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
+from decoders.core.outputs import Chain
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.types import CallResult, Generation, Sampling
@@ -29,6 +30,8 @@ from tests.tiny_models import fresh
 GREEDY = Sampling(max_new_tokens=24)
 DRAWN = Sampling(max_new_tokens=24, temperature=0.8, top_k=20, seed=3)
 NUCLEUS = Sampling(max_new_tokens=24, temperature=0.8, top_p=0.9, seed=3)
+OPEN = Sampling(max_new_tokens=24, temperature=0.8, top_p=0.95, seed=3)
+"""Where 64 tokens hold less than top-p in some rows, which a graph then leaves open."""
 SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, DRAWN, NUCLEUS], ids=["0", "k", "p"])
 
 
@@ -57,22 +60,42 @@ def opened(name: str, *prompts: Sequence[int], capacity: int = 60) -> tuple[HFMo
 def answers(
     sessions: Sequence[Session], tokens: Sequence[Sequence[int]], sampling: Sampling, **how: Any
 ) -> list[CallResult]:
-    """Run one call of each session, as the engine does."""
-    calls = [each.call(new, **how) for each, new in zip(sessions, tokens, strict=True)]
-    parts = [part for call in calls for part in readouts(call, Uniforms(7, [1]), 0)]
+    """Run one call of each session, with an entry of `chains` for each, as the engine does."""
+    parts, calls = list[Any](), list[Any]()
+    for number, (session, new) in enumerate(zip(sessions, tokens, strict=True)):
+        each = {**how, "chain": how["chains"][number]} if "chains" in how else {**how}
+        each.pop("chains", None)
+        calls.append(session.call(new, **each))
+        parts += readouts(calls[-1], Uniforms(7, [1]), 0)
     logits = forward(calls, token_reads(parts, sampling))
     return list(read_out(logits, parts, sampling))
 
 
-def drafts(
-    sessions: Sequence[Session], sampling: Sampling, output: str, chain: int, steps: int = 4
-) -> list[list[CallResult]]:
-    """Feed each session's picks for some steps, of which the first call announces a number."""
+def alone(
+    sessions: Sequence[Session], sampling: Sampling, output: str, num: int = 4, **how: Any
+) -> list[CallResult]:
+    """Feed each session's picks in calls without a chain, and join the results of each session."""
     new, found = [[3 + row] for row in range(len(sessions))], list[list[CallResult]]()
-    for step in range(steps):
-        found.append(answers(sessions, new, sampling, output=output, chain=0 if step else chain))
+    for _ in range(num):
+        found.append(answers(sessions, new, sampling, output=output, **how))
         new = [[*each.picks] for each in found[-1]]
-    return found
+    return [joined(each) for each in zip(*found, strict=True)]
+
+
+def joined(results: Sequence[CallResult]) -> CallResult:
+    probs = [each.probs for each in results if each.probs is not None]
+    return CallResult(
+        picks=tuple(pick for each in results for pick in each.picks),
+        confidences=tuple(sure for each in results for sure in each.confidences),
+        probs=torch.cat(probs) if probs else None,
+    )
+
+
+def chained(
+    sessions: Sequence[Session], sampling: Sampling, output: str, *chains: Chain, **how: Any
+) -> list[CallResult]:
+    new = [[3 + row] for row in range(len(sessions))]
+    return answers(sessions, new, sampling, output=output, chains=chains, **how)
 
 
 def assert_alike(found: Sequence[CallResult], expected: Sequence[CallResult]) -> None:
@@ -87,108 +110,118 @@ def assert_alike(found: Sequence[CallResult], expected: Sequence[CallResult]) ->
 @SAMPLINGS
 @pytest.mark.parametrize("output", ["picks", "draws", "argmax", "probs"])
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2"])
-def test_announced_calls_give_what_they_give_alone(
+def test_the_calls_of_a_chain_give_what_they_give_alone(
     name: str, output: str, sampling: Sampling, passes: list[int]
 ) -> None:
     prompts = [ids(1, 9), ids(2, 4), ids(3, 12)]
     _, sessions = opened(name, *prompts)
-    alone = drafts(sessions, sampling, output, chain=0)
-    _, sessions = opened(name, *prompts)
-    passes.clear()
-    for found, expected in zip(drafts(sessions, sampling, output, chain=3), alone, strict=True):
-        assert_alike(found, expected)
-    assert passes == [4], "one graph, of four sequences with the empty one"
-    assert [each.length for each in sessions] == [len(prompt) + 4 for prompt in prompts]
-    assert [each.calls for each in sessions] == [5] * 3
+    expected = alone(sessions, sampling, output)
     after = answers(sessions, [[5]] * 3, sampling)
     _, sessions = opened(name, *prompts)
-    drafts(sessions, sampling, output, chain=0)
-    assert_alike(after, answers(sessions, [[5]] * 3, sampling))
+    passes.clear()
+    found = chained(sessions, sampling, output, *[Chain(3, 3)] * 3)
+    assert_alike(found, expected)
+    assert passes == [4], "one graph, of four sequences with the empty one"
+    for session, prompt, result in zip(sessions, prompts, found, strict=True):
+        assert session.length == len(prompt) + 4
+        assert session.text[-3:] == [*result.picks[:-1]]
+        assert (session.calls, session.rows) == (5, len(prompt) + 4)
+    assert_alike(answers(sessions, [[5]] * 3, sampling), after)
+
+
+def test_a_sequence_gets_its_results_in_any_order_of_calls() -> None:
+    found = list[list[CallResult]]()
+    for run, how in ((alone, ()), (chained, [Chain(3, 3)] * 3)):
+        _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), ids(3, 12))
+        turned: Any = [sessions[2], sessions[0], sessions[1]]
+        found.append(run(turned, DRAWN, "probs", *how))  # type: ignore[operator]
+    assert_alike(*found)
+    assert len({each.picks for each in found[0]}) == 3
 
 
 @SAMPLINGS
 def test_some_sequences_may_stop_earlier(sampling: Sampling, passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
-    first = answers(sessions, [[3], [4]], sampling, output="probs")
-    alone = answers(sessions[1:], [first[1].picks], sampling, output="probs")
+    expected = alone(sessions, sampling, "probs")
     model, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
     padded = model.num_padded_rows
+    stop = 1.01  # above every confidence
+    found = chained(sessions, sampling, "probs", Chain(1, 3), Chain(3, 3, stop))
+    cut = [
+        CallResult(
+            picks=each.picks[:num],
+            confidences=each.confidences[:num],
+            probs=None if each.probs is None else each.probs[:num],
+        )
+        for each, num in zip(expected, (2, 1), strict=True)
+    ]
+    assert_alike(found, cut)
+    assert passes[-1:] == [2]
+    assert [each.length for each in sessions] == [11, 5]
+    assert model.num_padded_rows - padded == 5, "two rows of one sequence and three of the other"
+
+
+def test_a_chain_stops_behind_the_first_pick_that_is_not_sure() -> None:
+    _, sessions = opened("llama-gqa", ids(1, 9))
+    (whole,) = alone(sessions, DRAWN, "draws", 6)
+    least = min(whole.confidences[:-1])
+    num = whole.confidences.index(least) + 1
+    _, sessions = opened("llama-gqa", ids(1, 9))
+    (found,) = chained(sessions, DRAWN, "draws", Chain(5, 5, least + 1e-6))
+    first = next(i for i, sure in enumerate(whole.confidences) if sure < least + 1e-6)
+    assert num == first + 1
+    assert found.picks == whole.picks[:num]
+
+
+def test_a_chain_draws_by_the_uniforms_of_its_call(passes: list[int]) -> None:
+    other: Any = {"uniforms": Uniforms(8, [1])}
+    _, sessions = opened("llama-gqa", ids(1, 9))
+    usual = alone(sessions, DRAWN, "probs")
+    _, sessions = opened("llama-gqa", ids(1, 9))
+    expected = alone(sessions, DRAWN, "probs", **other)
+    _, sessions = opened("llama-gqa", ids(1, 9))
     passes.clear()
-    answers(sessions, [[3], [4]], sampling, output="probs", chain=3)
-    assert_alike(answers(sessions[1:], [first[1].picks], sampling, output="probs"), alone)
+    assert_alike(chained(sessions, DRAWN, "probs", Chain(3, 3), **other), expected)
     assert len(passes) == 1
-    answers(sessions[:1], [[9]], sampling)  # what was announced does not come
-    assert len(passes) == 2
-    assert model.num_padded_rows - padded == 5, "three rows of one sequence and two of the other"
-
-
-def other_token(model: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
-    return sessions, [[(pick + 1) % model.vocab_size] for pick in picks]
-
-
-def after_a_truncation(_: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
-    for each in sessions:
-        each.truncate(each.length - 1)
-    return sessions, [[pick] for pick in picks]
-
-
-def in_another_row(model: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
-    model.close(sessions[0])
-    return sessions[1:], [[pick] for pick in picks[1:]]
-
-
-def of_a_fork(_: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
-    sessions[0].max_sequences = 2
-    return [sessions[0].fork()], [[picks[0]]]
-
-
-@pytest.mark.parametrize("change", [other_token, after_a_truncation, in_another_row, of_a_fork])
-def test_calls_that_are_not_what_was_announced_run_afresh(change: Any, passes: list[int]) -> None:
-    found = []
-    for chain in (0, 3):
-        model, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
-        first = answers(sessions, [[3], [4]], GREEDY, output="probs", chain=chain)
-        used, tokens = change(model, sessions, [each.picks[0] for each in first])
-        passes.clear()
-        results = answers(used, tokens, GREEDY, output="probs")
-        again = answers(used, [each.picks for each in results], GREEDY, output="probs")
-        found.append([*results, *again])
-        assert len(passes) == 2
-    assert_alike(*found)
-
-
-def test_other_uniforms_are_not_what_was_announced(passes: list[int]) -> None:
-    found = []
-    for chain in (0, 3):
-        _, sessions = opened("llama-gqa", ids(1, 9))
-        (first,) = answers(sessions, [[3]], DRAWN, output="probs", chain=chain)
-        passes.clear()
-        new: Any = {"uniforms": Uniforms(8, [1])}
-        found.append(answers(sessions, [first.picks], DRAWN, output="probs", **new))
-        assert len(passes) == 1
-    assert_alike(*found)
+    assert expected[0].picks != usual[0].picks
 
 
 def test_a_chain_beyond_the_cache_leaves_its_entries_alone(passes: list[int]) -> None:
-    found = []
-    for chain in (0, 7):
-        _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
-        found.append(drafts(sessions, GREEDY, "probs", chain, steps=2))
-    assert_alike(*[[result for step in each for result in step] for each in found])
+    _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
+    expected = alone(sessions, GREEDY, "probs", 2)
+    _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
+    assert_alike(chained(sessions, GREEDY, "probs", *[Chain(1, 7)] * 2), expected)
 
 
 def test_a_window_and_large_chains_are_not_run_ahead(
     passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, sessions = opened("qwen2-window", ids(1, 9))
-    passes.clear()
-    drafts(sessions, GREEDY, "picks", chain=3)
-    assert len(passes) == 4
+    (found,) = chained(sessions, GREEDY, "probs", Chain(3, 3))
+    assert len(found.picks) == 1
     monkeypatch.setattr(chains, "_MAX_VALUES", 100)
-    _, sessions = opened("llama-gqa", ids(1, 9))
-    passes.clear()
-    drafts(sessions, GREEDY, "picks", chain=3)
-    assert len(passes) == 4
+    for output, num in (("probs", 1), ("draws", 4)):
+        _, sessions = opened("llama-gqa", ids(1, 9))
+        (found,) = chained(sessions, GREEDY, output, Chain(3, 3))
+        assert len(found.picks) == num
+
+
+@pytest.mark.parametrize("spec", ["spec:k=4", "spec:k=4:verify=coupled"])
+def test_a_row_that_top_p_leaves_open_ends_a_chain_before_it(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused, results = list[int](), chains.results
+
+    def recording(calls: Any, *args: Any) -> list[CallResult]:
+        made = results(calls, *args)
+        pairs = zip(calls, made, strict=False)
+        unused.extend([call.chain.num + 1 - len(each.picks) for call, each in pairs] or [4])
+        return made
+
+    monkeypatch.setattr(chains, "results", recording)
+    found, expected = (outcomes(spec, OPEN, compiled) for compiled in (True, False))
+    assert {*unused} == {0, 1, 2, 3, 4}, "all, some and none of a chain is of use"
+    assert found == expected
 
 
 @SAMPLINGS
@@ -196,19 +229,40 @@ def test_a_window_and_large_chains_are_not_run_ahead(
 def test_decoders_with_a_draft_model_decode_as_without_graphs(
     spec: str, sampling: Sampling, passes: list[int]
 ) -> None:
-    prompts, found = [ids(1, 9), ids(2, 4), ids(3, 12)], list[list[Any]]()
+    assert outcomes(spec, sampling, compiled=True) == outcomes(spec, sampling, compiled=False)
+
+
+def outcomes(spec: str, sampling: Sampling, compiled: bool) -> list[tuple[Any, ...]]:
+    """Tokens of three answers, and the counters of their steps."""
+    draft, target = (
+        HFModel(fresh(name), compile=compiled, backend="eager") for name in ("llama", "llama-gqa")
+    )
+    models, prompts = Models(target=target, draft=draft), [ids(1, 9), ids(2, 4), ids(3, 12)]
+    found = Scheduler(build(parse_spec(spec)), models, sampling, 3).run(prompts)
+    assert all(isinstance(each, Generation) for each in found), found
+    return [(each.tokens, counts(each)) for each in found]  # type: ignore[union-attr]
+
+
+def counts(answer: Any) -> list[tuple[int, ...]]:
+    names = ("drafted", "accepted", "draft_calls", "draft_rows")
+    return [tuple(getattr(step, name) for name in names) for step in answer.steps]
+
+
+@SAMPLINGS
+def test_a_prompt_whose_start_is_cached_is_drafted_behind_as_without_graphs(
+    sampling: Sampling,
+) -> None:
+    """The rest is a call of few rows, whose uniforms are those of a long one."""
+    prompt, found = ids(1, 12), list[Any]()
     for compiled in (False, True):
         draft, target = (
             HFModel(fresh(name), compile=compiled, backend="eager")
             for name in ("llama", "llama-gqa")
         )
         models = Models(target=target, draft=draft)
-        outcomes = Scheduler(build(parse_spec(spec)), models, sampling, 3).run(prompts)
-        assert all(isinstance(each, Generation) for each in outcomes), outcomes
-        found.append([(each.tokens, counts(each)) for each in outcomes])  # type: ignore[union-attr]
+        scheduler = Scheduler(build(parse_spec("spec:k=4")), models, sampling)
+        scheduler.prefill_prefix(prompt, 10)
+        (answer,) = scheduler.run([prompt])
+        assert isinstance(answer, Generation), answer
+        found.append((answer.tokens, counts(answer)))
     assert found[0] == found[1]
-
-
-def counts(answer: Any) -> list[tuple[int, ...]]:
-    names = ("drafted", "accepted", "draft_calls", "draft_rows")
-    return [tuple(getattr(step, name) for name in names) for step in answer.steps]

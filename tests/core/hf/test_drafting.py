@@ -71,9 +71,15 @@ def shape_of(variant: str) -> DraftShape:
 
 
 def drafts(
-    model: HFModel, texts: Mapping[int, Sequence[int]] = TEXTS, temperature: float = 0.7
+    model: HFModel,
+    texts: Mapping[int, Sequence[int]] = TEXTS,
+    temperature: float = 0.7,
+    among: int = 1,
 ) -> list[CallResult]:
-    """All drafts after texts in cache rows, which are fed in parts of these lengths together."""
+    """All drafts after texts in cache rows, which are fed in parts of these lengths together.
+
+    States of a text are every `among`-th row of those that calls have.
+    """
     sessions = [model.open() for _ in range(1 + max(texts))]
     shape, found = shape_of(model.adapters["drafts"].variant), list[CallResult]()
     sampling = Sampling(temperature=temperature)
@@ -84,7 +90,14 @@ def drafts(
             if step < len(lengths):
                 states = noise(lengths[step], width, seed=100 * row + step).to(model.device)
                 tokens = [(7 * step + row + 3 * n) % VOCAB for n in range(len(states))]
-                call = sessions[row].draft("drafts", states, tokens, shape, sampling, UNIFORMS)
+                args: Any = (tokens, shape, sampling, UNIFORMS)
+                if among > 1:
+                    rows = range(0, among * len(states), among)
+                    all_rows = torch.full((among * len(states), width), torch.nan)
+                    all_rows[[*rows]] = states
+                    call = sessions[row].draft("drafts", all_rows, *args, rows=rows)
+                else:
+                    call = sessions[row].draft("drafts", states, *args)
                 calls.append(call)
         found += model.draft(calls[::-1])[::-1]
     for session in sessions[::-1]:
@@ -125,6 +138,17 @@ def test_graphs_draft_as_plain_layers(
         assert_alike(drafts(model, texts, temperature), drafts(plain, texts, temperature))
     if backend == "export" and variant != "medusa":  # one serves all sizes
         assert model.num_graphs == (1 if len(texts) == 1 else 2)
+
+
+@pytest.mark.parametrize(("variant", "words"), VARIANTS)
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("texts", [TEXTS, {1: (3, 1, 5, 2, 1)}], ids=["together", "alone"])
+def test_states_of_a_text_may_be_among_others_that_are_never_read(
+    variant: str, words: int, backend: Backend | None, texts: Mapping[int, Sequence[int]]
+) -> None:
+    layers = layers_of(variant, words)
+    expected = drafts(model_of(layers), texts)
+    assert_alike(drafts(model_of(layers, backend), texts, among=3), expected)
 
 
 def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() -> None:

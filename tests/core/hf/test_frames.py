@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from decoders.core.device import switches
 from decoders.core.engine import readout
 from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models
@@ -72,7 +73,10 @@ def test_a_captured_call_answers_as_a_plain_one(name: str, sampling: Sampling) -
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_step_is_a_copy_a_replay_and_a_read(sampling: Sampling, batch: int) -> None:
+def test_a_step_is_a_copy_a_replay_and_a_read(
+    sampling: Sampling, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "ahead", False)
     with PretendedCuda() as device:
         model = HFModel(place_module(fresh("llama-gqa")), compile=True)
     decoder, issued = build(parse_spec("ar")), list[tuple[int, int, int]]()

@@ -22,13 +22,9 @@ from tests.core.hf.test_chains import (
     DRAWN,
     GREEDY,
     SAMPLINGS,
-    after_a_truncation,
     answers,
     assert_alike,
-    in_another_row,
-    of_a_fork,
     opened,
-    other_token,
     passes,
 )
 from tests.core.hf.test_slots import ids
@@ -85,6 +81,26 @@ def test_the_next_call_is_queued_before_the_picks_are_read(passes: list[int]) ->
     assert len(passes) == 2
     answers(sessions, [[4]] * 3, GREEDY)
     assert len(passes) == 3
+
+
+def other_token(model: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
+    return sessions, [[(pick + 1) % model.vocab_size] for pick in picks]
+
+
+def after_a_truncation(_: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
+    for each in sessions:
+        each.truncate(each.length - 1)
+    return sessions, [[pick] for pick in picks]
+
+
+def in_another_row(model: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
+    model.close(sessions[0])
+    return sessions[1:], [[pick] for pick in picks[1:]]
+
+
+def of_a_fork(_: HFModel, sessions: list[Session], picks: list[int]) -> tuple[Any, ...]:
+    sessions[0].max_sequences = 2
+    return [sessions[0].fork()], [[picks[0]]]
 
 
 @pytest.mark.parametrize("change", [other_token, after_a_truncation, in_another_row, of_a_fork])

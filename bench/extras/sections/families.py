@@ -9,9 +9,8 @@ from functools import partial
 import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND
-from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Plot, Section
+from bench.report.sections import Section
 from bench.report.tables.conclusion import shortfalls
 from bench.report.tables.table import (
     EXPLORATORY,
@@ -52,8 +51,6 @@ _FAMILY_TABLES = {
     ),
 }
 """Columns of the summary, each with its name and definition."""
-_MIN_FAMILIES = 3
-"""Smallest number of families for the figure of entropies."""
 
 
 def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
@@ -138,48 +135,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     return by_family(summary, "Quality by family", note, quality)
 
 
-def entropy_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw tokens per forward by family, ordered by the mean entropy of ar's distributions."""
-    from bench.report.figures import canvas  # matplotlib: only where something is drawn
-
-    of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
-    of_ar = of_ar.dropna(subset=["base_entropy", "tpf"]).sort_values("base_entropy", kind="stable")
-    entropy = of_ar.set_index("family")["base_entropy"].astype(float)
-    mask = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
-    data = summary.loc[mask, ["decoder", "family", "tpf"]].dropna()
-    if len(entropy) < _MIN_FAMILIES or data.empty:
-        return None
-    data["entropy"] = data["family"].map(entropy)
-    data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
-    look, families = Look.of(summary), list(entropy.index)
-    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
-    figure, (axes,) = canvas.row_of_panels(1, 3.0)
-    for position in range(len(families)):
-        axes.axvspan(position - 0.42, position + 0.42, color=FAINT, alpha=0.25, lw=0)
-    for index, decoder in enumerate(decoders):
-        rows = data[data["decoder"] == decoder]
-        offset = 0.34 * (2 * index / (len(decoders) - 1) - 1) if len(decoders) > 1 else 0.0
-        x = rows["family"].map(families.index) + offset
-        axes.plot(x, rows["tpf"], ls="", ms=5.5, **look.marker(decoder))
-    axes.axhline(1, color=GREY, lw=1)
-    names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
-    axes.set_xticks(range(len(names)), names)
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("mean entropy of ar's next-token distributions along its answers, nats")
-    axes.set_ylabel("tokens per forward (ar is 1)")
-    canvas.key(figure, decoders, look)
-    return figure, data
-
-
-_FIGURE = Figure(
-    "entropy",
-    "Tokens per forward by family, against the mean entropy of ar's next token.",
-    "fewer than three families have the entropy of ar's tokens from the quality pass",
-    lambda _, summary: entropy_figure(summary),
-    11,
-)
-SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=(_FIGURE,))
+SECTION = Section("families", _by_family, 8, "By family", subtitles=True)
 QUALITY = Section(
     "quality",
     lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],

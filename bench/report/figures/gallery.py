@@ -44,14 +44,6 @@ FIGURES = (
         lambda _, summary: dots.tokens_per_call_figure(summary),
         4,
     ),
-    Figure(
-        "memory",
-        "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
-        "allocated memory).",
-        "no memory was measured",
-        lambda _, summary: dots.memory_figure(summary),
-        10,
-    ),
 )
 
 

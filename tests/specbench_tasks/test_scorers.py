@@ -241,10 +241,11 @@ def test_a_summary_is_scored_by_its_words_as_they_stand_and_by_its_nearest_refer
         assert score("summarization", "a cat sleeps", gold)[metric] == pytest.approx(1)
 
 
-def test_surrounding_blanks_do_not_matter() -> None:
+def test_surrounding_blanks_and_thoughts_do_not_matter() -> None:
     output, gold = " Anna kauft ein Buch.\n", answers("Anna kauft ein Buch.")
     assert score("translation", output, gold)["exact"] == 1
     assert corpus_bleu([(output, gold.answers)]) == pytest.approx(1)
+    assert corpus_bleu([(f"Ein Buch?</think>{output}", gold.answers)]) == pytest.approx(1)
 
 
 def test_an_exact_translation_is_any_of_its_own_gold_answers() -> None:

@@ -170,7 +170,7 @@ def figure_files(name: str, plot: Plot) -> dict[str, bytes]:
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
 
 
-def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
+def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool = False) -> None:
     """Write footnotes under a figure: hollow markers (with `hollow`), and WRONG decoders."""
     notes = footnotes(summary, hollow=hollow)
     if not notes:

@@ -21,16 +21,6 @@ from bench.text import counted
 _BAND = " The grey band is the A/A noise floor."
 FIGURES = (
     Figure(
-        "overview",
-        f"The run at a glance: speed-up, tokens per step and quality{WITH_INTERVALS}. The "
-        "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
-        "guarantee. The thin line is {base}.",
-        "no decoder was timed against {base}",
-        lambda _, summary: dots.overview_figure(summary),
-        1,
-        hollow=True,
-    ),
-    Figure(
         "speedup",
         f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
         "no decoder was timed against {base}",
@@ -69,7 +59,7 @@ def draw_all(findings: Findings) -> Gallery:
     with styled():
         for figure in figures:
             if (plot := figure.draw(findings, summary)) is not None:
-                annotate(plot[0], findings.report_summary, hollow=figure.hollow)
+                annotate(plot[0], findings.report_summary)
                 plots[figure.name] = plot
     shown = [figure for figure in figures if figure.name in plots]
     return Gallery(

@@ -22,7 +22,7 @@ from bench.stats.intervals import Estimate
 pytestmark = pytest.mark.usefixtures("saved")
 
 NAMES = {
-    *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
+    *("speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
     *("acceptance_by_position", "latency"),
 }
 TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]

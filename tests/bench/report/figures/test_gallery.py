@@ -39,7 +39,7 @@ def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -
     run = load_run(synthetic_run())
     made = draw_all(Findings(dataclasses.replace(run, records=())))
     assert made.plots == {}
-    assert len(made.left_out) == 10
+    assert len(made.left_out) == 9
     assert "speedup (no decoder was timed against ar)" in made.left_out
 
 

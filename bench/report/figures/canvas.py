@@ -54,14 +54,9 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, grid[:count]
 
 
-def row_of_panels(
-    count: int, height: float, *, rows: bool = False, apart: float = 0.02
-) -> tuple[Figure, list[Axes]]:
-    """Make panels side by side, together as wide as a text column.
-
-    `rows` shares their y axis. `apart` is the gap between them as a share of a panel's width.
-    """
-    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
+def row_of_panels(count: int, height: float, *, rows: bool = False) -> tuple[Figure, list[Axes]]:
+    """Make panels side by side, as wide as a text column, with one y axis if they have `rows`."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
     for axes in grid:
         axes.tick_params(labelsize=8)

@@ -187,7 +187,7 @@ def test_a_report_needs_no_extra_and_names_a_broken_one_once(
     text = (run / "report.md").read_text(encoding="utf-8")
     assert "| spec | same tokens | **1.63x" in text
     drawn = {file.name for file in (run / "figures").glob("*.svg")}
-    assert drawn == {"speedup.svg", "tokens_per_call.svg"}
+    assert drawn == {"speedup.svg"}
 
 
 def test_a_tree_that_is_not_installed_says_so_once(

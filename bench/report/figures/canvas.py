@@ -28,7 +28,7 @@ from PIL import Image
 from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, WIDTH, Look, footnotes
 from bench.report.sections import Plot as Plot
-from bench.stats.summary import ALL, family_order
+from bench.stats.summary import ALL
 from bench.text import name_lines
 
 _KEY_ROW = 0.19
@@ -220,9 +220,3 @@ def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return columns of the summary over all families, a row per decoder."""
     rows: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
     return rows
-
-
-def several_families(column: pd.Series) -> list[str]:
-    """Return the families in order, then `all`, or only `all` for a single family."""
-    families = [f for f in family_order(column) if f != ALL] + [ALL]
-    return families[-1:] if len(families) == 2 else families

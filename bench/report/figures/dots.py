@@ -21,11 +21,8 @@ from bench.report.figures.canvas import (
     draw_interval,
     name_rows,
     overall,
-    panels,
     reach,
-    several_families,
     styled,
-    whole,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.findings import RunNumbers, ordered_decoders
@@ -131,11 +128,6 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
 
 
-def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
-    data = data.sort_values("decoder", key=lambda names: names.isin(marks), kind="stable")
-    return data.reset_index(drop=True)
-
-
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
     """Return the height of all rows, in inches per point of font size, with long names wrapped."""
     names = [name_lines(labels.get(name, name)) for name in decoders]
@@ -150,7 +142,10 @@ def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     if metric.neutral is not None:
         data = data[data["decoder"] != (over(summary) if metric.column == "speedup" else BASELINE)]
     data = data.sort_values(metric.column, ascending=False, kind="stable")
-    return _lossy_last(data, lossy(summary))
+    marks = lossy(summary)
+    return data.sort_values(
+        "decoder", key=lambda names: names.isin(marks), kind="stable", ignore_index=True
+    )
 
 
 def _draw(
@@ -220,26 +215,3 @@ def _make_room(figure: Figure) -> None:
         room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)
         high = max(high, low + (text.xy[0] - low) * width / room)
     axes.set_xlim(low, high)
-
-
-def tokens_per_call_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw tokens per target call: a panel per family, a bar per decoder."""
-    data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
-    if data.empty:
-        return None
-    decoders = list(data["decoder"].unique())
-    families = several_families(data["family"])
-    look, top = Look.of(summary), data["tokens_per_call"].max()
-    figure, grid = panels(len(families), 0.2 * len(decoders) + 0.62)
-    for family, axes in zip(families, grid, strict=True):
-        for row in data[data["family"] == family].to_dict("records"):
-            y, value = decoders.index(row["decoder"]), row["tokens_per_call"]
-            axes.barh(y, value, height=0.72, **look.bar(row["decoder"]))
-            annotate_point(axes, f"{value:.2f}", (value, y), 3, 7.5)
-        axes.set_title(family.replace("_", " "), fontsize=9)
-        axes.set_xlim(0, top * 1.3)
-        axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
-        whole(axes.xaxis, 3)
-        name_rows(axes, look.names(decoders))
-    figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
-    return figure, data

@@ -1,4 +1,4 @@
-"""The figures of a report: those of the core, and those of sections that extras register."""
+"""The figures of a report: speed-ups, and those of sections that extras register."""
 
 from __future__ import annotations
 
@@ -19,21 +19,12 @@ from bench.report.tables.table import over, reference, without_wrong
 from bench.text import counted
 
 _BAND = " The grey band is the A/A noise floor."
-FIGURES = (
-    Figure(
-        "speedup",
-        f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
-        "no decoder was timed against {base}",
-        lambda findings, summary: dots.speedup_figure(summary, findings.floor),
-        2,
-    ),
-    Figure(
-        "tokens_per_call",
-        "Tokens per target call by family, prefill included.",
-        "nothing was timed",
-        lambda _, summary: dots.tokens_per_call_figure(summary),
-        4,
-    ),
+SPEEDUP = Figure(
+    "speedup",
+    f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
+    "no decoder was timed against {base}",
+    lambda findings, summary: dots.speedup_figure(summary, findings.floor),
+    2,
 )
 
 
@@ -54,7 +45,7 @@ def draw_all(findings: Findings) -> Gallery:
     summary = without_wrong(findings.report_summary)
     words = _words(findings, summary)
     extra_figures = (figure for section in sections() for figure in section.figures)
-    figures = sorted((*FIGURES, *extra_figures), key=lambda figure: figure.rank)
+    figures = sorted((SPEEDUP, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
     with styled():
         for figure in figures:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.core.hf.checkpoint import cache_folder, hub_answers
-from specbench_tasks.tables import NumberedRows, Row, exists, read_table
+from specbench_tasks.tables import NumberedRows, Row, exists, read_table, short
 from specbench_tasks.tabular import conversations
 from specbench_tasks.task import FAMILY_OF, DataUnavailable, Reading
 
@@ -84,18 +84,13 @@ def load_specbench(path: Path | None) -> Reading:
         )
     table = read_table(file)
     for number, row in table.rows:
-        missing = [key for key in ("question_id", "category", "turns") if key not in row]
-        category, turns, why = row.get("category"), row.get("turns"), ""
-        if missing:
-            why = f"it lacks {missing[0]}"
-        elif not isinstance(category, str) or category not in FAMILY_OF:
-            why = f"category {category!r}"
-        elif not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-            why = f"turns {turns!r}"
-        if why:
+        category, turns = row.get("category"), row.get("turns")
+        are_texts = isinstance(turns, list) and all(isinstance(turn, str) for turn in turns)
+        if "question_id" not in row or category not in [*FAMILY_OF] or not are_texts:
             raise ValueError(
-                f"{table.where} {number} is not a Spec-Bench question ({why}); it needs "
-                "question_id, category and turns (for other files leave specbench= out)"
+                f"{table.where} {number} is not a Spec-Bench question (category {short(category)}, "
+                f"turns {short(turns)}); it needs question_id, category and turns (for other files "
+                "leave specbench= out)"
             )
     return conversations(_with_qa_answers(table, file.parent), "specbench", {})
 

@@ -1,4 +1,4 @@
-"""Objective scores from 0 to 1 for one answer, or for a family's answers, against references.
+"""Objective scores from 0 to 1 for one answer, and BLEU for a corpus, against references.
 
 Words are compared in any script. Latin text has exactly the words of SQuAD's, ROUGE's and
 sacrebleu's own tokenisers. Scripts that write no spaces between words (Chinese, Japanese, Thai, …)
@@ -134,7 +134,8 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
     Raises:
         ValueError: unknown family, or a reference that lacks what the family's scorer needs.
     """
-    _check_family(family)
+    if family not in PRIMARY:
+        raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
     field = "constraints" if family == "mt_bench" else "answers"
     if not getattr(reference, field):
         raise ValueError(f"a {family} reference needs {field}; got {reference!r}")
@@ -160,26 +161,6 @@ def _can_be_met(family: str, gold: str) -> bool:
     return bool(gold.strip())
 
 
-def corpus_scores(
-    family: str, outputs: Sequence[str], references: Sequence[GoldAnswer]
-) -> dict[str, float]:
-    """Score all answers of a family: corpus BLEU and chrF for translation, else means.
-
-    Raises:
-        ValueError: unknown family, no outputs, or unequal lengths.
-    """
-    _check_family(family)
-    if not outputs or len(outputs) != len(references):
-        raise ValueError(
-            f"got {len(outputs)} outputs and {len(references)} references; give one reference per "
-            "output, and at least one"
-        )
-    if family == "translation":
-        return _corpus_translation([extract_answer(text) for text in outputs], references)
-    rows = [score(family, *pair) for pair in zip(outputs, references, strict=True)]
-    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-
-
 def corpus_bleu(pairs: Sequence[tuple[str, tuple[str, ...]]]) -> float:
     """Return BLEU / 100 of a corpus of texts with their gold answers, with cached counts."""
     from sacrebleu.metrics.bleu import BLEU
@@ -196,11 +177,6 @@ def _bleu_counts(output: str, answers: tuple[str, ...]) -> tuple[int, ...]:
 
     result = sacrebleu.sentence_bleu(spaced(extract_answer(output)), [*map(spaced, answers)])
     return (*result.counts, *result.totals, result.sys_len, result.ref_len)
-
-
-def _check_family(family: str) -> None:
-    if family not in PRIMARY:
-        raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
 
 
 def _math(output: str, reference: GoldAnswer) -> dict[str, float]:
@@ -254,19 +230,6 @@ def _translation(output: str, reference: GoldAnswer) -> dict[str, float]:
         "bleu": min(1.0, sacrebleu.sentence_bleu(spaced(output), words).score / 100),
         "chrf": min(1.0, sacrebleu.sentence_chrf(output, golds).score / 100),
         "exact": float(output in golds),
-    }
-
-
-def _corpus_translation(outputs: list[str], references: Sequence[GoldAnswer]) -> dict[str, float]:
-    import sacrebleu
-
-    pairs = [(text, gold.answers) for text, gold in zip(outputs, references, strict=True)]
-    depth = max(len(golds) for _, golds in pairs)
-    streams = [[golds[i % len(golds)] for _, golds in pairs] for i in range(depth)]
-    return {
-        "bleu": corpus_bleu(pairs),
-        "chrf": min(1.0, sacrebleu.corpus_chrf(outputs, streams).score / 100),
-        "exact": sum(text in golds for text, golds in pairs) / len(pairs),
     }
 
 

@@ -134,7 +134,7 @@ def test_a_run_is_held_against_itself_and_exported(finished: tuple[Output, Path]
     same = bench("compare", "latest", "latest", "--output", results)
     assert same.code == 0, same.err
     assert same.out.rstrip().endswith("pass")
-    for kind in ("pytest-benchmark", "github-action-benchmark", "csv", "parquet"):
+    for kind in ("github-action-benchmark", "csv", "parquet"):
         ended = bench("export", "latest", "--to", kind, "--output", results)
         assert ended.code == 0, ended.err
         files = ended.out.split()

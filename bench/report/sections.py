@@ -31,8 +31,6 @@ class Figure:
         draw: draws it and makes its data from findings, and from the summary without WRONG
             decoders; returns None if the run has no data for it.
         rank: its place among the figures.
-        hollow: whether a footnote explains hollow markers, for rows that do not name lossy
-            decoders.
         sample: counts what is drawn, as ``{sample}`` of the caption; None: n of the timed pass, at
             the caption's end.
     """
@@ -42,7 +40,6 @@ class Figure:
     without: str
     draw: Callable[[Findings, pd.DataFrame], Plot | None]
     rank: int
-    hollow: bool = False
     sample: Callable[[Findings], str] | None = None
 
 

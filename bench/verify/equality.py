@@ -2,13 +2,11 @@
 
 If a decoder claims equality, every difference must be a near-tie (`bench.verify.divergence`), and
 near-ties may not be much more frequent than in the noise floor: AR itself with as many rows per
-call as a verifying call (`RESHAPED`). A survival curve shows how long answers stay equal
-(Kaplan-Meier: an answer that ends equal is censored). No decision rests only on a curve.
+call as a verifying call (`RESHAPED`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -24,8 +22,6 @@ from decoders.core.model import Model
 from decoders.core.testing.goodness import POWER
 from decoders.core.types import Generation, Outcome, Sampling
 
-CURVE = (1, 4, 16, 64, 256)
-"""Numbers of tokens at which the survival curve is shown."""
 RESHAPED = Autoregressive(rows=5)
 """AR with as many rows per call as a verifying call."""
 ABOVE_FLOOR = 0.001
@@ -81,24 +77,6 @@ class EqualityCheck:
     def num_tokens(self) -> int:
         """Return the total number of tokens before the first differences."""
         return sum(self.equal_tokens)
-
-    def survival(self) -> list[float | None]:
-        """Return the share of answers still equal after each number of tokens in `CURVE`.
-
-        Shares past the longest answer are None if some stayed equal; without answers, return [].
-        """
-        if not self.equal_tokens:
-            return []
-        left = [divergence.num_equal for _, divergence in self.parted]
-        ended = list((Counter(self.equal_tokens) - Counter(left)).elements())
-        parted = [num + 1 for num in left]
-        seen = max([*ended, *parted])
-        shares = [1.0] * len(CURVE)
-        if parted:
-            data: Any = stats.CensoredData(uncensored=parted, right=ended)
-            shares = [float(share) for share in stats.ecdf(data).sf.evaluate(CURVE)]
-        pairs = zip(CURVE, shares, strict=True)
-        return [share if num <= seen or not share else None for num, share in pairs]
 
     def finding(self, lossless: bool, floor: EqualityCheck) -> Finding:
         """Judge the comparison by the decoder's claim, `lossless`, and the noise floor."""
@@ -170,7 +148,6 @@ class EqualityCheck:
             "num_near_ties": len(self.parted) - len(self.wrong),
             "num_wrong": len(self.wrong),
             "errors": self.errors,
-            "survival": dict(zip(map(str, CURVE), self.survival(), strict=False)),
             "divergences": [
                 {
                     "prompt": name,

@@ -22,7 +22,6 @@ from rich.text import Text
 
 from bench.errors import Exit
 from bench.records.files import write_json
-from bench.text import percent
 
 SCHEMA = 1
 CheckOutcome = Literal["passed", "wrong", "open", "measured", "noted", "elsewhere"]
@@ -68,15 +67,11 @@ class Examination:
 class VerifyReport:
     """The findings of all decoders, and how they were measured.
 
-    `notes` are sentences on margins and levels. `curves` are the survival curves of the decoders
-    and of AR in another shape: shares after `lengths` tokens, None past the longest answer. `facts`
-    are further entries of the JSON.
+    `notes` are sentences on margins and levels, `facts` are further entries of the JSON.
     """
 
     examined: Sequence[Examination]
     notes: Sequence[str]
-    lengths: Sequence[int]
-    curves: Sequence[tuple[str, Sequence[float | None]]]
     facts: Mapping[str, Any]
     interrupted: bool = False
 
@@ -114,7 +109,7 @@ class VerifyReport:
         write_json(path, self.as_json())
 
     def print(self, console: Console) -> None:
-        """Print the verdicts, the curves, and the notes behind both."""
+        """Print the verdicts, and the notes behind them."""
         shown: list[Table | Text] = [_columns(headed=True)]
         for examined in self.examined:
             checks = _columns(headed=False)
@@ -124,14 +119,6 @@ class VerifyReport:
                 checks.add_row(Padding(Text(finding.check), (0, 0, 0, 2)), line, finding.power)
             verdict = Text(examined.verdict, style=_STYLES[examined.verdict])
             shown += [Text.assemble(examined.decoder, ": ", verdict), checks, Text()]
-        if self.curves:
-            curves = Table(box=None, pad_edge=False, header_style="bold")
-            curves.add_column("answers still equal after tokens", overflow="fold")
-            for num in self.lengths:
-                curves.add_column(str(num), justify="right", no_wrap=True)
-            for label, shares in self.curves:
-                curves.add_row(Text(label), *map(percent, shares))
-            shown += [curves, Text()]
         console.print(Group(*shown, *(Text(note) for note in self.notes)))
 
 

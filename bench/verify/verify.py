@@ -33,7 +33,7 @@ from bench.settings.bounds import NumDraws, check
 from bench.settings.config import RunConfig
 from bench.text import percent
 from bench.verify.divergence import MARGINS, edge_margin
-from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
+from bench.verify.equality import RESHAPED, EqualityCheck
 from bench.verify.subject import (
     FALSE_ALARM,
     NUM_CONTEXTS,
@@ -212,7 +212,6 @@ class _Work:
 
     def report(self, interrupted: bool) -> VerifyReport:
         floors = {floor.sampling.temperature: floor for floor in self._floors}
-        compared = [*self._floors, *(each for s in self._subjects for each in s.compared)]
         margin = MARGINS[self._precision]
         edge = edge_margin(margin, self.sampled.temperature)
         ties = "Row-invariant numerics: any difference from ar is wrong, even a near-tie."
@@ -232,12 +231,6 @@ class _Work:
                 "so many, or a distribution at that total-variation distance in any direction.",
                 f"A lossless decoder fails these tests in {percent(FALSE_ALARM)} of all "
                 "verifications.",
-            ],
-            lengths=CURVE,
-            curves=[
-                (f"{each.decoder}, T = {each.sampling.temperature:g}", each.survival())
-                for each in compared
-                if each.num_answers
             ],
             facts={
                 "config": self._setup.config.model_dump(),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench_tasks.scorers import PRIMARY, corpus_scores, score
+from specbench_tasks.scorers import PRIMARY, corpus_bleu, score
 from specbench_tasks.task import GoldAnswer
 
 TEXTS = (
@@ -40,7 +40,7 @@ def test_an_answer_is_found_in_a_sentence_without_spaces():
 def test_a_comma_is_a_small_mistake_in_japanese_too():
     gold = GoldAnswer(answers=("猫は庭で、眠る。",))
     assert 0.4 < score("translation", "猫は庭で眠る。", gold)["bleu"] < 1
-    assert 0.4 < corpus_scores("translation", ["猫は庭で眠る。"], [gold])["bleu"] < 1
+    assert 0.4 < corpus_bleu([("猫は庭で眠る。", gold.answers)]) < 1
 
 
 @pytest.mark.parametrize("close", ["</think>", "</thinking>", "[/THINK]", "</THINK>"])
@@ -53,7 +53,7 @@ def test_only_what_follows_the_last_closed_thought_is_scored(close: str):
         said = f"It is 7 or so.{close}\nDer Hund hat 5 Beine."
         gold = GoldAnswer(answers=("Der Hund hat 5 Beine.",))
         assert score(family, said, gold)[PRIMARY[family]] == pytest.approx(1)
-        assert corpus_scores(family, [said], [gold])[PRIMARY[family]] == pytest.approx(1)
+    assert corpus_bleu([(said, gold.answers)]) == pytest.approx(1)
 
 
 def test_a_thought_that_was_cut_is_no_answer():

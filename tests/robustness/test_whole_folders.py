@@ -32,7 +32,7 @@ VERBS: Sequence[tuple[str, ...]] = (
     *(("show", "RUN"), ("explain", "RUN"), ("report", "RUN"), ("resume", "RUN")),
     *(("compare", "RUN", "OTHER"), ("compare", "OTHER", "RUN"), ("pool", "RUN", "OTHER")),
     *(("ls", "runs", "--json"), ("ls", "runs"), ("index", "OUT")),
-    *(("export", "RUN", "--to", to) for to in ("csv", "acceptance", "pytest-benchmark")),
+    *(("export", "RUN", "--to", to) for to in ("csv", "acceptance")),
     *(("export", "RUN", "--to", to) for to in ("reference", "github-action-benchmark")),
     *(("paper", "RUN"), ("report", "RUN", "OTHER"), ("merge", "RUN", "OTHER")),
 )

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer
 
 from specbench_tasks.generators import generate
-from specbench_tasks.scorers import PRIMARY, corpus_scores
+from specbench_tasks.scorers import PRIMARY, corpus_bleu, score
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, last_states
 from training.loop import Piece, fingerprint, muon_and_adamw
@@ -247,7 +247,11 @@ def family_scores(
     answers = chat_answers(model, encoder, turns, max_new_tokens)
     flat = [text for texts in answers for text in texts]
     references = [ref for ex in examples for ref in ex.references if ref is not None]
-    scores = corpus_scores(family, flat, references)
+    pairs = [*zip(flat, references, strict=True)]
+    rows = [score(family, *pair) for pair in pairs]
+    scores = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+    if family == "translation":
+        scores["bleu"] = corpus_bleu([(text, gold.answers) for text, gold in pairs])
     if family != "mt_bench":
         same = [answer[0] == ex.responses[0] for answer, ex in zip(answers, examples, strict=True)]
         scores["exact"] = sum(same) / len(same)

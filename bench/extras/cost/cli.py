@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +11,6 @@ from bench.cli import options
 from bench.cli.group import Arguments, Configured
 from bench.cli.read import PANEL as READ
 from bench.errors import UnavailableError, UsageError
-
-if TYPE_CHECKING:
-    from bench.extras.cost.limit import OperatingPoint
 
 app = typer.Typer()
 PANEL = "Find the limit"
@@ -48,9 +44,7 @@ def cost(
     ] = True,
     run: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN", help="Also plot this run's decoders, and price their draft calls."
-        ),
+        typer.Option(metavar="RUN", help="Also price the draft calls of this run's decoders."),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -62,10 +56,11 @@ def cost(
     """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.explain import draft_costs
+    from bench.extras.cost.limit import mismatch
     from bench.extras.cost.measure import measure_cost
     from bench.extras.cost.records import Grid, folder_name, write_draft_costs
     from bench.extras.cost.subject import open_subject
-    from bench.extras.cost.texts import curve_table, machine_lines, run_points, write_cost
+    from bench.extras.cost.texts import curve_table, machine_lines, write_cost
     from bench.records.plan import BASELINE
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
@@ -82,9 +77,9 @@ def cost(
         rounds=rounds,
         longest_s=longest,
     )
-    shown_run = None if run is None else load_run(find_run(run, output))
-    if shown_run is not None and shown_run.plan.baseline != BASELINE:
-        line = f"costs are in tokens of {BASELINE}, but {shown_run.path} has another baseline"
+    priced = None if run is None else load_run(find_run(run, output))
+    if priced is not None and priced.plan.baseline != BASELINE:
+        line = f"costs are in tokens of {BASELINE}, but {priced.path} has another baseline"
         raise UnavailableError(f"{line}: measure a run without --baseline")
     with options.choose(progress) as display:
         config = options.configuration(arguments)
@@ -93,15 +88,15 @@ def cost(
         display.note(f"writing to {folder}")
         facts = measure_cost(subject, folder, display)
     measured = load_cost(folder)
-    points: Sequence[OperatingPoint] = []
     lines = machine_lines(facts)
-    if shown_run is not None:
-        points, why = run_points(shown_run, measured)
-        costs = {} if why else draft_costs(Findings(shown_run))
-        lines += [why] if why else []
+    if priced is not None:
+        why, costs = mismatch(measured, priced.env), dict[str, float]()
+        if why is None and not (costs := draft_costs(Findings(priced))):
+            why = "no unbatched answer of its second pass has any"
+        lines += [f"draft calls of {priced.path.name} have no price: {why}"] if why else []
         lines += [f"{name}: a draft call costs {x:.3g} tokens of ar" for name, x in costs.items()]
         write_draft_costs(folder, costs)
-    write_cost(measured, points)
+    write_cost(measured)
     typer.echo("\n".join(lines))
     headings, *lines_of_cells = curve_table(measured)
     options.print_table(headings, lines_of_cells)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from bench.extras.cost.curve import Cost
-from bench.extras.cost.limit import OperatingPoint
 from bench.report.figures.canvas import Plot, log_ticks, row_of_panels, styled
-from bench.report.figures.style import INK, colours
 
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
 
 
-def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Plot:
+def cost_figure(cost: Cost) -> Plot:
     """Draw call time by rows: per context for one sequence, per sequences at the shortest context.
 
-    The roofline is dashed. `calls` are calls that decoders made with one sequence.
+    The roofline is dashed.
     """
     table = cost.table[cost.table["seconds"].notna()]
     context = table["context"].min()
@@ -30,12 +26,6 @@ def cost_figure(cost: Cost, calls: Sequence[OperatingPoint] = ()) -> Plot:
         _draw_costs(right, table[table["context"] == context], "sequences")
         left.set_title("1 sequence, by context (tokens)", fontsize=9)
         right.set_title(f"context {context}, by sequences", fontsize=9)
-        palette = colours([call.decoder for call in calls])
-        for call in calls:
-            x, y = call.rows, 1e3 * call.seconds
-            left.plot(x, y, "o", ms=5, color=palette[call.decoder])
-            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": INK}
-            left.annotate(call.decoder, (x, y), (4, -8), **style)
         ticks = sorted(int(rows) for rows in table["rows"].unique())
         for axes in (left, right):
             axes.legend(frameon=False, fontsize=7.5, handlelength=1.2, loc="upper left")

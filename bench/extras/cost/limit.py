@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.compare.pair import SHAPE
@@ -10,11 +10,10 @@ from bench.extras.cost.curve import Cost
 from bench.extras.cost.records import CostCell
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
-from bench.records.record import SampleRecord, StepColumns
+from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.records.samples import PhasedAnswer
 from bench.stats import times
-from bench.stats.counters import group_by, ratio, timed, timed_again
+from bench.stats.counters import ratio, timed
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
@@ -76,42 +75,3 @@ def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
         replay_s=replay_s,
         memory_s=facts.memory_s(CostCell(rows=1, sequences=1, context=round(context))),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
-    """Mean rows and seconds of a decoder's target calls after the first step."""
-
-    decoder: str
-    rows: float
-    seconds: float
-
-
-def operating_points(
-    answers: Sequence[PhasedAnswer], records: Sequence[SampleRecord], decoders: Sequence[str]
-) -> list[OperatingPoint]:
-    """Return every decoder's operating point in the second pass, from unbatched answers.
-
-    Calls are counted in the timed answers to the same prompts and repeats. Without calls of a draft
-    model, the drafting phase consists of target calls and counts as well.
-    """
-    alone = timed_again([answer for answer in answers if len(answer.prompts) == 1], records)
-    by_decoder = group_by(alone, lambda pair: pair[0].decoder)
-    points = []
-    for decoder in decoders:
-        pairs = [(answer, each) for answer, (each,) in by_decoder.get(decoder, ())]
-        seconds = sum(
-            answer.seconds.get(phase, 0.0)
-            for answer, each in pairs
-            for phase in (("verify",) if any(each.draft_calls) else ("verify", "draft"))
-        )
-        steps = [each for _, each in pairs]
-        if calls := _later(steps, "target_calls"):
-            rows = _later(steps, "target_rows") / calls
-            points.append(OperatingPoint(decoder=decoder, rows=rows, seconds=seconds / calls))
-    return points
-
-
-def _later(steps: Iterable[StepColumns], column: str) -> int:
-    """Return the sum of a column over all steps except each answer's first."""
-    return sum(sum(getattr(each, column)[1:]) for each in steps)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bench.extras.cost.curve import Cost, break_even_rate
-from bench.extras.cost.limit import OperatingPoint, ar_limit, mismatch, operating_points
+from bench.extras.cost.limit import ar_limit, mismatch
 from bench.extras.cost.records import CostCell, CostFacts, Measured
 from bench.records.files import write_files
 from bench.records.run_folder import Run
-from bench.records.samples import read_phases
-from bench.stats import summary as sums
 from bench.stats.intervals import LEVEL
 from bench.text import markdown, percent
 
@@ -19,12 +15,12 @@ _BUSY = 0.5
 _FIGURE = "figures/call_time"
 
 
-def write_cost(cost: Cost, points: Sequence[OperatingPoint] = ()) -> None:
+def write_cost(cost: Cost) -> None:
     """Write the figure and cost.md of a cost folder (`BenchError` if writing fails)."""
     from bench.extras.cost.figure import cost_figure
     from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
 
-    figure, _ = cost_figure(cost, points)
+    figure, _ = cost_figure(cost)
     images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}
     head, *rows = curve_table(cost)
     lines = [
@@ -77,16 +73,6 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
         f"tokens in the cache on average: it reads {read / limit.token_s / 1e9:.3g} GB/s. "
         f"Limit / measured: {'; '.join(shares)}."
     ]
-
-
-def run_points(run: Run, cost: Cost) -> tuple[list[OperatingPoint], str | None]:
-    """Return a run's operating points, or why they do not belong on the curve."""
-    why = mismatch(cost, run.env)
-    if why is not None:
-        return [], f"the calls of {run.path.name} are not drawn: {why}"
-    decoders = sums.decoder_order(run.plan, run.records, run.status.guarantees)
-    points = operating_points(read_phases(run.path), run.records, decoders)
-    return points, None if points else f"{run.path.name} has no second pass of unbatched answers"
 
 
 def machine_lines(facts: CostFacts) -> list[str]:

@@ -12,7 +12,7 @@ from bench.cli.read import PANEL
 from bench.errors import UsageError, as_error
 
 app = typer.Typer()
-_Format = Literal["pytest-benchmark", "github-action-benchmark", "csv", "parquet"]
+_Format = Literal["github-action-benchmark", "csv", "parquet"]
 _Service = Literal["acceptance", "mlflow", "reference", "peft"]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
-from bench.extras.exports.formats import acceptance, github_action, pytest_benchmark
+from bench.extras.exports.formats import acceptance, github_action
 from bench.extras.exports.mlflow import PROJECT, to_mlflow, tracked_runs
 from bench.extras.sessions.expected import EXPECTED
 from bench.records.environment import ENV
@@ -85,7 +85,6 @@ def _row(record: SampleRecord) -> dict[str, object]:
 
 
 FILES: Mapping[str, Callable[[Findings, Choices], dict[str, bytes]]] = {
-    "pytest-benchmark": lambda f, _: pytest_benchmark(f),
     "github-action-benchmark": lambda f, _: github_action(f),
     "csv": lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)},
     "parquet": lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))},

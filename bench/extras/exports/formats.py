@@ -1,8 +1,6 @@
 """A run in the files of other tools: of pull requests, and of serving engines.
 
-``pytest-benchmark`` has one benchmark per decoder and one round per answer, in seconds per token,
-with the counters as extra info; its `compare` command reads the file. ``github-action-benchmark``
-takes one file per direction (smaller or bigger is better).
+``github-action-benchmark`` takes one file per direction (smaller or bigger is better).
 
 ``acceptance`` has draft acceptance in the formats of serving engines. ``synthetic.json`` makes vLLM
 (vllm-project/vllm#41035: by rates or by length) and llama.cpp (ggml-org/llama.cpp#27711) accept
@@ -21,11 +19,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from bench.errors import UnavailableError
 from bench.extras.sections.drafts import acceptance_by_position, step_lengths
@@ -33,17 +28,13 @@ from bench.records.record import SampleRecord
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import floor_note
 from bench.report.tables.table import guarantee_label, number, without_wrong
-from bench.stats import counters, times
+from bench.stats import counters
 from bench.stats.counters import Tally, group_by, ratio
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import counted, portable
 from specbench_tasks.task import SETS
 
-_COUNTERS = (
-    *("tokens_per_call", "tpf", "acceptance_length", "acceptance_rate", "rows_per_token"),
-    *("identical_to_ar", "quality", "peak_memory_bytes", "prompts", "repeats", "errors"),
-)
 _SMALLER = (("time per token", "ms", "time_per_token_s", 1e3), ("TTFT", "ms", "ttft_s", 1e3))
 _BIGGER = (
     ("speed-up over {over}", "x", "speedup", 1.0),
@@ -51,70 +42,6 @@ _BIGGER = (
     ("tokens per step", "tokens", "acceptance_length", 1.0),
     ("quality", "%", "quality", 100.0),
 )
-
-
-def pytest_benchmark(findings: Findings) -> dict[str, bytes]:
-    """Return the run in pytest-benchmark's storage format."""
-    run, env = findings.run, findings.run.env
-    cells = group_by(run.records, lambda record: record.decoder)
-    benchmarks = []
-    for row in summary_rows(without_wrong(findings.summary), ALL):
-        units = times.timed_units(cells[row.decoder])
-        seconds = [unit.time_per_token for unit in units if unit.ok and unit.time_per_token]
-        if seconds:
-            benchmarks.append(_benchmark(row, seconds))
-    data = {
-        "machine_info": {
-            **asdict(env.machine),
-            "python_version": env.python,
-            "comparability_key": env.comparability_key,
-        },
-        "commit_info": {"id": env.git.commit, "dirty": env.git.dirty, "project": "bench"},
-        "run_verdict": findings.verdict,
-        "benchmarks": benchmarks,
-        "datetime": run.status.started_utc,
-        "version": "5.0.0",
-    }
-    return {"pytest-benchmark.json": _json(data)}
-
-
-def _benchmark(row: SummaryRow, data: Sequence[float]) -> dict[str, Any]:
-    """Return one decoder's benchmark: rounds are answers, seconds are per emitted token."""
-    name = f"decode[{row.decoder}]"
-    values = np.asarray(data)
-    low, first, middle, third, high = map(float, np.percentile(values, (0, 25, 50, 75, 100)))
-    return {
-        "group": "seconds per token",
-        "name": name,
-        "fullname": f"bench::{name}",
-        "params": {"decoder": row.decoder},
-        "param": row.decoder,
-        "extra_info": {
-            "guarantee": row.guarantee,
-            **{key: float(v) for key in _COUNTERS if (v := row.value(key)) is not None},
-        },
-        "options": {"timer": "perf_counter", "min_rounds": len(data), "warmup": True},
-        "stats": {
-            "min": low,
-            "q1": first,
-            "median": middle,
-            "q3": third,
-            "max": high,
-            "iqr": third - first,
-            "ld15iqr": low,
-            "hd15iqr": high,
-            "mean": float(values.mean()),
-            "stddev": float(values.std(ddof=1)) if len(data) > 1 else 0.0,
-            "ops": 1 / float(values.mean()),
-            "total": float(values.sum()),
-            "rounds": len(data),
-            "iterations": 1,
-            "iqr_outliers": 0,
-            "stddev_outliers": 0,
-            "outliers": "0;0",
-            "data": list(data),
-        },
-    }
 
 
 def github_action(findings: Findings) -> dict[str, bytes]:

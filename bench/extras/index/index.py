@@ -3,24 +3,17 @@
 The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
 folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
 run at a time. The page shows the latest verdict of every branch, and curves of counters and
-speed-ups with marks where their level changed. It needs no network.
-
-Change points are marks on a dashboard and no verdicts: regressions are judged only by paired runs
-(`bench compare`). The method is binary segmentation: the best split of a series is kept if a
-permutation test finds it significant, and both halves are then split in turn. The statistic is that
-of Matteson & James (2014, arXiv 1306.4933) for means: n m / (n + m) times the squared difference of
-the means.
+speed-ups, which judge nothing: paired runs do (`bench compare`). It needs no network.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError, UsageError
@@ -31,7 +24,6 @@ from bench.records.plan import BASELINE, MANIFEST, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
 from bench.stats.folders import run_folders, run_verdict
-from bench.stats.intervals import Floats
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID
 from bench.text import UNKNOWN, factor
@@ -56,12 +48,6 @@ _CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
 _WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
 _MAIN = ("main", "master")
 """Branches listed first."""
-_SHUFFLES = 499
-_LEVEL = 0.01
-_MIN_LENGTH = 3
-"""Fewest numbers in a segment: fewer cannot be distinguished from chance."""
-_MIN_CHANGE = 1e-3
-"""Smallest relative change of a level that counts: counters jitter in their last digit."""
 
 
 def gather(folder: Path) -> pd.DataFrame:
@@ -200,64 +186,18 @@ def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]
 
 
 def _curve(title: str, points: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Return one number of a decoder over the runs of a series, with changes of its level."""
+    """Return one number of a decoder over the runs of a series."""
     values = [float(value) for value in points[column]]
-    positions = change_points(values)
-    runs, commits = list(points["run"]), list(points["commit"].fillna(""))
     low, high = min(values), max(values)
     span = (high - low) or max(abs(high), 1e-9)
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
     across = [round(_MARGIN + width * i / max(len(values) - 1, 1), 1) for i in range(len(values))]
     down = [round(_MARGIN + height * (1 - (value - low) / span), 1) for value in values]
-    names = [f"{run}: {value:.4g}" for run, value in zip(runs, values, strict=True)]
+    names = [f"{run}: {value:.4g}" for run, value in zip(points["run"], values, strict=True)]
     return {
         "title": title,
         "size": (_WIDTH, _HEIGHT),
         "points": list(zip(across, down, names, strict=True)),
-        "breaks": [(across[i - 1] + across[i]) / 2 for i in positions],
         "last": f"{values[-1]:.3g}",
         "range": f"{low:.3g} to {high:.3g}",
-        "changes": [
-            f"{values[i - 1]:.3g} to {values[i]:.3g} with {runs[i]}"
-            + (f" (commit {commits[i][:_SHORT]})" if commits[i] else "")
-            for i in positions
-        ],
     }
-
-
-def change_points(values: Sequence[float]) -> list[int]:
-    """Return the indices at which a new level begins, ascending and without 0."""
-    series = np.asarray(values, dtype=np.float64)
-    indices: list[int] = []
-    pending = [(0, len(series))]
-    generator = np.random.default_rng(0)
-    while pending:
-        start, end = pending.pop()
-        index = _split(series[start:end], generator)
-        if index is not None:
-            indices.append(start + index)
-            pending += [(start, start + index), (start + index, end)]
-    return sorted(indices)
-
-
-def _split(series: Floats, generator: np.random.Generator) -> int | None:
-    if len(series) < 2 * _MIN_LENGTH:
-        return None
-    index, best = _best(series)
-    before, after = series[:index].mean(), series[index:].mean()
-    if abs(after - before) <= _MIN_CHANGE * max(abs(before), abs(after)):
-        return None
-    as_good = sum(_best(generator.permutation(series))[1] >= best for _ in range(_SHUFFLES))
-    return index if (as_good + 1) / (_SHUFFLES + 1) <= _LEVEL else None
-
-
-def _best(series: Floats) -> tuple[int, float]:
-    """Return the split with the largest statistic, and the statistic."""
-    sums = np.cumsum(series)
-    splits = np.arange(_MIN_LENGTH, len(series) - _MIN_LENGTH + 1)
-    before = sums[splits - 1] / splits
-    after = (sums[-1] - sums[splits - 1]) / (len(series) - splits)
-    weight = splits * (len(series) - splits) / len(series)
-    statistic = weight * (after - before) ** 2
-    best = int(statistic.argmax())
-    return int(splits[best]), float(statistic[best])

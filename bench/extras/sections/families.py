@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND
-from bench.report.figures.style import FAINT, GREY, Look
+from bench.report.figures.style import INK, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.conclusion import shortfalls
@@ -28,7 +29,7 @@ from bench.report.tables.table import (
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import METRICS, SummaryRow, summary_rows
 from bench.stats.parallel_counters import COPIED_RUN
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, percent
 
 _BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
@@ -52,8 +53,6 @@ _FAMILY_TABLES = {
     ),
 }
 """Columns of the summary, each with its name and definition."""
-_MIN_FAMILIES = 3
-"""Smallest number of families for the figure of entropies."""
 
 
 def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
@@ -138,48 +137,59 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     return by_family(summary, "Quality by family", note, quality)
 
 
-def entropy_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw tokens per forward by family, ordered by the mean entropy of ar's distributions."""
+def family_panels(data: pd.DataFrame, height: float) -> tuple[Any, dict[str, Any]]:
+    """Make a figure of panels: one per family of `data` if there are several, then one of all.
+
+    Args:
+        data: rows with their ``family``.
+        height: height of a panel, in inches.
+
+    Returns:
+        The figure, and its axes by family.
+    """
     from bench.report.figures import canvas  # matplotlib: only where something is drawn
 
-    of_ar = summary[(summary["decoder"] == BASELINE) & (summary["family"] != ALL)]
-    of_ar = of_ar.dropna(subset=["base_entropy", "tpf"]).sort_values("base_entropy", kind="stable")
-    entropy = of_ar.set_index("family")["base_entropy"].astype(float)
-    mask = summary["family"].isin(entropy.index) & (summary["decoder"] != BASELINE)
-    data = summary.loc[mask, ["decoder", "family", "tpf"]].dropna()
-    if len(entropy) < _MIN_FAMILIES or data.empty:
+    families = [family for family in family_order(data["family"]) if family != ALL]
+    families = [*families, ALL] if len(families) > 1 else [ALL]
+    figure, grid = canvas.panels(len(families), height)
+    for family, axes in zip(families, grid, strict=True):
+        axes.set_title(family.replace("_", " "), fontsize=9)
+    return figure, dict(zip(families, grid, strict=True))
+
+
+def tokens_per_call_figure(summary: pd.DataFrame) -> Plot | None:
+    """Draw tokens per target call: a panel per family, a bar per decoder."""
+    from bench.report.figures import canvas
+
+    data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
+    if data.empty:
         return None
-    data["entropy"] = data["family"].map(entropy)
-    data = data.sort_values(["decoder", "entropy"], kind="stable").reset_index(drop=True)
-    look, families = Look.of(summary), list(entropy.index)
-    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
-    figure, (axes,) = canvas.row_of_panels(1, 3.0)
-    for position in range(len(families)):
-        axes.axvspan(position - 0.42, position + 0.42, color=FAINT, alpha=0.25, lw=0)
-    for index, decoder in enumerate(decoders):
-        rows = data[data["decoder"] == decoder]
-        offset = 0.34 * (2 * index / (len(decoders) - 1) - 1) if len(decoders) > 1 else 0.0
-        x = rows["family"].map(families.index) + offset
-        axes.plot(x, rows["tpf"], ls="", ms=5.5, **look.marker(decoder))
-    axes.axhline(1, color=GREY, lw=1)
-    names = [f"{str(name).replace('_', ' ')}\n{value:.2g}" for name, value in entropy.items()]
-    axes.set_xticks(range(len(names)), names)
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("mean entropy of ar's next-token distributions along its answers, nats")
-    axes.set_ylabel("tokens per forward (ar is 1)")
-    canvas.key(figure, decoders, look)
+    decoders = list(data["decoder"].unique())
+    look, top = Look.of(summary), data["tokens_per_call"].max()
+    figure, panels = family_panels(data, 0.2 * len(decoders) + 0.62)
+    for family, axes in panels.items():
+        for row in data[data["family"] == family].to_dict("records"):
+            y, value = decoders.index(row["decoder"]), row["tokens_per_call"]
+            axes.barh(y, value, height=0.72, **look.bar(row["decoder"]))
+            canvas.annotate_point(axes, f"{value:.2f}", (value, y), 3, 7.5)
+        axes.set_xlim(0, top * 1.3)
+        axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
+        canvas.whole(axes.xaxis, 3)
+        canvas.name_rows(axes, look.names(decoders))
+    figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
     return figure, data
 
 
-_FIGURE = Figure(
-    "entropy",
-    "Tokens per forward by family, against the mean entropy of ar's next token.",
-    "fewer than three families have the entropy of ar's tokens from the quality pass",
-    lambda _, summary: entropy_figure(summary),
-    11,
+_FIGURES = (
+    Figure(
+        "tokens_per_call",
+        "Tokens per target call by family, prefill included.",
+        "nothing was timed",
+        lambda _, summary: tokens_per_call_figure(summary),
+        4,
+    ),
 )
-SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=(_FIGURE,))
+SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=_FIGURES)
 QUALITY = Section(
     "quality",
     lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.extras.sections.aup import area, curves
+from bench.extras.sections.families import family_panels
 from bench.extras.sections.lists import ceilings
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
@@ -230,12 +231,12 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
     data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
     if data["decoder"].nunique() < _MIN_DECODERS:
         return None
-    families, look = canvas.several_families(data["family"]), Look.of(summary)
+    look = Look.of(summary)
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
     decoders = list(data["decoder"].unique())
     first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()[:1]
-    figure, grid = canvas.panels(len(families), 1.5)
-    for family, axes in zip(families, grid, strict=True):
+    figure, panels = family_panels(data, 1.5)
+    for family, axes in panels.items():
         rows = data[data["family"] == family].sort_values("passes_per_block", kind="stable")
         for cells in curves(decoders).values():
             if len(cells) > 1:
@@ -245,7 +246,6 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
         for row in rows.to_dict("records"):
             axes.plot(row["passes_per_block"], row["quality"], ms=4, **look.marker(row["decoder"]))
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
-        axes.set_title(family.replace("_", " "), fontsize=9)
         axes.set_ylim(0, 1.04)
         canvas.percents(axes.yaxis, 4)
         canvas.whole(axes.xaxis, 4)

@@ -28,7 +28,7 @@ from PIL import Image
 from bench.records.frames import csv_bytes
 from bench.report.figures.style import STYLE, WIDTH, Look, footnotes
 from bench.report.sections import Plot as Plot
-from bench.stats.summary import ALL, family_order
+from bench.stats.summary import ALL
 from bench.text import name_lines
 
 _KEY_ROW = 0.19
@@ -54,14 +54,9 @@ def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, grid[:count]
 
 
-def row_of_panels(
-    count: int, height: float, *, rows: bool = False, apart: float = 0.02
-) -> tuple[Figure, list[Axes]]:
-    """Make panels side by side, together as wide as a text column.
-
-    `rows` shares their y axis. `apart` is the gap between them as a share of a panel's width.
-    """
-    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=apart))
+def row_of_panels(count: int, height: float, *, rows: bool = False) -> tuple[Figure, list[Axes]]:
+    """Make panels side by side, as wide as a text column, with one y axis if they have `rows`."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = list(figure.subplots(1, count, sharey=rows, squeeze=False).flat)
     for axes in grid:
         axes.tick_params(labelsize=8)
@@ -170,7 +165,7 @@ def figure_files(name: str, plot: Plot) -> dict[str, bytes]:
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
 
 
-def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool) -> None:
+def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool = False) -> None:
     """Write footnotes under a figure: hollow markers (with `hollow`), and WRONG decoders."""
     notes = footnotes(summary, hollow=hollow)
     if not notes:
@@ -225,9 +220,3 @@ def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return columns of the summary over all families, a row per decoder."""
     rows: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
     return rows
-
-
-def several_families(column: pd.Series) -> list[str]:
-    """Return the families in order, then `all`, or only `all` for a single family."""
-    families = [f for f in family_order(column) if f != ALL] + [ALL]
-    return families[-1:] if len(families) == 2 else families

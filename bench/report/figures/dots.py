@@ -1,4 +1,4 @@
-"""Dots with intervals and bars: one number by decoder for one or several runs, and an overview."""
+"""Dots with intervals and bars: one number by decoder for one or several runs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,15 @@ from bench.report.figures.canvas import (
     draw_interval,
     name_rows,
     overall,
-    panels,
-    percents,
     reach,
-    row_of_panels,
-    several_families,
     styled,
-    whole,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
 from bench.report.findings import RunNumbers, ordered_decoders
 from bench.report.tables.table import number, over, without_wrong
 from bench.stats.intervals import Estimate
 from bench.stats.summary import ALL
-from bench.text import UNKNOWN, factor, name_lines, percent
+from bench.text import factor, name_lines, percent
 
 _ROW = 0.042
 """Height of a decoder's row, in inches per point of font size."""
@@ -42,15 +37,6 @@ _LINE = 0.0165
 """Height of a line of a name, in inches per point of font size; a mark may follow below."""
 _TITLE, _AXIS = 0.2, 0.5
 """Heights of a panel's title, and of the axis below all panels, in inches."""
-_SLIDE = 3.83
-"""Height of a 16:9 figure, in inches; few decoders take less, many decoders more."""
-_NUMBER = 42.0
-"""Points from an overview panel's axis to the right end of its numbers."""
-_APART = 0.18
-"""Gap from an overview panel's numbers to the next panel, as a share of a panel's width."""
-_WIDE = 1.7
-"""Width of an overview panel with its numbers, in widths of its axis."""
-_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 
 
 class Number(NamedTuple):
@@ -71,12 +57,6 @@ class Number(NamedTuple):
 SPEEDUP = Number("speedup", "speed-up over {base}", factor, 1.0)
 TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
 QUALITY = Number("quality", "quality", percent, share=True)
-_OVERVIEW = (
-    SPEEDUP,
-    TOKENS._replace(label="tokens per step"),
-    QUALITY,
-    Number("identical_to_ar", "identical to ar", percent, share=True),
-)
 
 
 def dots_figure(
@@ -148,75 +128,6 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
 
 
-def overview_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw speed-up, tokens per step, quality and identity, a row per decoder.
-
-    Panels that would show only the baseline are left out, and identity if every decoder with a
-    guarantee is identical to the baseline. Return None if no decoder was compared
-    with the baseline.
-    """
-    columns = [*(name for metric in _OVERVIEW[:3] for name in metric.columns), "identical_to_ar"]
-    data = overall(summary, ["guarantee", *columns])
-    base = over(summary)
-    rest = data[data["decoder"] != base]
-    if rest["speedup"].isna().all():
-        return None
-    look = Look.of(summary)
-    fastest = data.sort_values("speedup", ascending=False, kind="stable")
-    first = fastest["decoder"] == base
-    data = _lossy_last(pd.concat([fastest[first], fastest[~first]]), look.marks)
-    exact = rest.loc[~rest["decoder"].isin(look.marks), "identical_to_ar"].dropna()
-    same = len(exact) > 0 and bool((exact == 1).all())
-    metrics = [
-        metric
-        for metric in _OVERVIEW
-        if rest[metric.column].notna().any() and not (same and metric.column == exact.name)
-    ]
-    height = max(min(_SLIDE, 0.5 * len(data) + 0.8), 0.3 * len(data) + 1.1)
-    figure, grid = row_of_panels(len(metrics), height, rows=True, apart=_APART)
-    for metric, axes in zip(metrics, grid, strict=True):
-        _draw_overview(axes, data, metric, look, base)
-    name_rows(grid[0], list(data["decoder"]))
-    return figure, data
-
-
-def _lossy_last(data: pd.DataFrame, marks: Mapping[str, str]) -> pd.DataFrame:
-    data = data.sort_values("decoder", key=lambda names: names.isin(marks), kind="stable")
-    return data.reset_index(drop=True)
-
-
-def _draw_point(
-    axes: Axes, row: Mapping[Any, Any], y: int, metric: Number, look: Look, size: float, top: float
-) -> None:
-    """Draw a number at height `y`, with its interval up to `top`."""
-    value, *ends = (row.get(name, math.nan) for name in metric.columns)
-    draw_interval(axes, ends, y, top, color=look.palette[row["decoder"]], lw=1.8)
-    axes.plot(value, y, ms=size, clip_on=False, **look.marker(row["decoder"]))
-
-
-def _draw_overview(axes: Axes, data: pd.DataFrame, metric: Number, look: Look, base: str) -> None:
-    high = float(data[[name for name in metric.columns if name in data]].max().max())
-    top = 1.0 if metric.share else max(1.0, min(high, reach(data[metric.column])))
-    axes.set_xlim(0, top * _WIDE)
-    for value in data.loc[data["decoder"] == base, metric.column].dropna():
-        axes.axvline(value, color=INK, lw=0.7, alpha=0.5)
-    for y, row in enumerate(data.to_dict("records")):
-        axes.plot([0, top], [y, y], color=FAINT, lw=0.5, zorder=0)
-        _draw_point(axes, row, y, metric, look, 6, top)
-        text = metric.text(row[metric.column])
-        colour = GREY if text == UNKNOWN else INK
-        annotate_point(axes, text, (top, y), _NUMBER, 8, "right", color=colour)
-    emitted = metric.column == TOKENS.column and bool(look.marks)
-    axes.set_title(metric.label.format(base=base) + "\n(hollow: emitted)" * emitted, fontsize=8.5)
-    if metric.share:
-        percents(axes.xaxis, 2)
-        axes.set_xticks([0, 0.5, 1])
-    else:
-        ticks = MaxNLocator(4, integer=True).tick_values(0, top)
-        axes.set_xticks([tick for tick in ticks if tick <= top])
-    axes.spines["bottom"].set_bounds(0, top)
-
-
 def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
     """Return the height of all rows, in inches per point of font size, with long names wrapped."""
     names = [name_lines(labels.get(name, name)) for name in decoders]
@@ -231,7 +142,10 @@ def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
     if metric.neutral is not None:
         data = data[data["decoder"] != (over(summary) if metric.column == "speedup" else BASELINE)]
     data = data.sort_values(metric.column, ascending=False, kind="stable")
-    return _lossy_last(data, lossy(summary))
+    marks = lossy(summary)
+    return data.sort_values(
+        "decoder", key=lambda names: names.isin(marks), kind="stable", ignore_index=True
+    )
 
 
 def _draw(
@@ -248,12 +162,13 @@ def _draw(
     top = reach(data[metric.column])
     for y, row in enumerate(data.to_dict("records")):
         value, low, high = (float(row[name]) for name in metric.columns)
-        hollow = row["decoder"] in look.marks
+        colour, hollow = look.palette[row["decoder"]], row["decoder"] in look.marks
         if metric.neutral is not None:
             style: dict[str, Any] = {"lw": 1, "ls": ":"} if hollow else {"lw": 5, "alpha": 0.3}
-            style |= {"color": look.palette[row["decoder"]], "solid_capstyle": "butt"}
+            style |= {"color": colour, "solid_capstyle": "butt"}
             axes.plot([metric.neutral, value], [y, y], **style)
-        _draw_point(axes, row, y, metric, look, 5.5, top)
+        draw_interval(axes, (low, high), y, top, color=colour, lw=1.8)
+        axes.plot(value, y, ms=5.5, clip_on=False, **look.marker(row["decoder"]))
         ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
         right = np.nanmax([value, min(high, top), metric.neutral or value])
         annotate_point(axes, f"{metric.text(value)}{ends}", (right, y), 5, size - 1)
@@ -300,54 +215,3 @@ def _make_room(figure: Figure) -> None:
         room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)
         high = max(high, low + (text.xy[0] - low) * width / room)
     axes.set_xlim(low, high)
-
-
-def tokens_per_call_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw tokens per target call: a panel per family, a bar per decoder."""
-    data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
-    if data.empty:
-        return None
-    decoders = list(data["decoder"].unique())
-    families = several_families(data["family"])
-    look, top = Look.of(summary), data["tokens_per_call"].max()
-    figure, grid = panels(len(families), 0.2 * len(decoders) + 0.62)
-    for family, axes in zip(families, grid, strict=True):
-        for row in data[data["family"] == family].to_dict("records"):
-            y, value = decoders.index(row["decoder"]), row["tokens_per_call"]
-            axes.barh(y, value, height=0.72, **look.bar(row["decoder"]))
-            annotate_point(axes, f"{value:.2f}", (value, y), 3, 7.5)
-        axes.set_title(family.replace("_", " "), fontsize=9)
-        axes.set_xlim(0, top * 1.3)
-        axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
-        whole(axes.xaxis, 3)
-        name_rows(axes, look.names(decoders))
-    figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
-    return figure, data
-
-
-def memory_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw the most memory an answer needed, by decoder, with its ratio to the baseline's."""
-    data = overall(summary, ["peak_memory_bytes"]).dropna().reset_index(drop=True)
-    if data.empty:
-        return None
-    data["peak_memory_bytes"] = data["peak_memory_bytes"].astype("int64")
-    base = over(summary)
-    of_ar = data.loc[data["decoder"] == base, "peak_memory_bytes"]
-    data["over_ar"] = data["peak_memory_bytes"] / (of_ar.iloc[0] if len(of_ar) else np.nan)
-    look, peak = Look.of(summary), int(data["peak_memory_bytes"].max())
-    size, unit = next(((s, u) for s, u in _UNITS if peak >= s), _UNITS[-1])
-    figure, (axes,) = row_of_panels(1, 0.28 * len(data) + 0.85)
-    for y, row in enumerate(data.to_dict("records")):
-        value, name = row["peak_memory_bytes"] / size, row["decoder"]
-        axes.barh(y, value, height=0.68, **look.bar(name))
-        times = f"  ({factor(row['over_ar'])} {base})" if name != base and len(of_ar) else ""
-        annotate_point(
-            axes, f"{value:.{1 if value >= 10 else 2}f} {unit}{times}", (value, y), 4, 8.5
-        )
-    for value in of_ar:
-        axes.axvline(value / size, color=INK, lw=0.7, alpha=0.5)
-    axes.set_xlim(0, 1.3 * peak / size)
-    name_rows(axes, look.names(data["decoder"]))
-    axes.set_xlabel(f"peak memory of an answer, {unit}")
-    axes.set_title("Peak memory")
-    return figure, data

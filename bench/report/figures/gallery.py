@@ -1,4 +1,4 @@
-"""The figures of a report: those of the core, and those of sections that extras register."""
+"""The figures of a report: speed-ups, and those of sections that extras register."""
 
 from __future__ import annotations
 
@@ -19,39 +19,12 @@ from bench.report.tables.table import over, reference, without_wrong
 from bench.text import counted
 
 _BAND = " The grey band is the A/A noise floor."
-FIGURES = (
-    Figure(
-        "overview",
-        f"The run at a glance: speed-up, tokens per step and quality{WITH_INTERVALS}. The "
-        "share of answers identical to ar's is shown unless it is 100 % for every decoder with a "
-        "guarantee. The thin line is {base}.",
-        "no decoder was timed against {base}",
-        lambda _, summary: dots.overview_figure(summary),
-        1,
-        hollow=True,
-    ),
-    Figure(
-        "speedup",
-        f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
-        "no decoder was timed against {base}",
-        lambda findings, summary: dots.speedup_figure(summary, findings.floor),
-        2,
-    ),
-    Figure(
-        "tokens_per_call",
-        "Tokens per target call by family, prefill included.",
-        "nothing was timed",
-        lambda _, summary: dots.tokens_per_call_figure(summary),
-        4,
-    ),
-    Figure(
-        "memory",
-        "Peak memory of an answer: weights, adapter and caches that the decoder uses (on CUDA all "
-        "allocated memory).",
-        "no memory was measured",
-        lambda _, summary: dots.memory_figure(summary),
-        10,
-    ),
+SPEEDUP = Figure(
+    "speedup",
+    f"Speed-up over {{base}} by decoder: geometric mean over prompts{WITH_INTERVALS}.{_BAND}",
+    "no decoder was timed against {base}",
+    lambda findings, summary: dots.speedup_figure(summary, findings.floor),
+    2,
 )
 
 
@@ -72,12 +45,12 @@ def draw_all(findings: Findings) -> Gallery:
     summary = without_wrong(findings.report_summary)
     words = _words(findings, summary)
     extra_figures = (figure for section in sections() for figure in section.figures)
-    figures = sorted((*FIGURES, *extra_figures), key=lambda figure: figure.rank)
+    figures = sorted((SPEEDUP, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
     with styled():
         for figure in figures:
             if (plot := figure.draw(findings, summary)) is not None:
-                annotate(plot[0], findings.report_summary, hollow=figure.hollow)
+                annotate(plot[0], findings.report_summary)
                 plots[figure.name] = plot
     shown = [figure for figure in figures if figure.name in plots]
     return Gallery(

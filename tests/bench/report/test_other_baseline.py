@@ -39,8 +39,7 @@ def made(run: Path) -> Gallery:
 
 def test_captions_name_the_baseline_that_is_drawn(made: Gallery) -> None:
     assert made.captions["speedup"].startswith("Speed-up over spec by decoder: ")
-    assert "The thin line is spec." in made.captions["overview"]
-    assert made.plots["overview"][0].axes[0].get_title("left") == "speed-up over spec"
+    assert made.plots["speedup"][0].axes[0].get_title("right").startswith("line: spec, ")
     assert not any("over ar" in caption for caption in made.captions.values())
 
 
@@ -59,7 +58,7 @@ def test_every_caption_has_its_sample(made: Gallery) -> None:
     timed = "n = 14 prompts x 2 repeats in 12 clusters"
     assert all(timed in caption for caption in made.captions.values())
     held_out = {name for name, text in made.captions.items() if "held-out prompts" in text}
-    assert held_out == {"overview", "quality_speed"}
+    assert held_out == {"quality_speed"}
 
 
 @pytest.mark.usefixtures("saved")

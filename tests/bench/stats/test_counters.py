@@ -11,6 +11,7 @@ import pytest
 
 from bench.extras.sections.drafts import PositionCount, acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
+from bench.records.samples import PhasedAnswer
 from bench.stats import answers, counters
 from bench.stats.counters import Tally
 
@@ -195,3 +196,15 @@ def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make)
     assert answers.shared_with_ar(mine, baseline) == pytest.approx(4 / 6)
     assert answers.shared_with_ar(baseline, baseline) == 1.0
     assert answers.shared_with_ar(mine, []) is None
+
+
+def test_an_answer_of_the_second_pass_is_held_against_the_repeat_that_it_follows(
+    record: Make,
+) -> None:
+    records = [record("ptp", (1, 2)), record("ptp", (1, 1, 1), repeat=1)]
+    fields = dict.fromkeys(("emitted", "later_emitted", "later_steps", "rows", "padded_rows"), 0)
+    again = PhasedAnswer(decoder="ptp", prompts=("c0#1",), seconds={}, repeat=1, **fields)
+    ((answer, (steps,)),) = counters.timed_again([again], records)
+    assert (answer, steps.emitted) == (again, (1, 1, 1))
+    unknown = dataclasses.replace(again, prompts=("c0#1", "c9#1"))
+    assert not list(counters.timed_again([unknown], records))

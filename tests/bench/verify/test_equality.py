@@ -1,11 +1,11 @@
-"""Comparisons with AR: near-ties are held to the noise floor, curves are Kaplan-Meier."""
+"""Comparisons with AR: near-ties are held to the noise floor."""
 
 from __future__ import annotations
 
 import pytest
 
 from bench.verify.divergence import MARGINS, Divergence
-from bench.verify.equality import CURVE, RESHAPED, EqualityCheck
+from bench.verify.equality import RESHAPED, EqualityCheck
 from decoders.core.checks import check_coupled_equals_ar, check_greedy_equals_ar
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.table_model import TableModel
@@ -82,25 +82,6 @@ def test_a_difference_beyond_rounding_is_wrong_whatever_else_failed() -> None:
     made = comparison(20, 1, distance=0.5)
     made.errors.append("p1: RuntimeError: no")
     assert made.finding(True, comparison(20, 0)).outcome == "wrong"
-
-
-def test_of_no_answers_there_is_no_curve() -> None:
-    assert comparison(0, 0).survival() == []
-    assert comparison(0, 0).as_data()["survival"] == {}
-
-
-def test_the_curve_censors_answers_that_end_equal() -> None:
-    made = comparison(4, 1, length=30)
-    made.equal_tokens[1] = 2  # ended equal before the first one parted
-    shares = dict(zip(CURVE, made.survival(), strict=True))
-    left = pytest.approx(2 / 3)  # one of the three that were still there
-    assert shares == {1: 1.0, 4: 1.0, 16: left, 64: None, 256: None}
-
-
-def test_the_curve_ends_with_the_longest_answer() -> None:
-    assert comparison(3, 0, length=8).survival() == [1.0, 1.0, None, None, None]
-    assert comparison(3, 0, length=300).survival() == [1.0] * len(CURVE)
-    assert comparison(3, 3).survival() == [1.0, 1.0, 0.0, 0.0, 0.0]  # no answer is left: known
 
 
 def test_in_row_invariant_numerics_a_near_tie_is_wrong() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 
 import pytest
-from rich.console import Console
 
 from bench.errors import Exit
 from bench.verify.verdict import CheckOutcome, Examination, Finding, VerifyReport
@@ -47,9 +45,7 @@ def test_the_exit_code_is_that_of_the_worst_decoder_wherever_it_stands() -> None
     unsure, wrong = examined("open"), examined("wrong")
 
     def code(*subjects: Examination, interrupted: bool = False) -> Exit:
-        report = VerifyReport(
-            examined=subjects, notes=(), lengths=(), curves=(), facts={}, interrupted=interrupted
-        )
+        report = VerifyReport(examined=subjects, notes=(), facts={}, interrupted=interrupted)
         return report.exit_code
 
     assert code(right, lossy) == Exit.DONE
@@ -58,10 +54,3 @@ def test_the_exit_code_is_that_of_the_worst_decoder_wherever_it_stands() -> None
     for subjects in itertools.permutations([right, unsure, wrong]):
         assert code(*subjects) == Exit.REGRESSION
     assert code(wrong, interrupted=True) == Exit.INTERRUPTED
-
-
-def test_past_the_longest_answer_the_printed_curve_says_nothing() -> None:
-    console = Console(width=100, record=True, file=io.StringIO())
-    curves = [("x, T = 0", [1.0, 0.9996, None])]
-    VerifyReport(examined=(), notes=(), lengths=(4, 16, 64), curves=curves, facts={}).print(console)
-    assert console.export_text().split()[-6:] == ["0", "100.0", "%", "99.9", "%", "-"]

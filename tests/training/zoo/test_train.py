@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,23 @@ import pytest
 import torch
 
 from specbench_tasks.generators import generate
+from specbench_tasks.scorers import corpus_bleu, score
 from specbench_tasks.task import FAMILIES
 from training.forward import last_states
 from training.loop import Loop
 from training.recipe import LoopTable, read_recipe
 from training.text.data import Encoder, groups, learnt, padded, step_rows
 from training.text.tokenizer import END, build_tokenizer
-from training.zoo.train import MODELS, SizeTable, ZooRecipe, adapted_counts, build_model, train_zoo
+from training.zoo.train import (
+    EVAL_SEED,
+    MODELS,
+    SizeTable,
+    ZooRecipe,
+    adapted_counts,
+    build_model,
+    family_scores,
+    train_zoo,
+)
 
 ZOO_TOML = Path(__file__).parents[3] / "training" / "recipes" / "zoo.toml"
 SIZE: dict[str, Any] = {
@@ -238,3 +249,23 @@ def test_families_that_fail_get_more_rows() -> None:
     base = dict.fromkeys(FAMILIES, 5)
     counts = adapted_counts(base, {family: float(family != "rag") for family in FAMILIES})
     assert counts["rag"] > 10 > counts["qa"] >= 2
+
+
+@pytest.mark.parametrize("family", ["translation", "qa"])
+def test_a_family_has_the_mean_of_its_scores_and_the_bleu_of_its_corpus(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = list(itertools.islice(generate(family, "test", EVAL_SEED), 4))
+    said = [[example.responses[0] if i else "Der"] for i, example in enumerate(examples)]
+    monkeypatch.setattr("training.zoo.train.chat_answers", lambda *_: said)
+    unused: Any = None
+    scores = family_scores(unused, unused, family, 4, 8)
+    golds = [example.references[0] for example in examples]
+    pairs = [(text, gold) for (text,), gold in zip(said, golds, strict=True) if gold is not None]
+    assert len(pairs) == 4
+    assert scores["exact"] == 0.75
+    if family == "translation":
+        assert scores["score"] == corpus_bleu([(text, gold.answers) for text, gold in pairs]) < 1
+    else:
+        right = [score(family, *pair)["contains_answer"] for pair in pairs]
+        assert scores["score"] == sum(right) / 4 == 0.75

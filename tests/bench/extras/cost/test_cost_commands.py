@@ -11,9 +11,8 @@ from bench.cli.measure import print_conclusions
 from bench.errors import InvalidRunError
 from bench.extras.cost.curve import load_cost
 from bench.extras.cost.explain import draft_costs
-from bench.extras.cost.limit import OperatingPoint
 from bench.extras.cost.records import CURVE, read_draft_costs, write_draft_costs
-from bench.extras.cost.texts import curve_table, run_points, write_cost
+from bench.extras.cost.texts import curve_table, write_cost
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
 from bench.report.findings import Findings
@@ -96,14 +95,12 @@ def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
 @pytest.mark.usefixtures("saved")
 def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
     cost = load_cost(write_cost_folder(tmp_path / "cost"))
-    points = [OperatingPoint(decoder="spec", rows=5, seconds=2e-3)]
     names = ("cost.md", "figures/call_time.png", "figures/call_time.svg")
     written = []
     for _ in range(2):
-        write_cost(cost, points)
+        write_cost(cost)
         written.append([(cost.path / name).read_bytes() for name in names])
     assert written[0] == written[1]
-    assert b"spec" in written[0][2]
 
 
 @pytest.mark.slow
@@ -182,16 +179,24 @@ def with_second_pass(run: Path, draft_s: float = 0.0) -> Path:
     return run
 
 
-def test_a_runs_decoders_stand_on_the_curve_of_their_own_model_and_machine(tmp_path, synthetic_run):
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [("here", "no unbatched answer of its second pass"), ("there", "another machine")],
+)
+def test_a_run_without_a_price_of_draft_calls_says_why(
+    key: str, why: str, tmp_path: Path, synthetic_run: Any, monkeypatch: pytest.MonkeyPatch
+):
     env = {"models": {"target": TARGET}, "comparability_key": "here"}
-    run = load_run(with_second_pass(synthetic_run({"spec": 3.0}, env=env)))
-    points, why = run_points(run, load_cost(write_cost_folder(tmp_path / "here", TARGET, "here")))
-    assert why is None
-    assert {point.decoder: point.rows for point in points} == {"ar": 1, "spec": 8}
-    assert [point.seconds for point in points] == pytest.approx([1e-3, 1.4e-3])
-    none, why = run_points(run, load_cost(write_cost_folder(tmp_path / "there", TARGET, "there")))
-    assert not none
-    assert "another machine" in str(why)
+    run = with_second_pass(synthetic_run({"spec": 3.0}, env=env))
+    folder = write_cost_folder(tmp_path / "cost", TARGET, key)
+    measured = "bench.extras.cost.measure.measure_cost", "bench.extras.cost.subject.open_subject"
+    for name in measured:
+        monkeypatch.setattr(name, lambda *_, **__: load_cost(folder).facts)
+    ended = bench("cost", "--run", run, "--folder", folder)
+    assert ended.code == 0, ended.err
+    assert f"draft calls of {run.name} have no price: " in ended.out
+    assert why in ended.out
+    assert read_draft_costs(folder) == {}
 
 
 def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from bench.extras.cost.curve import Cost, CostCurve
-from bench.extras.cost.limit import ar_limit, mean_context, mismatch, operating_points
+from bench.extras.cost.limit import ar_limit, mean_context, mismatch
 from bench.extras.cost.records import CallWork, CostFacts, Grid, Measured, folder_name
 from bench.extras.cost.texts import limit_lines
 from bench.records.environment import Environment, ModelFacts
-from bench.records.samples import PhasedAnswer
 from tests.bench.conftest import make_record
 
 TARGET = {
@@ -92,31 +91,3 @@ def test_a_run_of_groups_has_no_time_to_hold_against_the_limit():
     group = make_record("ar", (1,) * 5, batch_size=2, ttft_s=None, total_s=None, group_s=3.0)
     (line,) = limit_lines(run_of(group), COST)
     assert "is unknown" in line
-
-
-def phased(decoder, seconds, *, repeat=0):
-    """An answer of the second pass to the first prompt; only its seconds and repeat are read."""
-    counters = dict.fromkeys(("emitted", "later_emitted", "later_steps", "rows", "padded_rows"), 0)
-    return PhasedAnswer(
-        decoder=decoder, prompts=("c0#1",), seconds=seconds, repeat=repeat, **counters
-    )
-
-
-def test_operating_points_are_mean_rows_and_seconds_of_a_target_call():
-    mine = make_record("ptp", (1, 3, 1), calls=(1, 2, 1), rows=(10, 12, 4))
-    spec = make_record("spec", (1, 3, 1), calls=(1, 1, 1), rows=(10, 5, 5))
-    assert spec.steps is not None
-    spec = replace(spec, steps=replace(spec.steps, draft_calls=(0, 4, 4)))
-    seconds = {"verify": 4.0, "draft": 2.0, "prefill": 50.0}
-    answers = [phased(decoder, seconds) for decoder in ("ptp", "spec")]
-    ptp, drafting = operating_points(answers, [mine, spec], ["ptp", "spec"])
-    assert (ptp.rows, ptp.seconds) == pytest.approx((16 / 3, 6 / 3))
-    assert (drafting.rows, drafting.seconds) == pytest.approx((5, 4 / 2))
-
-
-def test_calls_are_those_of_the_repeat_whose_seconds_were_split():
-    first = make_record("ptp", (1, 2), rows=(3, 4))
-    second = make_record("ptp", (1, 2), rows=(3, 9), repeat=1)
-    answer = phased("ptp", {"verify": 2.0}, repeat=1)
-    (point,) = operating_points([answer], [first, second], ["ptp"])
-    assert (point.rows, point.seconds) == (9, 2.0)

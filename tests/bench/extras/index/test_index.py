@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.index.index import HISTORY, INDEX, NUMBERS, change_points, gather, write_index
+from bench.extras.index.index import HISTORY, INDEX, NUMBERS, gather, write_index
 from tests.command_line import bench
 
 REFERENCE = Path(__file__).parents[4] / "results" / "reference" / "cpu-zoo"
@@ -85,26 +85,6 @@ def test_runs_that_are_gone_stay_in_the_history_and_in_the_curves(tmp_path: Path
     )
     kept = history[(history["decoder"] == "spec") & (history["run"] == "20261101-run")].iloc[0]
     assert all(kept[name] == pytest.approx(of_spec[name], nan_ok=True) for name in NUMBERS)
-
-
-def test_a_change_of_level_is_marked_with_the_run_that_brought_it(tmp_path: Path) -> None:
-    for day in range(1, 15):
-        put(tmp_path, day, tokens_per_call=3.7 if day < 8 else 3.1)
-    text = write_index(tmp_path)[0].read_text()
-    assert "Changed from 3.7 to 3.1 with 20261108-run (commit 080808080)." in text
-    assert text.count("Changed from") == 1
-    assert text.count('class="change"') == 1
-
-
-def test_change_points_are_found_and_noise_has_none() -> None:
-    assert change_points([1.0] * 8 + [2.0] * 8) == [8]
-    assert change_points([1.0] * 7 + [2.0] * 7 + [1.5] * 7) == [7, 14]
-    assert change_points([1.0, 1.0001] * 10) == []
-    assert change_points([1.0, 2.0, 1.0, 2.0]) == []
-    assert change_points([]) == []
-    noise = [1.0 + ((i * 7919) % 101) / 1000 for i in range(40)]
-    assert change_points(noise) == []
-    assert change_points([*noise[:20], *(value + 0.3 for value in noise[20:])]) == [20]
 
 
 def test_a_damaged_run_is_a_line_and_a_damaged_history_an_error(tmp_path: Path) -> None:

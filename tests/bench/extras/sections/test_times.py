@@ -8,12 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from bench.extras.sections.durations import Split, latency_figure, time_split_figure
 from bench.report.figures import canvas
-from bench.report.figures.dots import memory_figure
 
 pytestmark = pytest.mark.usefixtures("saved")
 
@@ -92,28 +90,3 @@ def test_time_is_split_into_shares_and_milliseconds() -> None:
 
 def test_without_a_second_pass_time_is_not_split() -> None:
     assert time_split_figure([], summary()) is None
-
-
-def test_memory_is_drawn_beside_the_baselines() -> None:
-    drawn = memory_figure(summary(peak_memory_bytes=[10_000_000, 12_500_000, 30_000_000]))
-    assert drawn is not None
-    figure, data = drawn
-    assert list(data["over_ar"]) == [1.0, 1.25, 3.0]
-    (axes,) = figure.axes
-    written = [text.get_text() for text in axes.texts]
-    assert written == ["10.0 MB", "12.5 MB  (1.25x ar)", "30.0 MB  (3.00x ar)"]
-    assert [bar.get_width() for bar in bars(axes)] == [10.0, 12.5, 30.0]
-    assert [to_rgba(bar.get_facecolor())[3] for bar in bars(axes)] == [1.0, 1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("most", "text"), [(900, "900.0 bytes"), (2_500, "2.50 kB"), (7_000_000_000, "7.00 GB")]
-)
-def test_memory_has_the_unit_of_the_largest(most: int, text: str) -> None:
-    drawn = memory_figure(summary(peak_memory_bytes=[most, NAN, NAN]))
-    assert drawn is not None
-    assert [t.get_text() for t in drawn[0].axes[0].texts] == [text]
-
-
-def test_unmeasured_memory_is_no_figure() -> None:
-    assert memory_figure(summary(peak_memory_bytes=[NAN] * 3)) is None

@@ -12,6 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
 from bench.extras.sections import drafts
+from bench.extras.sections.families import tokens_per_call_figure
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas, dots, gallery
 from bench.report.figures.style import GREY, colours
@@ -22,8 +23,8 @@ from bench.stats.intervals import Estimate
 pytestmark = pytest.mark.usefixtures("saved")
 
 NAMES = {
-    *("overview", "speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
-    *("acceptance_by_position", "latency", "memory"),
+    *("speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
+    *("acceptance_by_position", "latency"),
 }
 TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
 
@@ -62,7 +63,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
         with canvas.styled():
-            drawn = dots.tokens_per_call_figure(frame)
+            drawn = tokens_per_call_figure(frame)
         assert drawn is not None
         written.append(canvas.render(drawn[0], ["svg"])["svg"])
     assert written[0] == written[1]

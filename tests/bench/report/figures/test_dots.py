@@ -94,7 +94,7 @@ def test_an_interval_far_beyond_all_numbers_ends_in_an_arrow_and_keeps_its_text(
     made = draw_all(findings)
     overall = findings.summary[findings.summary["family"] == "all"]
     highest = overall["speedup"].max()
-    for name in ("overview", "speedup", "quality_speed"):
+    for name in ("speedup", "quality_speed"):
         axes = made.plots[name][0].axes[0]
         (arrow,) = (line for line in axes.lines if line.get_marker() == ">")
         assert float(np.asarray(arrow.get_xdata())[0]) == pytest.approx(3 * highest)

@@ -1,7 +1,6 @@
 """Sequential (autoregressive) decoding with a KV cache: the baseline of every comparison.
 
 A step is one target call of one row, and emits the token picked from the row's distribution.
-Without the cache (``cache=false``), every step feeds the whole text: this shows what a cache saves.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ class Autoregressive(Decoder):
         """Run a prefill, then one new row per step, or a prefill in every step without a cache."""
         target, text = request.target, list(request.prompt_ids)
         result = yield target.call(text)
-        while True:
+        for left in reversed(range(request.sampling.max_new_tokens)):
             text += result.picks
             yield Emit(tokens=result.picks)
             fed = text[-self.rows :] if self.cache else text
             target.truncate(len(text) - len(fed))
-            left = len(request.prompt_ids) + request.sampling.max_new_tokens - len(text)
             result = yield target.call(fed, ahead=left > 1)

@@ -136,9 +136,8 @@ class DraftCall:
     """Drafts of a network on the target's hidden states, requested by `Session.draft`.
 
     The network `name` reads states ``[N, D]`` of new text, some `rows` of `states` (None: all), and
-    the `tokens` picked there, and keeps what it needs of earlier text. Drafts of a tree deeper than
-    `max_depth` are of no use. `uniforms` belong to the slots, or to the draws (`shape.draws`) of
-    each level, `shape.width` in turn.
+    the `tokens` picked there, and keeps what it needs of earlier text. No deeper drafts than
+    `max_depth` are of use. `uniforms` are the slots', or each level's, `shape.width` in turn.
     """
 
     session: Session
@@ -307,8 +306,7 @@ class Session:
             barred: ids that the read rows never predict.
             uniforms: those that draw and test; None: the sequence's, of position alone.
             chain: calls that follow with this one's pick; one result has the picks of all.
-            ahead: True if the next call feeds this one's pick alone, with the same output and
-                uniforms; a GPU may begin it before the pick is read. Another may follow.
+            ahead: True if a call of this one's pick follows, which a GPU may begin unread.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -329,7 +327,7 @@ class Session:
         places = range(num_tokens)  # which takes numbers from the end, too
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
-        outputs = forms(output if isinstance(output, str) else tuple(output))
+        outputs = forms(output)
         call = Call(
             session=self,
             tokens=tuple(tokens),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -242,6 +243,7 @@ def _run(
     added: Tensor | None = None
     kernels = fused_kernels(rows)
     add = kernels.add_norm if kernels else add_norm
+    activated = gated_silu if weights.activation is F.silu else partial(_gated, weights.activation)
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
         changes = (None,) * 4 if gate is None else gate.changes[number]
@@ -252,7 +254,7 @@ def _run(
         mixed = weights.attend(query, keys, values, mask, weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
-        fed = _activated(weights, linear(inputs, layer.feed, changes[2], slots))
+        fed = activated(linear(inputs, layer.feed, changes[2], slots))
         added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
             rows, added = rows + added, None
@@ -303,12 +305,10 @@ def split_heads(
     return query, key, value
 
 
-def _activated(weights: Weights, states: Tensor) -> Tensor:
+def _gated(activation: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
     """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
-    if weights.activation is F.silu:
-        return gated_silu(states)
     gate, up = states.chunk(2, -1)
-    return weights.activation(gate) * up
+    return activation(gate) * up
 
 
 def add_norm(

@@ -1,4 +1,4 @@
-"""Kernels in Triton, which run where `device.runs_triton` allows it; torch's operations elsewhere.
+"""Kernels in Triton, which run where `device.runs_triton` allows it.
 
 Only the functions here may be imported without Triton, which comes with torch for CUDA.
 """
@@ -17,7 +17,7 @@ _FEW = 16
 
 def fused_kernels(states: Tensor) -> Any:
     """Return the module of kernels that join small operations on states, or None."""
-    if not runs_triton(states):
+    if not states.is_cuda or not runs_triton(states):
         return None
     from decoders.core.kernels import fused
 
@@ -28,7 +28,7 @@ def attend_in_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor | None:
     """Return `split_attention.split_attention`, or None for many rows or heads it does not fit."""
-    if query.shape[2] > _FEW or not runs_triton(query):
+    if not query.is_cuda or query.shape[2] > _FEW or not runs_triton(query):
         return None
     from decoders.core.kernels.split_attention import fits, split_attention
 

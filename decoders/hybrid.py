@@ -20,7 +20,6 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
-from decoders.core.outputs import forms
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
 
@@ -114,7 +113,8 @@ class FirstMatch(Drafter):
         """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
         self.hidden = max(drafter.hidden for drafter in drafters.values())
-        self.outputs = [form for drafter in drafters.values() for form in forms(drafter.outputs)]
+        outputs = [drafter.outputs for drafter in drafters.values()]
+        self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
         layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
         if len(layers) > 1:
             raise ValueError(

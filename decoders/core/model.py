@@ -293,8 +293,7 @@ class Session:
             tokens: ids of the token rows, appended to the cache in order; empty only with slots.
             output: the form of the result, or several (see `CallResult`).
             read: token rows to read, ascending; negative counts from the end; default: the last.
-            positions: sequence position of each row; by default tokens continue the committed
-                length, and the first slot has the position of the last token.
+            positions: of each row; by default tokens continue the text, slots begin at the last.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and are not cached.
             drafts: for ``acceptance`` and ``block``: the K drafts that K + 1 read rows verify.
@@ -327,7 +326,7 @@ class Session:
         places = range(num_tokens)  # which takes numbers from the end, too
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
-        outputs = forms(output)
+        outputs = forms(output if isinstance(output, str) else tuple(output))
         call = Call(
             session=self,
             tokens=tuple(tokens),

@@ -24,7 +24,8 @@ class Chain(NamedTuple):
     stop: float = 0.0
 
 
-def forms(output: str | Sequence[str]) -> tuple[str, ...]:
+@functools.cache
+def forms(output: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the forms of an output, each once."""
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 

@@ -151,11 +151,14 @@ def join_weights(module: Any) -> Weights | None:
 
 @torch.no_grad()
 def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return a table of `num` positions, or the module if it is large or a text's length counts."""
-    positions = torch.arange(num, device=like.device)
-    if module.rope_type not in _FIXED_TURNS or num * 2 * module.inv_freq.numel() > _MAX_TURNS:
+    """Return a table of `num` positions on a GPU, or the module if a text's length counts.
+
+    A table rounds like the module, but on a CPU compiled calls round later.
+    """
+    size = num * 2 * module.inv_freq.numel()
+    if not like.is_cuda or module.rope_type not in _FIXED_TURNS or size > _MAX_TURNS:
         return module  # type: ignore[no-any-return]
-    cosines, sines = module(like, positions[None])
+    cosines, sines = module(like, torch.arange(num, device=like.device)[None])
     return TurnTable(cosines[0], sines[0])
 
 

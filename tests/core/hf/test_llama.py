@@ -20,6 +20,7 @@ from decoders.core.hf import llama
 from decoders.core.hf.cache import flat_entries
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
+from tests.pretended_cuda import PretendedCuda, place, place_module
 from tests.tiny_models import GQA, MODELS, SIZES, VOCAB, WINDOW, fresh
 
 OWN = (
@@ -166,7 +167,7 @@ def test_kernels_write_the_cache_that_the_pass_reads(
     ("kind", "is_table"),
     [("default", True), ("linear", True), ("yarn", True), ("llama3", True), ("dynamic", False)],
 )
-def test_turns_are_a_table_where_they_depend_on_the_position_alone(
+def test_on_a_gpu_turns_are_a_table_where_they_depend_on_the_position_alone(
     kind: str, is_table: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
@@ -175,21 +176,23 @@ def test_turns_are_a_table_where_they_depend_on_the_position_alone(
         rope |= {**bands, "original_max_position_embeddings": 64}
     sizes: dict[str, Any] = {**SIZES, **GQA, "max_position_embeddings": 128}
     module = LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)).bfloat16()
-    weights = llama.join_weights(module)
-    assert weights is not None
-    assert isinstance(weights.turn, llama.TurnTable) is is_table
-    rows, positions = (
-        torch.zeros(2, 3, 8).to(torch.bfloat16),
-        torch.tensor([[0, 5, 127], [9, 2, 64]]),
-    )
-    expected = module.model.rotary_emb(rows, positions)
-    for found, wanted in zip(weights.turn(rows, positions), expected, strict=True):
-        assert torch.equal(found, wanted)
-        assert found.dtype == torch.bfloat16
-    monkeypatch.setattr(llama, "_MAX_TURNS", 100)
-    large = llama.join_weights(module)
-    assert large is not None
-    assert large.turn is module.model.rotary_emb
+    on_cpu = llama.join_weights(module)
+    assert on_cpu is not None
+    assert on_cpu.turn is module.model.rotary_emb
+    with PretendedCuda():
+        weights = llama.join_weights(place_module(module))
+        assert weights is not None
+        assert isinstance(weights.turn, llama.TurnTable) is is_table
+        rows = place(torch.zeros(2, 3, 8).bfloat16())
+        positions = place(torch.tensor([[0, 5, 127], [9, 2, 64]]))
+        expected = module.model.rotary_emb(rows, positions)
+        for found, wanted in zip(weights.turn(rows, positions), expected, strict=True):
+            assert torch.equal(found, wanted)
+            assert found.dtype == torch.bfloat16
+        monkeypatch.setattr(llama, "_MAX_TURNS", 100)
+        large = llama.join_weights(module)
+        assert large is not None
+        assert large.turn is module.model.rotary_emb
 
 
 @torch.inference_mode()

@@ -208,10 +208,8 @@ class ModuleRunner:
         reads = next_reads(reads)
         name, inputs, planes = self._inputs(layout, following, reads=reads)
         packed = inputs["packed"].to(self._device, non_blocking=True)
-        fields, num_words = (
-            cast(Frame, name.frame).fields(packed),
-            len(cast(Tensor, self.tokens.weight)),
-        )
+        num_words, frame = len(cast(Tensor, self.tokens.weight)), cast(Frame, name.frame)
+        fields = frame.fields(packed)
         ids = picks.clamp(max=num_words - 1)  # V, which marks NaN, may be no index
         fields["ids"].index_copy_(0, fields["read"][: len(picks)], ids)
         outputs = self.graphs(name, {**inputs, "packed": packed}, planes, num_brief=2)

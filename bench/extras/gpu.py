@@ -40,14 +40,8 @@ _FEW = (
     *("--max-new-tokens", "16", "--no-compile"),  # a GPU captures calls, and compiles none
 )
 GPU_TESTS = (
-    *(
-        "core/kernels/kernels",
-        "core/hf/model",
-        "core/hf/replay",
-        "core/hf/drafting",
-        "core/hf/tiles",
-    ),
-    *("core/hf/placed", "bench/extras/cost/cost_subject"),
+    *("core/kernels/kernels", "core/hf/model", "core/hf/replay", "core/hf/drafting"),
+    *("core/hf/tiles", "core/hf/placed", "bench/extras/cost/cost_subject"),
 )
 """Files with tests marked `gpu`, the most valuable first."""
 _TIMED = ("--split", "test", "--limit", "24", "--repeats", "1", "--max-new-tokens", "128")

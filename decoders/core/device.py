@@ -15,8 +15,8 @@ from torch import Tensor
 class Switches:
     """Ways to compute calls on a GPU that differ in speed alone.
 
-    `kernels` are this project's, in Triton (`core.kernels`). `ahead` begins calls
-    before the token that they feed is read (`hf.launches`).
+    `kernels` are this project's, in Triton (`core.kernels`). `ahead` begins calls before the token
+    that they feed is read (`hf.launches`).
     """
 
     kernels: bool = True
@@ -75,7 +75,7 @@ def fetched(values: Tensor) -> Callable[[], Tensor]:
 
 def graph_size(number: int, bucketed: bool) -> int:
     """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
-    return 1 << max(0, number - 1).bit_length() if bucketed else max(2, number)
+    return power_of_two(max(1, number)) if bucketed else max(2, number)
 
 
 def first_rows(rows: Iterable[int], num_rows: int) -> range:
@@ -90,5 +90,4 @@ def power_of_two(number: int) -> int:
 
 def padded(numbers: Sequence[float]) -> list[Any]:
     """Return numbers with zeros up to a power of two of them, or none."""
-    num = len(numbers)
-    return [*numbers, *[0] * ((1 << (num - 1).bit_length()) - num)] if num else []
+    return [*numbers, *[0] * (power_of_two(len(numbers)) - len(numbers))] if numbers else []

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -178,13 +178,13 @@ def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) 
     return out.view(*rows.shape[:-1], -1)
 
 
-def gated_silu(states: Tensor) -> Tensor:
-    """Return ``silu(gate) * up`` ``[…, F]`` of `states` ``[…, 2 F]``, gate before up."""
-    if kernels := fused_kernels(states):
+def gated(states: Tensor, activation: Callable[[Tensor], Tensor] = F.silu) -> Tensor:
+    """Return ``activation(gate) * up`` ``[…, F]`` of `states` ``[…, 2 F]``, gate before up."""
+    if activation is F.silu and (kernels := fused_kernels(states)):
         out: Tensor = kernels.gated(states)
         return out
     gate, up = states.chunk(2, -1)
-    return F.silu(gate) * up
+    return activation(gate) * up
 
 
 def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
@@ -212,7 +212,7 @@ def attention(
     if mask is not None and is_half and _is_traced():
         out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
         return out
-    if mask is not None and num_groups == 1:
+    if query.is_cuda and num_groups == 1:
         mixed = attend_in_parts(query, key, value, mask, scale)
         if mixed is not None:
             return mixed.transpose(1, 2)

@@ -22,7 +22,7 @@ from decoders.core.adapter.module import HiddenAdapter, spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
 from decoders.core.device import upload
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import attention, gated_silu, product, rotated
+from decoders.core.products import attention, gated, product, rotated
 from decoders.core.types import CallResult, DraftShape, Sampling
 
 _THETA = 10_000.0
@@ -69,7 +69,7 @@ class TransformerBlock:
     def passed(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return the output ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""
         rows = rows + product(attended.transpose(-3, -2).flatten(-2), self.attention_out)
-        return rows + product(gated_silu(product(normed(rows), self.feed)), self.feed_out)
+        return rows + product(gated(product(normed(rows), self.feed)), self.feed_out)
 
 
 class Joined(HiddenAdapter):

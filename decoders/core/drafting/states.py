@@ -72,7 +72,6 @@ class TreeDrafter(StatesDrafter):
         self.branches = branches
         self.hidden, self._request, self._name = hidden, request, name
         self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
-        self._sampling = dataclasses.replace(request.sampling, seed=0)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
         """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
@@ -84,7 +83,7 @@ class TreeDrafter(StatesDrafter):
             for level in range(shape.depth if shape.draws else 0)
             for candidate in range(shape.width)
         ]
-        about = {**self.unfed(text), "shape": shape, "sampling": self._sampling}
+        about = {**self.unfed(text), "shape": shape, "sampling": self._request.sampling}
         before = target.draft_calls
         result = yield target.draft(self._name, **about, uniforms=uniforms, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)

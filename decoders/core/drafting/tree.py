@@ -118,7 +118,7 @@ class DraftTree:
     @property
     def depths(self) -> tuple[int, ...]:
         """Number of ancestors of each row."""
-        return masks.depths((*self.parents,))
+        return masks.depths(self.parents)
 
     @property
     def depth(self) -> int:

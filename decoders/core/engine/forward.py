@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.model import Call, DraftCall, Model, Session
+from decoders.core.model import Call, DraftCall, Model
 from decoders.core.token_reads import TokenReads
 from decoders.core.types import CallResult
 
@@ -26,11 +26,10 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     A model may do the `reads` with the pass (`Model.ahead`).
     """
     model: Model = calls[0].session.model
-    before = list[tuple[Session, int, int]]()
-    for number, call in enumerate(calls):
-        if call.session.kept or len(call.tokens) > PREFILL_CHUNK:
-            before.append((call.session, call.session.length, call.session.calls))
-            calls = [*calls[:number], _feed_head(_without_kept(call)), *calls[number + 1 :]]
+    longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
+    before = [(call.session, call.session.length, call.session.calls) for call in longer]
+    if longer:
+        calls = [_feed_head(_without_kept(c)) if c in longer else c for c in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
     for session, base, num_calls in before:
         session.base, session.calls = base, num_calls + 1

@@ -98,7 +98,7 @@ class MaskBuilder:
         """
         if not [call for call in calls if call.mask is not None]:
             return None
-        blocks = masks.shared_tree((*range(-1, width - 1),)).repeat(len(calls), 1, 1)
+        blocks = masks.causal(width).repeat(len(calls), 1, 1)
         for block, call in zip(blocks, calls, strict=True):
             if call.mask is not None:
                 block[: call.num_rows, : call.num_rows] = call.mask
@@ -144,10 +144,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     """
     num_heads, num_rows = query.shape[1:3]
     num_groups = num_heads // key.shape[1]
-    on_gpu = query.device.type == "cuda"
     wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
     is_causal = mask is None and num_rows > 1  # the kernel masks itself
-    if is_causal or wide or (num_groups == 1 and not on_gpu):
+    if is_causal or wide or num_groups == 1:
         if num_groups > 1:
             repeated = (
                 each[:, :, None].expand(-1, -1, num_groups, -1, -1) for each in (key, value)

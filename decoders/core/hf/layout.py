@@ -226,7 +226,7 @@ class Layout:
         for call in ordered:
             start, num_rows = call.session.length, call.num_rows
             padding = [0] * (width - num_rows)
-            ids += (*(call.tokens if call.slots is None else _row_ids(call)), *padding)
+            ids += (*_row_ids(call), *padding)
             positions += (*(call.positions or call.row_positions()), *padding)
             entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
         numbers = {"ids": ids, "positions": positions, "entries": entries}
@@ -348,7 +348,7 @@ def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:
     """Set the flat rows whose logits or hidden states the calls need, in call order."""
     first_of = dict(zip(map(id, rows.calls), rows.firsts, strict=True))
-    read = [first_of[id(c)] + row for c in calls for row in (read_rows(c) if c.slots else c.read)]
+    read = [first_of[id(call)] + row for call in calls for row in read_rows(call)]
     hidden = [first_of[id(call)] + row for call in calls for row in call.hidden]
     if rows.numbers:
         numbers = {"read": padded(read or [0]), "hidden": padded(hidden)}

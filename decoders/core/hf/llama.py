@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import gated_product, gated_silu, product, rotated, switched_product
+from decoders.core.products import gated, gated_product, product, rotated, switched_product
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -246,7 +245,6 @@ def _run(
     added: Tensor | None = None
     kernels = fused_kernels(rows)
     add = kernels.add_norm if kernels else add_norm
-    activated = gated_silu if weights.activation is F.silu else partial(_gated, weights.activation)
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
         changes = (None,) * 4 if gate is None else gate.changes[number]
@@ -257,7 +255,7 @@ def _run(
         mixed = weights.attend(query, keys, values, mask, weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
-        fed = activated(linear(inputs, layer.feed, changes[2], slots))
+        fed = gated(linear(inputs, layer.feed, changes[2], slots), weights.activation)
         added = linear(fed, layer.feed_out, changes[3], slots)
         if number + 1 in states:
             rows, added = rows + added, None
@@ -306,12 +304,6 @@ def split_heads(
         turned = torch.cat((query, norm(turned[:, num_heads:], norms[1], epsilon)), 1)
     query, key = rotated(turned, turn).split(sizes, 1)  # type: ignore[no-untyped-call]
     return query, key, value
-
-
-def _gated(activation: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
-    """Return the inner states ``[B, N, F]`` of an MLP from its gate and up ``[B, N, 2 F]``."""
-    gate, up = states.chunk(2, -1)
-    return activation(gate) * up
 
 
 def add_norm(

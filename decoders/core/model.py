@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from decoders.core.token_reads import Ahead, TokenReads
     from decoders.core.types import MaskedForm
 
+MERGED_ROWS = 128
+"""Longest prompt that a CPU runs with others: more rows have no weights to share, only padding."""
+
 
 class Model(ABC):
     """A language model with a KV cache that any number of sessions share.

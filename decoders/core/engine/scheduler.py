@@ -20,7 +20,7 @@ from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts, token_reads
 from decoders.core.engine.sequence import RunningSequence
-from decoders.core.model import Call, DraftCall, Session
+from decoders.core.model import MERGED_ROWS, Call, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[..., Tensor]
@@ -284,9 +284,11 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
+            if is_prefill and call.num_rows > MERGED_ROWS and model.device.type == "cpu":
+                kind = (job.index,)
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
-        narrow = 4 if kind or model.device.type != "cpu" else 0
+        narrow = 4 if isinstance(call, DraftCall) or model.device.type != "cpu" else 0
         width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(

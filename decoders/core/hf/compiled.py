@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as _untyped_config
 
 from decoders.core.hf import graph_children, graph_files
+from decoders.core.model import MERGED_ROWS
 
 Inputs = Mapping[str, Tensor]
 Outputs = Sequence[Tensor]
@@ -61,10 +62,10 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29}
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
 COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
-"""Most rows of a call that runs as a graph, of several sequences and of a single one.
+"""Most rows of a call that runs as a graph, of several sequences on a GPU and of a single one.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
-calls are padded to powers of two.
+calls are padded to powers of two. On a CPU several sequences have up to `MERGED_ROWS`.
 """
 MAX_CAPTURED = 512
 """Most CUDA graphs of a function; beyond, the one that was not used for the longest is dropped."""
@@ -94,7 +95,8 @@ class Graphs:
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
+        several = COMPILED_ROWS if self.fixed else MERGED_ROWS
+        limit = COMPILED_PROMPT if num_sequences == 1 else several
         return self.backend is not None and num_rows <= limit
 
     def __call__(

@@ -138,6 +138,19 @@ def test_calls_of_up_to_16_rows_are_one_where_rows_cost_less_than_passes() -> No
         assert _next_group(jobs) == jobs[:merged]
 
 
+def test_long_prompts_are_not_padded_to_each_other_on_a_cpu() -> None:
+    for kind, groups in ((0, [[65, 128], [129], [255]]), (2, [[65, 128], [129, 255]])):
+        jobs = [waiting(kind, num_rows=rows, length=0) for rows in (65, 128, 129, 255)]
+        for number, job in enumerate(jobs):
+            job.index = number
+        found = []
+        while jobs:
+            group = _next_group(jobs)
+            found.append([job.pending[0].num_rows for job in group])
+            jobs = [job for job in jobs if job not in group]
+        assert found == groups
+
+
 def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_others() -> None:
     prefill, many = waiting(0, length=0), [waiting(0, turns=5) for _ in range(4)]
     assert _next_group([*many, prefill]) == [prefill]

@@ -9,7 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel, load_tokenizer
+from tests.lent_outputs import lent_outputs
 
+__all__ = ["lent_outputs"]
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"
 

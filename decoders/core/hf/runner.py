@@ -182,7 +182,8 @@ class ModuleRunner:
             states = [*left]
             picks_alone = switches.ahead and [read.form for read in reads] == ["picks"]
             if picks_alone and launches_next(calls) and not layout.window:
-                logits = logits.clone()  # before the next run overwrites it
+                if launch is None:  # else its outputs are copies
+                    logits = logits.clone()  # before the next run overwrites it
                 ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
         else:
             rows = layout.plain(calls)
@@ -212,7 +213,7 @@ class ModuleRunner:
         fields = frame.fields(packed)
         ids = picks.clamp(max=num_words - 1)  # V, which marks NaN, may be no index
         fields["ids"].index_copy_(0, fields["read"][: len(picks)], ids)
-        outputs = self.graphs(name, {**inputs, "packed": packed}, planes, num_brief=2)
+        outputs = self.graphs(name, {**inputs, "packed": packed}, planes)  # another may run first
         numbers = read_back()
         pairs = zip(calls, numbers.tolist(), strict=True)
         expected = [(call.session, call.session.length + 1, (pick,)) for call, pick in pairs]

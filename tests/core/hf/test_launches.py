@@ -74,6 +74,21 @@ def test_sessions_in_any_order_of_cache_rows_feed_their_picks() -> None:
     assert_alike(*found)
 
 
+def test_a_pass_of_another_model_leaves_what_was_queued_as_it_was() -> None:
+    found = []
+    for between in (False, True):
+        _, sessions = opened("llama-gqa", *PROMPTS)
+        _, others = opened("qwen2", *PROMPTS)
+        new, results = [[3]] * 3, list[list[CallResult]]()
+        for _ in range(3):
+            results.append(answers(sessions, new, GREEDY, ahead=True))
+            new = [[*each.picks] for each in results[-1]]
+            if between:
+                answers(others, [[4]] * 3, GREEDY)
+        found.append([each for step in results for each in step])
+    assert_alike(*found)
+
+
 def test_the_next_call_is_queued_before_the_picks_are_read(passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", *PROMPTS)
     passes.clear()

@@ -288,7 +288,7 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
                 kind = (job.index,)
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
-        narrow = 4 if isinstance(call, DraftCall) or model.device.type != "cpu" else 0
+        narrow = 4 if kind or model.device.type != "cpu" else 0
         width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(

@@ -8,6 +8,7 @@ tokens and sampling. Compared are the tokens of each step, its drafts, those acc
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -133,7 +134,9 @@ class Case:
             left = self.sampling.max_new_tokens - num
             size = min([*ends, len(tokens), left])
             num += size
-            kept.append((tuple(tokens[:size]), drafted, min(accepted, size), *rest))
+            leading = len(tokens) - accepted - 1  # drafts come behind these
+            accepted = max(0, min(accepted, size - leading))
+            kept.append((tuple(tokens[:size]), drafted, accepted, *rest))
             if num == self.sampling.max_new_tokens or (ends and size == ends[0]):
                 return kept
         raise AssertionError("a reference has no end")
@@ -633,11 +636,102 @@ def refine(case: Case) -> tuple[str, Iterator[Round]]:
     return f"idlm:block={size}:max_passes={passes}:commit={commit}:{option}:{classical}", rounds()
 
 
+def proposals(case: Case, table: Any, text: Sequence[int], num: int, name: str) -> list[int]:
+    """Proposals of slots that follow a text, each with the uniform of its place.
+
+    A table's student follows the table's own picks. In O-PTP slot s predicts the token that its u
+    picks, in C-PTP it draws the token after that.
+    """
+    sampling, seen, proposed = case.sampling, [*text], list[int]()
+    for _ in range(num):
+        place, logits = case.at(seen), table.logits(seen)
+        u = NO_UNIFORM if sampling.greedy else case.uniforms.at("draw", place)
+        token = int(logits.argmax())
+        if not sampling.greedy:
+            alone = Sampling(temperature=sampling.temperature, top_p=sampling.top_p)
+            token = pick(warped(logits, alone), u)
+        seen.append(token)
+        wrong = table._chance(repr((table._seed, seen, u))) < table.errors[name]
+        if table.adapters[name].variant == "o-ptp":
+            proposed.append((token + wrong) % table.vocab_size)
+            continue
+        law = warped(table.logits(seen).roll(int(wrong) * (table.vocab_size // 2)), sampling)
+        proposed.append(pick(law, case.uniforms.at("draw", place + 1)))
+    return proposed
+
+
+def with_slots(case: Case, model: Any, name: str) -> tuple[int, int, bool]:
+    """Attach a student without top-k, and return its slots by option and in fact, if O-PTP."""
+    is_o = case.rng.random() < 0.5
+    model.attach(name, case.rng.choice([0, 0.2, 0.6, 1]), "o-ptp" if is_o else "c-ptp")
+    case.sampling = dataclasses.replace(case.sampling, top_k=0)
+    option = case.rng.choice([0, 1, 2, 4])
+    return option, option or 6, is_o
+
+
+def ptp(case: Case) -> tuple[str, Iterator[Round]]:
+    """Slots behind the last token, whose own row gives the token that O-PTP's first slot predicts.
+
+    The prompt's call proposes too. Then one call proposes, and another one verifies.
+    """
+    option, num_slots, is_o = with_slots(case, case.target, "ptp")
+
+    def propose(text: list[int]) -> tuple[list[int], int]:
+        # this call's token and the verifying one's are not proposed
+        num = min(num_slots, case.left(text) - 2 + is_o)
+        num = num if num > is_o else 0
+        return proposals(case, case.target, text, num, "ptp")[is_o:], num
+
+    def rounds() -> Iterator[Round]:
+        text, first = case.begun()
+        drafts, num = propose(case.prompt)
+        yield (*first[:3], len(case.prompt) + num, 0, 0)
+        num_rows, leading = 0, list[int]()
+        while True:
+            paths = prefixes([drafts[: max(0, case.left(text) - 1)]])
+            tokens, accepted = case.picked_path(text, paths)
+            ended = leading and (case.left(text) == 0 or {*leading} & case.sampling.stop_ids)
+            if ended:
+                yield leading, 0, 0, num_rows, 0, 0
+            yield [*leading, *tokens], len(paths), accepted, num_rows + 1 + len(paths), 0, 0
+            text = [*text, *tokens]
+            leading = [case.next(text)]
+            drafts, num = propose(text)
+            num_rows = 1 + num
+            text.append(leading[0])
+
+    return f"ptp:slots={option}:row_cost=0", rounds()
+
+
+def ptp_spec(case: Case) -> tuple[str, Iterator[Round]]:
+    """As PTP, on the draft model, whose row of the last token only guesses the next (C-PTP)."""
+    model: Any = case.models.draft
+    option, num_slots, is_o = with_slots(case, model, "ptp-draft")
+
+    def rounds() -> Iterator[Round]:
+        text, first = case.begun()
+        yield first
+        fed = 0
+        while True:
+            room, drafts, calls = case.left(text) - 1, list[int](), (0, 0)
+            if room:
+                num = min(num_slots, room - (not is_o))
+                drafts = [] if is_o else [case.next(text, model)]
+                drafts += proposals(case, model, text, num, "ptp-draft")
+                calls, fed = (1, len(text) - fed + num), len(text)
+            paths = prefixes([drafts])
+            tokens, accepted = case.picked_path(text, paths)
+            text = [*text, *tokens]
+            yield tokens, len(paths), accepted, 1 + len(paths), *calls
+
+    return f"ptp_spec:slots={option}:row_cost=0", rounds()
+
+
 METHODS = {
     method.__name__: method
     for method in (
         *(lookup, jacobi, recycle, lookahead, suffix, spec, cascade),
-        *(layer, medusa, isd, nar, refine),
+        *(layer, medusa, isd, nar, refine, ptp, ptp_spec),
     )
 }
 
@@ -659,6 +753,6 @@ def test_a_decoders_steps_are_those_of_its_plain_reference(name: str) -> None:
         assert [step[:fields] for step in got] == [step[:fields] for step in expected], options
         for step, (*_, sure) in zip(answer.steps, expected if of_trees else (), strict=of_trees):
             assert sorted(chance for chance, _ in step.confidences) == pytest.approx(sure)
-        assert all(step.target_calls == 1 for step in answer.steps)
+        assert all(step.target_calls == 1 + (step.num_leading > 0) for step in answer.steps)
         num_accepted += sum(step.accepted for step in answer.steps)
     assert (num_accepted > 0) == (name not in ("nar", "refine"))

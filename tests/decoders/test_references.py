@@ -1,4 +1,4 @@
-"""Every published method once more, in plain Python, held against its decoder step by step.
+"""Fourteen methods once more, in plain Python, held against their decoders step by step.
 
 A reference shares nothing with a decoder but the table of logits and the numbers of `Uniforms`:
 it warps, picks, drafts and verifies by itself, without a cache, a tree of rows or a loop in common.

@@ -113,10 +113,12 @@ class _Masks(Drafter):
         """Put masks after the last row, or with ``branches=all`` wherever verification may stop."""
         fed = [text.last] if text.output else text.tokens
         tokens = (*fed, *tree.tokens[1:])
+        at_end, num_branches = self._options.branches == "end", tree.num_drafts + 1
+        most = (self._target.room - len(tokens)) // (1 if at_end else num_branches)
         # with m accepted specs this call emits m + 1 tokens, and the next call adds one itself
-        rooms = (text.left - m - 2 for m in range(tree.num_drafts + 1))
+        rooms = (min(most, text.left - m - 2) for m in range(num_branches))
         self._sizes = sizes = [max(0, min(self._max_masks, room)) for room in rooms]
-        if self._options.branches == "end":
+        if at_end:
             sizes[:-1] = [0] * tree.num_drafts
         is_causal = not any(sizes[:-1])
         masked, anchors = [MASKED] * sum(sizes), tokens[-len(sizes) :]

@@ -6,9 +6,8 @@ Source: Embedding-Space Probing (ESP, arXiv 2603.17942). The mask is the mean of
 embeddings. The drafts are one chain of likeliest tokens, where ESP has a pruned tree.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.mask_slots import branch_positions, vector_slots
-from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Exact
 from decoders.core.registry import register
 
@@ -29,7 +27,10 @@ class Probing(DraftAndVerify):
 
     k: int = 2
     verify: Exact = "coupled"
-    combines: ClassVar[bool] = False  # a call's masks follow this drafter's drafts
+    combines = False  # a call's masks follow this drafter's drafts
+
+    def __post_init__(self) -> None:
+        self.demand(1 <= self.k <= 10, "k", "1 to 10 (more masks exceed the cache)")
 
     def drafter(self, request: Request) -> Drafter:
         return Masks(self.k, request)
@@ -46,7 +47,7 @@ class Masks(Drafter):
     def propose(self, text: Text, most: int) -> list[int]:
         return self.drafts
 
-    def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
+    def carry(self, text: Text, tree: Any) -> dict[str, Any]:
         if not text.output:  # the prompt's call gives the mask
             return {}
         sizes = [self.k] * len(tree)  # k masks after each row at which verification may stop

@@ -439,3 +439,13 @@ def test_an_accept_stream_that_reuses_the_draws_fails_the_distribution(
     monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1000)
     with pytest.raises(AssertionError, match="does not follow the target's distribution"):
         check_distribution(Speculative())
+
+
+def test_probing_takes_as_many_masks_as_the_cache_has_room_for() -> None:
+    """A call of k drafts has 1 + k + (k + 1) k rows, and the cache 128 behind the budget."""
+    spec = f"{EXAMPLES / 'esp.py'}:Probing"
+    decoder = build(parse_spec(f"{spec}:k=10"))
+    answer = generate(decoder, [1, 2], Sampling(max_new_tokens=40), tables(decoder, 1.0))
+    assert max(step.drafted for step in answer.steps) == 10
+    with pytest.raises(ValueError, match=r"option 'k' of decoder 'esp' is 11; it must be 1 to 10"):
+        build(parse_spec(f"{spec}:k=11"))

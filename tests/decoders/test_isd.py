@@ -494,6 +494,21 @@ def test_a_stride_is_cut_to_what_the_adapter_was_trained_for() -> None:
     assert max(step.drafted for step in answers[0].steps) == 3
 
 
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
+def test_masks_behind_every_spec_of_a_wide_stride_fit_into_the_cache(verify: str) -> None:
+    """A full round would have 1 + 15 + 16 x 15 rows, and the cache has 128 behind the budget."""
+    model = Recording(0.0)
+    model.adapters["isd"] = dataclasses.replace(model.adapters["isd"], num_slots=15)
+    sampling = Sampling(temperature=0.9, max_new_tokens=60, seed=3)
+    decoder = isd(stride=16, branches="all", verify=verify)
+    answer = generate(decoder, PROMPTS[0], sampling, Models(target=model))
+    assert len(answer.tokens) == 60
+    assert max(len(places) for _, _, places in model.seen) > 128
+    if verify == "coupled":
+        expected = generate(Autoregressive(), PROMPTS[0], sampling, Models(target=table(0.0)))
+        assert answer.tokens == expected.tokens
+
+
 def test_a_perfect_student_gives_a_stride_a_call() -> None:
     sampling, models = Sampling(max_new_tokens=41), Models(target=table(0.0))
     answer = generate(isd(stride=5), PROMPTS[0], sampling, models)

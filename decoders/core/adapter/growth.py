@@ -30,7 +30,7 @@ class Trees(NamedTuple):
 
     Attributes:
         drafts: float64 ``[B, 5, M]``: number, token, number of the draft before, probability of the
-            path, and the row of `probs` that the draft was drawn from.
+            path (0: no draft), and the row of `probs` that the draft was drawn from.
         probs: distributions ``[B, R, W]`` (empty if no draft is drawn).
         levels: number of levels that each tree needed.
     """
@@ -102,7 +102,7 @@ def grow(
         sync: see `candidates`.
     """
     num, num_found, device = len(logits), 0, logits.device
-    odds = torch.ones(num, 1, dtype=torch.float64, device=device)
+    joint = odds = torch.ones(num, 1, dtype=torch.float64, device=device)
     numbers = torch.full((num, 1), ROOT, device=device)
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
@@ -118,13 +118,15 @@ def grow(
             share = ranked[:, : max(1, shape.nodes // shape.depth)]
             paths = paths * torch.zeros_like(paths).scatter(1, share, 1.0) * valid.flatten(1)
             laws.append(probs)
+            joint = (joint.unsqueeze(-1) * probs.gather(-1, ids)).flatten(1) * (paths > 0)
         ids = (ids if words is None else words[ids]).flatten(1)
         before.append(numbers.unsqueeze(-1).expand(-1, -1, num_each).flatten(1))
         ids_of.append(ids)
-        paths_of.append(paths)
+        paths_of.append(paths if uniforms is None else joint)
         if level + 1 == limit or (stops and _end(tree_chances, paths, level, shape, levels)):
             break
         odds, best = paths.topk(min(shape.width, paths.shape[1]), -1)
+        joint = odds if uniforms is None else joint.gather(1, best)
         if shape.floor:
             odds = odds * (odds.sum(-1, keepdim=True) >= shape.floor)
         parents = best // num_each
@@ -179,18 +181,19 @@ def trees_of_heads(
     for sync in (logits.device.type == "cpu", True):  # again if top-p left a row open
         probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
         if uniforms is not None:
+            uniforms = uniforms[..., : ids.shape[-1]]
             parts = [draw(probs[:, d : d + 1], uniforms[:, d])[0] for d in range(shape.depth)]
             ids = torch.cat(parts, 1)
-        heads = torch.stack((chances, ids.double()), 1).tolist()
-        if sync or not any(row[0] != row[0] for odds, _ in heads for row in odds):
+        heads = torch.stack((chances, ids.double(), probs.gather(-1, ids).double()), 1).tolist()
+        if sync or not any(row[0] != row[0] for odds, *_ in heads for row in odds):
             break
     results = []
-    for number, (odds, tokens) in enumerate(heads):
+    for number, (odds, tokens, values) in enumerate(heads):
         paths = likeliest_paths(odds[: depths[number]], shape.nodes)
         chances_of_paths: list[float] = []
         for row, depth, each in paths:
             before = chances_of_paths[row - 1] if row else 1.0
-            chances_of_paths.append(before * odds[depth][each])
+            chances_of_paths.append(before * values[depth][each])
         results.append(
             CallResult(
                 picks=tuple(int(tokens[depth][each]) for _, depth, each in paths),

@@ -115,7 +115,7 @@ def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -
 
 
 class KVStore:
-    """Keys and values of every layer, from which each pass gets its cache."""
+    """Keys and values of every layer."""
 
     def __init__(
         self,
@@ -152,23 +152,6 @@ class KVStore:
         if (first, count) not in self._parts:
             self._parts[first, count] = [each.narrow(0, first, count) for each in self._planes]
         return self._parts[first, count]
-
-    def at(self, row: int, start: int, stop: int) -> PlaneCache:
-        """Return a cache that writes one row from `start` on, and reads 0 to `stop`."""
-        return PlaneCache(self.row_planes(row, 1), start, stop)
-
-    def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> PlaneCache:
-        """Return a cache that writes `entries` ``[B', N]`` of `rows` ``[B']``, reading 0 to `stop`.
-
-        If the rows are consecutive from `first` on, they are read as a view. None: as a copy.
-        """
-        if first is not None:
-            return PlaneCache(self.row_planes(first, len(rows)), entries, stop)
-        return PlaneCache(self._planes, entries, stop, rows)
-
-    def packed(self, rows: Tensor, entries: Tensor) -> PlaneCache:
-        """Return a cache that writes an entry for each of `rows` ``[N]``, reading whole planes."""
-        return PlaneCache(self._planes, entries[None], self.scrap + 1, rows[None])
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""

@@ -73,29 +73,18 @@ current = Children(0)
 
 
 @contextmanager
-def side_by_side() -> Iterator[Children]:
-    """Let children compile inside the context, on Linux with more than one processor."""
+def side_by_side(*, compiles: bool = True) -> Iterator[Children]:
+    """Let children compile inside the context, on Linux with more than one processor.
+
+    Unless graphs may be compiled (`compiles`), calls without one on disk run uncompiled.
+    """
     global current
     processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    before, current = current, Children(processors if processors > 1 else 0)
+    before, current = current, Children(processors if processors > 1 else 0, compiles=compiles)
     try:
         yield current
     finally:
         current.stop()
-        current = before
-
-
-@contextmanager
-def stored_only() -> Iterator[list[Path]]:
-    """Use only graphs on disk inside the context and yield the list of missing ones.
-
-    Calls without a graph run uncompiled.
-    """
-    global current
-    before, current = current, Children(0, compiles=False)
-    try:
-        yield current.missing
-    finally:
         current = before
 
 

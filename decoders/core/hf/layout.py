@@ -32,9 +32,9 @@ class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
-    A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
-    A pass for a CUDA graph lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of
-    masks: the graph makes all else from them, for T = `seen` entries (`Frame`).
+    `planes`, `entries`, `seen` and `cache_rows` are those of `PlaneCache`. A pass for a CUDA graph
+    lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of masks: the graph makes all
+    else from them (`Frame`).
     """
 
     calls: Sequence[Call]
@@ -43,15 +43,19 @@ class Pass(NamedTuple):
     masks: Masks
     read: Sequence[int] | None
     firsts: Sequence[int]
-    packed: tiles.Packed | None = None
-    entries: Tensor | None = None
     planes: Sequence[Tensor] = ()
-    hidden: Sequence[int] = ()
-    cache: PlaneCache | None = None
+    entries: Tensor | int = 0
+    seen: int = 0
     cache_rows: Tensor | None = None
+    hidden: Sequence[int] = ()
+    packed: tiles.Packed | None = None
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
-    seen: int = 0
+
+    @property
+    def cache(self) -> PlaneCache:
+        """What a pass without a graph writes to and reads."""
+        return PlaneCache(self.planes, self.entries, self.seen, self.cache_rows)
 
     @property
     def num_rows(self) -> int:
@@ -148,22 +152,17 @@ class Layout:
         if self._tile is not None:
             return self.tiled(calls, self._tile)
         if len(calls) == 1 and self.fits_views(calls[0]):
-            return self.lone(calls[0])
-        return self.merged(calls)
+            return self._lone(calls[0])
+        return self._scattered(calls)
 
-    def lone(self, call: Call) -> Pass:
-        """Lay one call out on views of the cache, with a mask only if one is needed."""
+    def _lone(self, call: Call, in_graph: bool = False) -> Pass:
+        """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
         start, num_rows = call.session.length, call.num_rows
-        mask = None
+        stop, mask = start + num_rows, None
         is_plain = not start and call.mask is None and call.slots is None and self._sdpa
-        if num_rows > 1 and not is_plain:
+        if in_graph or (num_rows > 1 and not is_plain):
             mask = self.masks.after(start, num_rows, call.mask)
-        cache = self.store.at(call.session.row, start, start + num_rows)
-        return self._lone(call)._replace(masks=self.masks.per_kind(mask), cache=cache)
-
-    def _lone(self, call: Call) -> Pass:
-        start, num_rows = call.session.length, call.num_rows
-        stop = start + num_rows
+            mask = mask.contiguous() if in_graph else mask
         ids = upload([_row_ids(call)], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
@@ -171,20 +170,22 @@ class Layout:
             positions = self.existing(upload([call.row_positions()], self._device), stop)
         if self.window:
             self._places[call.session.row, start:stop] = positions[0]
-        read = None if len(call.read) == num_rows else read_rows(call)
-        return Pass([call], ids, positions, None, read, [0], hidden=call.hidden)
+        read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
+        entries = self._entries[:, start:stop] if in_graph else start
+        into = self.store.row_planes(call.session.row, 1), entries, stop
+        masks = self.masks.per_kind(mask)
+        return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
 
-    def merged(self, calls: Sequence[Call]) -> Pass:
+    def _scattered(self, calls: Sequence[Call]) -> Pass:
         """Pad calls to the widest call, with one mask for all calls."""
-        by_row = _by_cache_row(calls)
-        indices, width = sorted(by_row), max([call.num_rows for call in calls])
+        by_row, width = _by_cache_row(calls), max([call.num_rows for call in calls])
         seen = max([call.session.length + call.num_rows for call in calls])
-        rows = self._merged([by_row[index] for index in indices], width, seen)
-        assert rows.entries is not None
-        assert rows.cache_rows is not None
-        first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
-        cache = self.store.scattered(rows.cache_rows, rows.entries, seen, first)
-        return _reading(calls, rows, cache=cache)
+        rows = self._merged([by_row[row] for row in sorted(by_row)], width, seen)
+        first, last = min(by_row), max(by_row)
+        if last - first + 1 == len(calls):  # consecutive rows are read as a view
+            planes = self.store.row_planes(first, len(calls))
+            return _reading(calls, rows, planes=planes, cache_rows=None)
+        return _reading(calls, rows, planes=self.store.row_planes(0, self.store.num_rows))
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
@@ -195,16 +196,7 @@ class Layout:
         (call, *rest), bucketed = calls, self._bucketed
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
-            start, row = call.session.length, call.session.row
-            stop = start + call.num_rows
-            mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
-            rows = self._lone(call)
-            return rows._replace(
-                masks=self.masks.per_kind(mask),
-                read=read_rows(call),
-                entries=self._entries[:, start:stop],
-                planes=self.store.row_planes(row, 1),
-            )
+            return self._lone(call, in_graph=True)
         width = max(1 + lone_slot, *[call.num_rows for call in calls])
         seen = max([call.session.length + call.num_rows for call in calls])
         if bucketed:
@@ -294,10 +286,11 @@ class Layout:
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._places[row_index, entries] = positions
-        cache = self.store.packed(row_index, entries)
         masks = self._tiled_masks(packed, positions.view(-1, tile))
-        rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
-        return _reading(calls, rows, cache=cache)
+        planes = self.store.row_planes(0, self.store.num_rows)
+        into = planes, entries[None], self.store.scrap + 1, row_index[None]
+        rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, *into)
+        return _reading(calls, rows, packed=packed)
 
     def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
         counts = [counts for block in packed.blocks for counts in block.contexts.values()]

@@ -172,10 +172,7 @@ def _library() -> Path:
 
 def has_products() -> bool:
     """Tell whether `products` (graphs or none beside it) is compiled for this machine."""
-    return _is_sound(_library())
-
-
-def _is_sound(library: Path) -> bool:
+    library = _library()
     try:
         return library.with_suffix(f".{_HASH}").read_text(encoding="utf-8") == sha256(library)
     except (OSError, ValueError):
@@ -189,7 +186,7 @@ def load_products() -> dict[torch.dtype, int]:
         CannotMakeError: the library is missing or damaged, and `why_none`.
     """
     library = _library()
-    if not _is_sound(library):
+    if not has_products():
         if why := why_none():
             raise CannotMakeError(why)
         products.make(library)

@@ -48,9 +48,9 @@ class Pass(NamedTuple):
     seen: int = 0
     cache_rows: Tensor | None = None
     hidden: Sequence[int] = ()
-    packed: tiles.Packed | None = None
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
+    contexts: Sequence[tiles.ContextBlock] = ()
 
     @property
     def cache(self) -> PlaneCache:
@@ -125,7 +125,7 @@ class Layout:
             shape = (num_rows, entries + 1)
             self._places = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(
-            architecture.windows, architecture.dtype, architecture.device, capacity
+            architecture.windows, architecture.dtype, architecture.device, entries + 1
         )
 
     def move_row(self, source: int, row: int, length: int) -> None:
@@ -153,7 +153,8 @@ class Layout:
             return self.tiled(calls, self._tile)
         if len(calls) == 1 and self.fits_views(calls[0]):
             return self._lone(calls[0])
-        return self._scattered(calls)
+        by_row = _by_cache_row(calls)
+        return self._several(calls, [by_row[row] for row in sorted(by_row)])
 
     def _lone(self, call: Call, in_graph: bool = False) -> Pass:
         """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
@@ -162,7 +163,6 @@ class Layout:
         is_plain = not start and call.mask is None and call.slots is None and self._sdpa
         if in_graph or (num_rows > 1 and not is_plain):
             mask = self.masks.after(start, num_rows, call.mask)
-            mask = mask.contiguous() if in_graph else mask
         ids = upload([_row_ids(call)], self._device)
         if call.positions is None and call.slots is None:
             positions = self._positions[:, start:stop]
@@ -176,16 +176,20 @@ class Layout:
         masks = self.masks.per_kind(mask)
         return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
 
-    def _scattered(self, calls: Sequence[Call]) -> Pass:
-        """Pad calls to the widest call, with one mask for all calls."""
-        by_row, width = _by_cache_row(calls), max([call.num_rows for call in calls])
-        seen = max([call.session.length + call.num_rows for call in calls])
-        rows = self._merged([by_row[row] for row in sorted(by_row)], width, seen)
-        first, last = min(by_row), max(by_row)
-        if last - first + 1 == len(calls):  # consecutive rows are read as a view
-            planes = self.store.row_planes(first, len(calls))
-            return _reading(calls, rows, planes=planes, cache_rows=None)
-        return _reading(calls, rows, planes=self.store.row_planes(0, self.store.num_rows))
+    def _several(self, calls: Sequence[Call], ordered: Sequence[Call], min_rows: int = 1) -> Pass:
+        """Pad `ordered` calls to the widest call, with one mask for all of them."""
+        width = max(min_rows, *[call.num_rows for call in ordered])
+        seen = max([call.session.length + call.num_rows for call in ordered])
+        rows = self._padded(ordered, width, seen)
+        frame, packed = Frame.of(self, rows)
+        fields, masks = self.unpack(frame, upload(packed, self._device))
+        del fields["starts"]
+        first, last = ordered[0].session.row, ordered[-1].session.row
+        planes = self.store.row_planes(0, self.store.num_rows)
+        if last - first + 1 == len(ordered):  # consecutive rows are read as a view
+            planes, fields["cache_rows"] = self.store.row_planes(first, len(ordered)), None
+        rows = rows._replace(masks=masks, planes=planes, numbers={}, blocks=None, **fields)
+        return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
@@ -197,20 +201,18 @@ class Layout:
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
             return self._lone(call, in_graph=True)
-        width = max(1 + lone_slot, *[call.num_rows for call in calls])
-        seen = max([call.session.length + call.num_rows for call in calls])
-        if bucketed:
-            width = power_of_two(max(width, min_rows))
-            seen = self._rounded(seen + steps)
         model, by_row = call.session.model, _by_cache_row(calls)
         filled = [  # with empty calls for the other cache rows
             by_row.get(row)
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
             for row in first_rows(by_row, self.store.num_rows)
         ]
-        rows = (self._padded if bucketed else self._merged)(filled, width, seen)
-        planes = self.store.row_planes(filled[0].session.row, len(filled))
-        return _reading(calls, rows, planes=planes)
+        if not bucketed:
+            return self._several(calls, filled, 1 + lone_slot)
+        width = power_of_two(max(1 + lone_slot, min_rows, *[call.num_rows for call in calls]))
+        seen = max([call.session.length + call.num_rows for call in calls])
+        rows = self._padded(filled, width, self._rounded(seen + steps))
+        return _reading(calls, rows, planes=self.store.row_planes(0, len(filled)))
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         """Pad calls to N = `width` rows that see T = `seen`, on the host."""
@@ -248,13 +250,6 @@ class Layout:
         """Round the entries that a graph sees up to those of its bucket."""
         return min(_round_up(seen, _LENGTH_BUCKET), self.store.scrap + 1)
 
-    def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
-        rows = self._padded(ordered, width, seen)
-        frame, packed = Frame.of(self, rows)
-        fields, masks = self.unpack(frame, upload(packed, self._device))
-        del fields["starts"]
-        return rows._replace(masks=masks, numbers={}, blocks=None, **fields)
-
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Any], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
         (_, width, seen), fields = frame.size, frame.fields(packed)
@@ -273,8 +268,8 @@ class Layout:
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
         """Concatenate the rows of all calls, padded to whole tiles (`tiles`)."""
-        packed = tiles.pack(calls, tile)
-        padding = packed.num_rows - sum(call.num_rows for call in calls)
+        firsts, blocks = tiles.pack(calls, tile)
+        padding = -sum(call.num_rows for call in calls) % tile
         cells: list[tuple[int, int, int, int]] = []  # id, position, cache row, entry
         for call in calls:
             pairs = zip(_row_ids(call), call.row_positions(), strict=True)
@@ -286,22 +281,22 @@ class Layout:
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._places[row_index, entries] = positions
-        masks = self._tiled_masks(packed, positions.view(-1, tile))
+        masks = self._tiled_masks(blocks, positions.view(-1, tile))
         planes = self.store.row_planes(0, self.store.num_rows)
         into = planes, entries[None], self.store.scrap + 1, row_index[None]
-        rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, *into)
-        return _reading(calls, rows, packed=packed)
+        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        return _reading(calls, rows)
 
-    def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        counts = [counts for block in packed.blocks for counts in block.contexts.values()]
+    def _tiled_masks(self, blocks: Sequence[tiles.ContextBlock], positions: Tensor) -> Masks:
+        counts = [counts for block in blocks for counts in block.contexts.values()]
         visible = (
             torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
         )
         if not self.window:
             return self.masks.windowed(visible, positions, visible)
-        planes = [block.select(self._places[:, None, :, None]) for block in packed.blocks]
+        planes = [block.select(self._places[:, None, :, None]) for block in blocks]
         entries = torch.cat(planes).view(-1, tiles.BLOCK)
-        of_tile = [block.tile for block in packed.blocks for _ in block.contexts]
+        of_tile = [block.tile for block in blocks for _ in block.contexts]
         return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:

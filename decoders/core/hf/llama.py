@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
+from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
@@ -338,11 +338,11 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
     return out if part.bias is None else out + part.bias
 
 
-def join_deltas(weights: Weights, factors: Mapping[str, Factors]) -> list[list[Change]]:
-    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` by layer and product."""
+def joined_changes(weights: Weights, deltas: Mapping[str, Delta]) -> list[list[Change]]:
+    """Join an adapter's deltas by layer and product."""
 
     def change(part: Linear) -> Change:
-        pairs = [factors.get(name) for name in part.names]
-        return join_factors(pairs, part.sizes, part.weight, switches=True)
+        parts = [deltas.get(name) for name in part.names]
+        return join_deltas(parts, part.sizes, part.weight, switches=True)
 
     return [[change(part) for part in layer.linears] for layer in weights.layers]

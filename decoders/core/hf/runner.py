@@ -128,12 +128,12 @@ class ModuleRunner:
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
         """Make an adapter, which must fit, available to calls whose slots name it."""
-        factors = adapter.to(self._device).factors(torch.float32)
+        parts = adapter.to(self._device).deltas(torch.float32)
         deltas: Sequence[Any]
         if self.weights is not None:
-            deltas = llama.join_deltas(self.weights, factors)
+            deltas = llama.joined_changes(self.weights, parts)
         else:
-            deltas = layer_deltas(self._gate().layers, factors)
+            deltas = layer_deltas(self._gate().layers, parts)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
         self.adapters[name] = AttachedAdapter(
             adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
@@ -238,13 +238,13 @@ class ModuleRunner:
         """Run a pass without a graph, its head on whole tiles, for its `_outputs`."""
         name, inputs = self._slots(rows, bucketed=None)
         fed = name, inputs, rows.masks, rows.cache, layers
-        if rows.packed is None or self.tile is None:
+        if self.tile is None:
             return self._outputs(*fed, rows.read)
         tile, read = self.tile, rows.read or ()
         whole = [
             n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
         ]
-        with tiles.running(self._configs, tile, rows.packed.blocks):
+        with tiles.running(self._configs, tile, rows.contexts):
             logits, *states = self._outputs(*fed, whole)
         index = {row: number for number, row in enumerate(whole)}
         return self._select(logits, [index[row] for row in read]), *states
@@ -266,7 +266,7 @@ class ModuleRunner:
         if self._reads_hidden:
             out, *lower = self._states(*fed)
             return self._logits(self._select(out, read)), out, *lower
-        options = dict[str, Tensor]()
+        options = dict[str, Any]()
         if not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
             width = inputs["positions"].shape[1]

@@ -126,11 +126,9 @@ class LayerPass(DraftPass):
         planes: Sequence[Tensor],
         seen: int | None,
         run: Run,
-        *,
-        limit: int,
-        stops: bool,
-        sync: bool,
+        **how: Any,
     ) -> Trees:
+        """Grow trees after texts of up to `seen` entries (None: unknown), as `how` tells `grow`."""
         positions, ends = inputs["positions"], inputs["ends"]
         num, device = len(positions), positions.device
         reach = planes[0].shape[2] if seen is None else seen + shape.width * shape.depth
@@ -160,17 +158,15 @@ class LayerPass(DraftPass):
         rows["read"] = inputs["last"].repeat(1 + (num == 1))  # one row would need another graph
         logits, out = run(None, rows, planes)
         first = logits[:num].unsqueeze(1), out[:num].unsqueeze(1)
-        how: dict[str, Any] = {"words": self.words, "stops": stops, "sync": sync}
-        how |= {"uniforms": inputs.get("uniforms"), "depths": inputs.get("depths"), "limit": limit}
-        return grow(*first, step, shape, sampling, **how)
+        how |= {name: inputs.get(name) for name in ("uniforms", "depths")}
+        return grow(*first, step, shape, sampling, words=self.words, **how)
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
         shape, sampling = texts.first.shape, texts.first.sampling
         if sampling.seed:  # which no graph depends on
             sampling = replace(sampling, seed=0)
-        planes, fixed = texts.planes, texts.seen is None
-        uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
+        planes, fixed, uniforms = texts.planes, texts.seen is None, texts.uniforms
         on_cpu = planes[0].device.type == "cpu"
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:

@@ -33,11 +33,9 @@ class HeadsPass(DraftPass):
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Make a tree of the heads' likeliest paths after each text."""
         (logits,) = run(None, {"states": texts.last_states()}, ())
-        shape, sampling = texts.first.shape, texts.first.sampling
-        uniforms = None
-        if shape.draws:
-            uniforms = upload(texts.uniforms(shape.depth, shape.width), logits.device)
-        return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
+        uniforms = None if texts.uniforms is None else upload(texts.uniforms, logits.device)
+        how = texts.first.shape, texts.first.sampling, uniforms
+        return trees_of_heads(logits, texts.depths, *how)
 
 
 class DraftHeads(HiddenAdapter):

@@ -13,7 +13,7 @@ heads, G query heads of a key-value head, E width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decoders.core import masks, products
 from decoders.core.device import upload
+from decoders.core.hf.architecture import Architecture
 from decoders.core.kernels import attend_in_parts
 from decoders.core.model import Call
 
@@ -46,18 +47,12 @@ def leave_out_cudnn(device: torch.device) -> None:
 class MaskBuilder:
     """Makes the masks of one cache."""
 
-    def __init__(
-        self,
-        windows: Mapping[str, int | None],
-        dtype: torch.dtype,
-        device: torch.device,
-        num_entries: int,
-    ) -> None:
-        """Take the window of each kind of layer (None: unlimited), and the most entries seen."""
-        self._windows, self._device = windows, device
-        added = torch.tensor([0.0, torch.finfo(dtype).min], dtype=dtype, device=device)
-        self._seen, self._unseen = added.unbind()
-        self._entries = torch.arange(num_entries, device=device)
+    def __init__(self, architecture: Architecture, num_entries: int) -> None:
+        """Take a model's windows, device and dtype, and the most entries that are seen."""
+        self._windows, self._device = architecture.windows, architecture.device
+        added = torch.tensor([0.0, torch.finfo(architecture.dtype).min], dtype=architecture.dtype)
+        self._seen, self._unseen = added.to(self._device).unbind()
+        self._entries = torch.arange(num_entries, device=self._device)
 
     def additive(self, visible: Tensor) -> Tensor:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""

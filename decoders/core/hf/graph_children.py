@@ -25,8 +25,8 @@ _MAX_CHARACTERS = 1000
 """Characters of a child's error, which a pipe holds while nobody reads."""
 
 
-class EndedError(ValueError):
-    """A signal ended a child."""
+class NoGraphError(ValueError):
+    """No graph can be made of a model's calls, or none on this machine."""
 
 
 class Children:
@@ -92,7 +92,7 @@ def apart(make: Callable[[], object]) -> None:
     """Make a file in a child, where processes can fork safely, and wait for it.
 
     Raises:
-        EndedError: a signal ended the child.
+        NoGraphError: a signal ended the child.
         ValueError: the child raised an error; its words.
     """
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -107,7 +107,7 @@ def apart(make: Callable[[], object]) -> None:
         raise ValueError(failed.recv())
     if child.exitcode:
         name = signal.Signals(-child.exitcode).name if child.exitcode < 0 else child.exitcode
-        raise EndedError(f"the process that compiled calls ended with {name}; is a disk full?")
+        raise NoGraphError(f"the process that compiled calls ended with {name}; is a disk full?")
 
 
 def _started(make: Callable[[], object]) -> tuple[Any, Any]:

@@ -121,12 +121,9 @@ class Layout:
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
             self._entries = torch.arange(capacity, device=device)[None]
-            self._positions = self.existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
             self._places = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.masks = MaskBuilder(
-            architecture.windows, architecture.dtype, architecture.device, entries + 1
-        )
+        self.masks = MaskBuilder(architecture, entries + 1)
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""
@@ -165,7 +162,7 @@ class Layout:
             mask = self.masks.after(start, num_rows, call.mask)
         ids = upload([_row_ids(call)], self._device)
         if call.positions is None and call.slots is None:
-            positions = self._positions[:, start:stop]
+            positions = self.existing(self._entries[:, start:stop], stop)
         else:
             positions = self.existing(upload([call.row_positions()], self._device), stop)
         if self.window:

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -101,7 +102,6 @@ class ModuleRunner:
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(module.config.get_text_config().num_hidden_layers)
         self._body: Any = text_model(module) if self._reads_hidden else module
-        self._gated: GatedModule | None = None
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
@@ -112,8 +112,8 @@ class ModuleRunner:
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
         configs = tiles.prepare(self._module)
-        self._gate()
         twin = copy.copy(self)
+        twin._gated = self._gated  # one wrapper of the module's layers
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
         twin._launch = None
@@ -133,7 +133,7 @@ class ModuleRunner:
         if self.weights is not None:
             deltas = llama.joined_changes(self.weights, parts)
         else:
-            deltas = layer_deltas(self._gate().layers, parts)
+            deltas = layer_deltas(self._gated.layers, parts)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
         self.adapters[name] = AttachedAdapter(
             adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
@@ -434,7 +434,7 @@ class ModuleRunner:
         options |= {"output_hidden_states": True} if layers else {}
         with ExitStack() as stack:
             if adapter is not None:
-                stack.enter_context(self._gate().gated(adapter.deltas, inputs["gate"]))
+                stack.enter_context(self._gated.gated(adapter.deltas, inputs["gate"]))
             stack.enter_context(entering(self._module, late))
             out = self._body(
                 **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
@@ -471,10 +471,9 @@ class ModuleRunner:
             return values.narrow(0, first, len(rows))
         return values.index_select(0, upload(rows, self._device))
 
-    def _gate(self) -> GatedModule:
-        if self._gated is None:
-            self._gated = GatedModule(self._module)
-        return self._gated
+    @cached_property
+    def _gated(self) -> GatedModule:
+        return GatedModule(self._module)
 
 
 def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:

@@ -293,7 +293,7 @@ class Student:
 
 
 def _study(module: Any) -> Architecture:
-    facts = Architecture.of(module, DynamicCache())
+    facts = Architecture.of(module)
     if not facts.reads_hidden:
         raise ValueError(
             f"{type(module).__name__} does more to its logits than a linear head; "

@@ -113,9 +113,7 @@ class Layout:
         self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
-        self.store = KVStore(
-            architecture.planes, architecture.devices, num_rows, entries, dtype=architecture.dtype
-        )
+        self.store = KVStore(architecture, num_rows, entries)
         self._bucketed = bucketed
         windows = [window for window in architecture.windows.values() if window is not None]
         self.window = min(windows, default=0)

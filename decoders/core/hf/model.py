@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicCache
 
 from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
@@ -93,7 +92,7 @@ class HFModel(Model):
         self._quantized = quantized
         if quantized is not None:
             quantize(module, quantized)
-        self.architecture = Architecture.of(module, DynamicCache())
+        self.architecture = Architecture.of(module)
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype

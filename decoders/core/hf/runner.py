@@ -267,10 +267,9 @@ class ModuleRunner:
             out, *lower = self._states(*fed)
             return self._logits(self._select(out, read)), out, *lower
         options = dict[str, Any]()
-        if not isinstance(read, Tensor):
+        if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
             width = inputs["positions"].shape[1]
-            read = range(width) if read is None else read
             columns = sorted({row % width for row in read}) or [0]
             options["logits_to_keep"] = upload(columns, self._device)
             index = {column: number for number, column in enumerate(columns)}
@@ -400,8 +399,7 @@ class ModuleRunner:
             masks = layout.masks.windowed(visible, visible, visible)
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
-            (out,) = self._states(None, fed, masks, cache, ())
-            later = (self._logits(out) if self._reads_hidden else out).float()
+            later, *_ = self._outputs(None, fed, masks, cache, (), None)
             each, probs = read(later, u, sync=False)
             numbers.append(each)
             laws += [] if probs is None else [probs]

@@ -84,13 +84,9 @@ def test_inputs_go_to_the_first_device_that_computes() -> None:
 def test_keys_and_values_lie_where_their_layer_computes() -> None:
     """The device of no numbers stands for a second one."""
     cpu, other = torch.device("cpu"), torch.device("meta")
-    store = KVStore(
-        [(2, 4)] * 4,
-        [cpu, cpu, other, other],
-        3,
-        8,
-        dtype=torch.float32,
-    )
+    planes: Any = {"planes": [(2, 4)] * 4, "devices": [cpu, cpu, other, other]}
+    model: Any = SimpleNamespace(**planes, dtype=torch.float32)
+    store = KVStore(model, 3, 8)
     states = torch.ones(1, 2, 3, 4)
     cache: Any = PlaneCache(store.row_planes(1, 1), 0, 3)
     for layer, device in enumerate((cpu, other)):

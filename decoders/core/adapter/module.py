@@ -47,11 +47,6 @@ class StoredAdapter(nn.Module):
         """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return sum(parameter.nbytes for parameter in self.parameters())
-
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the configuration, and the weights cast to `dtype`, except for ids."""
         folder.mkdir(parents=True, exist_ok=True)

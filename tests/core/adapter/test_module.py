@@ -199,7 +199,6 @@ def test_factors_are_scaled_by_alpha_over_rank_and_cast() -> None:
 def test_sizes_count_every_weight() -> None:
     adapter = SlotAdapter(config_of(code="constant"))
     assert adapter.num_parameters == 2 * 3 * (16 + 24) + WIDTH
-    assert adapter.weight_bytes == 4 * adapter.num_parameters
 
 
 @pytest.mark.parametrize("rank", [3, 32, 0])

@@ -166,7 +166,8 @@ class LayerPass(DraftPass):
         shape, sampling = texts.first.shape, texts.first.sampling
         if sampling.seed:  # which no graph depends on
             sampling = replace(sampling, seed=0)
-        planes, fixed, uniforms = texts.planes, texts.seen is None, texts.uniforms
+        planes, fixed = texts.planes, texts.seen is None
+        uniforms = texts.uniforms if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:

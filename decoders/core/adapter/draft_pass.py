@@ -177,11 +177,9 @@ class Texts:
         return torch.stack(last)[None]
 
     @cached_property
-    def uniforms(self) -> Tensor | None:
+    def uniforms(self) -> Tensor:
         """Uniforms of draws on the host, float64 ``[B, depth, width]`` (0.5 without a call)."""
         shape = self.first.shape
-        if not shape.draws:
-            return None
         none = (0.5,) * (shape.depth * shape.width)
         numbers = [none if call is None else call.uniforms for call in self.calls]
         return torch.tensor(numbers, dtype=torch.float64).view(-1, shape.depth, shape.width)

@@ -33,9 +33,9 @@ class HeadsPass(DraftPass):
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Make a tree of the heads' likeliest paths after each text."""
         (logits,) = run(None, {"states": texts.last_states()}, ())
-        uniforms = None if texts.uniforms is None else upload(texts.uniforms, logits.device)
-        how = texts.first.shape, texts.first.sampling, uniforms
-        return trees_of_heads(logits, texts.depths, *how)
+        shape, sampling = texts.first.shape, texts.first.sampling
+        uniforms = upload(texts.uniforms, logits.device) if shape.draws else None
+        return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
 
 
 class DraftHeads(HiddenAdapter):

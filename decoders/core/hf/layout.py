@@ -54,7 +54,7 @@ class Pass(NamedTuple):
 
     @property
     def cache(self) -> PlaneCache:
-        """What a pass without a graph writes to and reads."""
+        """The cache of a pass without a graph."""
         return PlaneCache(self.planes, self.entries, self.seen, self.cache_rows)
 
     @property

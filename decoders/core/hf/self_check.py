@@ -82,7 +82,7 @@ def _compare(model: HFModel, batch_sizes: Sequence[int], kind: str = "") -> None
 
 
 def _compare_calls(model: HFModel, batch_sizes: Sequence[int], kind: str) -> None:
-    """Compare calls with transformers' own forward, which must be causal if they are of no `kind`."""
+    """Compare calls with transformers' own forward, which must be causal for calls of no `kind`."""
     tokens, dtype = _ids(model, min(_LENGTH, model.max_length), 0), model.facts["dtype"]
     expected = model.own_logits(tokens, len(tokens))
     if expected.isnan().any():

@@ -17,7 +17,7 @@ from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.text import counted, printable
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf.graph_children import stored_only
+from decoders.core.hf.graph_children import side_by_side
 from decoders.core.types import Generation
 
 _NUM_PROBES = 4
@@ -32,7 +32,7 @@ def dry_run(
     if part is not None:
         parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)
-    with stored_only() as missing:  # compiling takes longer than the question may
+    with side_by_side(compiles=False) as children:  # compiling would take longer than this
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
         if part is not None:
@@ -43,7 +43,7 @@ def dry_run(
     if setup.config.compile:
         line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
         eager = "; ar ran eagerly here, and compiled it may be several times as fast"
-        lines.append(line + eager * bool(missing))
+        lines.append(line + eager * bool(children.missing))
     prompt = timed[0]
     text = str(setup.tokenizer.decode(list(prompt.ids)))
     if len(text) > _MAX_TEXT:

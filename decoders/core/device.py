@@ -16,7 +16,7 @@ class Switches:
     """Ways to compute calls on a GPU that differ in speed alone.
 
     `kernels` are this project's, in Triton (`core.kernels`). `ahead` begins calls before the token
-    that they feed is read (`hf.launches`).
+    that they feed is read (`hf.ahead`).
     """
 
     kernels: bool = True

@@ -259,17 +259,17 @@ class Student:
         return self.module
 
     def _changes(self) -> Changes:
-        factors = self.adapter.factors(torch.float32 if self.merged else self.dtype)
+        deltas = self.adapter.deltas(torch.float32 if self.merged else self.dtype)
 
         def change(part: llama.Linear) -> Change:
-            pairs: list[Any] = [factors[name] for name in part.names]
-            if self.merged or pairs[0][0] is None:
-                whole = torch.cat([Delta(*pair).whole for pair in pairs])
+            parts = [deltas[name] for name in part.names]
+            lows = [each.low for each in parts if each.low is not None]
+            if self.merged or not lows:
+                whole = torch.cat([each.whole for each in parts])
                 return (part.weight + whole).to(self.dtype)
-            if len(pairs) == 1:
-                return Delta(*pairs[0])
-            low, high = (torch.cat(each) for each in zip(*pairs, strict=True))
-            return _Deltas(low, high, part.sizes)
+            if len(parts) == 1:
+                return parts[0]
+            return _Deltas(torch.cat(lows), torch.cat([each.high for each in parts]), part.sizes)
 
         return [change(part) for part in self.linears]
 
@@ -293,7 +293,7 @@ class Student:
 
 
 def _study(module: Any) -> Architecture:
-    facts = Architecture.of(module, DynamicCache())
+    facts = Architecture.of(module)
     if not facts.reads_hidden:
         raise ValueError(
             f"{type(module).__name__} does more to its logits than a linear head; "

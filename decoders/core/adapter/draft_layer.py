@@ -89,8 +89,9 @@ class Joined(HiddenAdapter):
         )
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join states and embedded tokens, both ``[..., D]``, into rows ``[..., D]``."""
-        return product(torch.cat([normed(states), normed(embedded)], -1), self.join)
+        """Join states of L layers ``[..., L D]`` and embedded tokens ``[..., D]`` into rows."""
+        states = normed(states.reshape(*states.shape[:-1], -1, self.config.width)).flatten(-2)
+        return product(torch.cat([states, normed(embedded)], -1), self.join)
 
 
 class LayerPass(DraftPass):
@@ -125,11 +126,9 @@ class LayerPass(DraftPass):
         planes: Sequence[Tensor],
         seen: int | None,
         run: Run,
-        *,
-        limit: int,
-        stops: bool,
-        sync: bool,
+        **how: Any,
     ) -> Trees:
+        """Grow trees after texts of up to `seen` entries (None: unknown), as `how` tells `grow`."""
         positions, ends = inputs["positions"], inputs["ends"]
         num, device = len(positions), positions.device
         reach = planes[0].shape[2] if seen is None else seen + shape.width * shape.depth
@@ -159,9 +158,8 @@ class LayerPass(DraftPass):
         rows["read"] = inputs["last"].repeat(1 + (num == 1))  # one row would need another graph
         logits, out = run(None, rows, planes)
         first = logits[:num].unsqueeze(1), out[:num].unsqueeze(1)
-        how: dict[str, Any] = {"words": self.words, "stops": stops, "sync": sync}
-        how |= {"uniforms": inputs.get("uniforms"), "depths": inputs.get("depths"), "limit": limit}
-        return grow(*first, step, shape, sampling, **how)
+        how |= {name: inputs.get(name) for name in ("uniforms", "depths")}
+        return grow(*first, step, shape, sampling, words=self.words, **how)
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
@@ -169,7 +167,7 @@ class LayerPass(DraftPass):
         if sampling.seed:  # which no graph depends on
             sampling = replace(sampling, seed=0)
         planes, fixed = texts.planes, texts.seen is None
-        uniforms = texts.uniforms(shape.depth, shape.width) if shape.draws else None
+        uniforms = texts.uniforms if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"
         for sync in (on_cpu and not fixed, True):  # again if top-p left a row open
             if fixed and not sync:

@@ -6,7 +6,6 @@ words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,11 +176,13 @@ class Texts:
         last = [call.states[-1 if call.rows is None else call.rows[-1]] for call in calls]
         return torch.stack(last)[None]
 
-    def uniforms(self, *shape: int) -> Tensor:
-        """Return the calls' uniforms on the host, float64 ``[B, …]`` (0.5 where there is none)."""
-        none = (0.5,) * math.prod(shape)
+    @cached_property
+    def uniforms(self) -> Tensor:
+        """Uniforms of draws on the host, float64 ``[B, depth, width]`` (0.5 without a call)."""
+        shape = self.first.shape
+        none = (0.5,) * (shape.depth * shape.width)
         numbers = [none if call is None else call.uniforms for call in self.calls]
-        return torch.tensor(numbers, dtype=torch.float64).view(len(self.calls), *shape)
+        return torch.tensor(numbers, dtype=torch.float64).view(-1, shape.depth, shape.width)
 
 
 def unpack(inputs: Inputs, num_extra: int = 0) -> dict[str, Tensor]:

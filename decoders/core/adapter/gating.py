@@ -213,8 +213,6 @@ def tiled(run: Run) -> Run:
 
 _WHOLE = 32
 """Ranks of joined layers are padded to a multiple of this, which makes products faster."""
-Factors = tuple[Tensor | None, Tensor]
-"""A ``[r, in]`` and B ``[out, r]``, B scaled by alpha / r; or None and a delta ``[out, in]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,33 +236,33 @@ Change = Delta | Tensor | None
 """What an adapter changes of a product: a low-rank delta, or the whole weight ``[out, in]``."""
 
 
-def join_factors(
-    pairs: Sequence[Factors | None], sizes: Sequence[int], weight: Tensor, *, switches: bool
+def join_deltas(
+    deltas: Sequence[Delta | None], sizes: Sequence[int], weight: Tensor, *, switches: bool
 ) -> Change:
     """Join the factors of layers that share an input, or multiply them if that costs less.
 
     Args:
-        pairs: each layer's factors, None without a delta.
+        deltas: each layer's, None without one.
         sizes: each layer's number of outputs.
         weight: the layers' weights, ``[sum out, in]``.
         switches: return ``W + B A`` instead of a whole delta, added in the factors' precision.
     """
-    factors = [pair for pair in pairs if pair is not None]
-    lows = [pair[0] for pair in factors if pair[0] is not None]
-    if not factors:
+    present = [delta for delta in deltas if delta is not None]
+    lows = [delta.low for delta in present if delta.low is not None]
+    if not present:
         return None
-    if len(lows) < len(factors) or weight.numel() <= sum(map(len, lows)) * sum(weight.shape):
-        deltas = [
-            weight.new_zeros(size, weight.shape[1]) if pair is None else Delta(*pair).whole
-            for pair, size in zip(pairs, sizes, strict=True)
+    if len(lows) < len(present) or weight.numel() <= sum(map(len, lows)) * sum(weight.shape):
+        parts = [
+            weight.new_zeros(size, weight.shape[1]) if delta is None else delta.whole
+            for delta, size in zip(deltas, sizes, strict=True)
         ]
-        whole = torch.cat(deltas)
+        whole = torch.cat(parts)
         if switches:
             return _laid_out_like(weight.to(whole.dtype) + whole, weight)
         return Delta(None, _laid_out_like(whole, weight))
     blocks = [
-        weight.new_zeros(size, 0) if pair is None else pair[1]
-        for pair, size in zip(pairs, sizes, strict=True)
+        weight.new_zeros(size, 0) if delta is None else delta.high
+        for delta, size in zip(deltas, sizes, strict=True)
     ]
     if missing := -sum(map(len, lows)) % _WHOLE:
         lows.append(weight.new_zeros(missing, weight.shape[1]))
@@ -273,10 +271,10 @@ def join_factors(
     return Delta(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
 
 
-def layer_deltas(layers: Mapping[str, nn.Module], factors: Mapping[str, Factors]) -> list[Change]:
-    """Return the delta of each of a module's layers, or None for those without factors."""
-    pairs = [(factors.get(name), layer_weight(layer).t()) for name, layer in layers.items()]
-    return [join_factors([pair], [len(w)], w, switches=False) for pair, w in pairs]
+def layer_deltas(layers: Mapping[str, nn.Module], deltas: Mapping[str, Delta]) -> list[Change]:
+    """Return the delta of each of a module's layers, or None, laid out like its weight."""
+    pairs = [(deltas.get(name), layer_weight(layer).t()) for name, layer in layers.items()]
+    return [join_deltas([delta], [len(w)], w, switches=False) for delta, w in pairs]
 
 
 def _laid_out_like(part: Tensor, weight: Tensor) -> Tensor:

@@ -187,22 +187,18 @@ def trees_of_heads(
         heads = torch.stack((chances, ids.double(), probs.gather(-1, ids).double()), 1).tolist()
         if sync or not any(row[0] != row[0] for odds, *_ in heads for row in odds):
             break
-    results = []
-    for number, (odds, tokens, values) in enumerate(heads):
-        paths = likeliest_paths(odds[: depths[number]], shape.nodes)
-        chances_of_paths: list[float] = []
+    trees = []
+    for (odds, tokens, values), num_heads in zip(heads, depths, strict=True):
+        paths, path_chances = likeliest_paths(odds[:num_heads], shape.nodes), [1.0]
         for row, depth, each in paths:
-            before = chances_of_paths[row - 1] if row else 1.0
-            chances_of_paths.append(before * values[depth][each])
-        results.append(
-            CallResult(
-                picks=tuple(int(tokens[depth][each]) for _, depth, each in paths),
-                confidences=tuple(chances_of_paths),
-                parents=tuple(row - 1 for row, *_ in paths),
-                probs=None if uniforms is None else probs[number][[depth for _, depth, _ in paths]],
-            )
-        )
-    return results
+            path_chances.append(path_chances[row] * values[depth][each])
+        drafts = [
+            (number, tokens[depth][each], row, path_chances[number], depth)
+            for number, (row, depth, each) in enumerate(paths, 1)
+        ]
+        trees.append([*zip(*drafts, strict=True)])
+    laws = probs.new_empty(len(probs), 0) if uniforms is None else probs
+    return tree_results(trees, laws, None, probs.shape[-1])
 
 
 def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tuple[int, int, int]]:

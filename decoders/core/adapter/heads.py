@@ -34,9 +34,7 @@ class HeadsPass(DraftPass):
         """Make a tree of the heads' likeliest paths after each text."""
         (logits,) = run(None, {"states": texts.last_states()}, ())
         shape, sampling = texts.first.shape, texts.first.sampling
-        uniforms = None
-        if shape.draws:
-            uniforms = upload(texts.uniforms(shape.depth, shape.width), logits.device)
+        uniforms = upload(texts.uniforms, logits.device) if shape.draws else None
         return trees_of_heads(logits, texts.depths, shape, sampling, uniforms)
 
 

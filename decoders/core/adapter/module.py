@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import UniformEmbedding
-from decoders.core.adapter.gating import fed_other_rows, layer_shapes, text_model
+from decoders.core.adapter.gating import Delta, fed_other_rows, layer_shapes, text_model
 from decoders.core.adapter_config import (
     CONFIG_FILE,
     SLOT_VARIANTS,
@@ -46,11 +46,6 @@ class StoredAdapter(nn.Module):
     def num_parameters(self) -> int:
         """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return sum(parameter.nbytes for parameter in self.parameters())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the configuration, and the weights cast to `dtype`, except for ids."""
@@ -157,15 +152,14 @@ class SlotAdapter(StoredAdapter):
         scale = self.carried[number.clamp(max=len(self.carried) - 1)]
         return before * scale[:, None].to(before.dtype) + embedded
 
-    def factors(self, dtype: torch.dtype) -> dict[str, tuple[Tensor | None, Tensor]]:
-        """Return A ``[r, in]`` (None: full rank) and scaled B ``[out, r]`` of each layer, cast."""
-        pairs: dict[str, tuple[Tensor | None, Tensor]] = {}
+    def deltas(self, dtype: torch.dtype) -> dict[str, Delta]:
+        """Return the delta of each layer, with B scaled by alpha / r, cast."""
+        deltas = dict[str, Delta]()
         for name in self.config.layers:
             key = _key(name)
             high = (self.lora_b[key] * self.config.scale).to(dtype)
-            low = self.lora_a[key].to(dtype) if self.config.rank else None
-            pairs[name] = (low, high)
-        return pairs
+            deltas[name] = Delta(self.lora_a[key].to(dtype) if self.config.rank else None, high)
+        return deltas
 
     def check_fits(self, module: Any) -> None:
         """Raise `ValueError` unless a module has exactly these layers, fed with a call's rows."""

@@ -191,11 +191,6 @@ class ParallelLayers(Joined):
         """C, the number of candidates of a slot (0 without a selector)."""
         return int(self.config.sizes.get("candidates", 0))
 
-    def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join the states of all layers read, ``[..., L D]``, and embedded tokens ``[..., D]``."""
-        states = normed(states.reshape(*states.shape[:-1], -1, self.config.width)).flatten(-2)
-        return product(torch.cat([states, normed(embedded)], -1), self.join)
-
     def turn(self, positions: Tensor) -> Turn:
         """Return `TransformerBlock.turn`, which all layers share."""
         return self._blocks[0].turn(positions)

@@ -39,14 +39,6 @@ class LateSlots:
     embedded: Tensor
     tokens: Tensor | None = None
 
-    @classmethod
-    def of(cls, adapter: SlotAdapter, tensors: Mapping[str, Tensor]) -> LateSlots:
-        """Take the fields from tensors named ``late.FIELD``."""
-        parts: dict[str, Any] = {
-            name[5:]: each for name, each in tensors.items() if name.startswith("late.")
-        }
-        return cls(adapter, **parts)
-
     @property
     def layer(self) -> int:
         """Decoder layer at which the slots enter."""
@@ -193,8 +185,9 @@ class AttachedAdapter:
         return inputs | late
 
     def late(self, inputs: Mapping[str, Tensor]) -> LateSlots | None:
-        """Return the late slots of `inputs`, if any."""
-        return LateSlots.of(self.module, inputs) if self.config.enter else None
+        """Return the late slots of `inputs`, whose names are ``late.FIELD``, if any."""
+        parts: dict[str, Any] = {n[5:]: each for n, each in inputs.items() if n[:5] == "late."}
+        return LateSlots(self.module, **parts) if self.config.enter else None
 
     def _table(self, warp: tuple[float, float]) -> Tensor:
         """Return embedded u by level: `NUM_LEVELS` are enough, as finer bits seldom decide."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
 
 from decoders.core.adapter.gating import text_model
-from decoders.core.hf.cache import PlaneShape
 from decoders.core.hf.checkpoint import first_line, is_of_memory
 
 _ADVICE = (
@@ -52,7 +52,7 @@ class Architecture:
         sdpa: attention is torch's own, which needs no mask for a causal prefill.
     """
 
-    planes: tuple[PlaneShape, ...]
+    planes: tuple[tuple[int, int], ...]
     devices: tuple[torch.device, ...]
     device: torch.device
     dtype: torch.dtype
@@ -63,15 +63,15 @@ class Architecture:
     sdpa: bool
 
     @classmethod
-    def of(cls, module: Any, cache: Any) -> Architecture:
-        """Study a module with an empty transformers cache, or raise `ValueError` if it is unfit."""
+    def of(cls, module: Any) -> Architecture:
+        """Study a module, or raise `ValueError` if it is unfit."""
         _refuse_other_memories(module)
         config = module.config.get_text_config()
         length = max_sequence_length(config)
         if length is None:
             raise ValueError(f"{config.model_type} names no max_position_embeddings; {_ADVICE}")
         windows = _windows(config)
-        planes, devices = _planes(module, windows, cache)
+        planes, devices = _planes(module, windows)
         vocab_size, reads_hidden = _study_head(module)
         return cls(
             planes=planes,
@@ -164,13 +164,14 @@ def _windows(config: Any) -> dict[str, int | None]:
 
 @torch.inference_mode()
 def _planes(
-    module: Any, windows: dict[str, int | None], cache: Any
-) -> tuple[tuple[PlaneShape, ...], tuple[torch.device, ...]]:
+    module: Any, windows: dict[str, int | None]
+) -> tuple[tuple[tuple[int, int], ...], tuple[torch.device, ...]]:
     name = type(module).__name__
     base = text_model(module)
     if "position_ids" not in inspect.signature(base.forward).parameters:
         raise ValueError(f"{name} takes no explicit positions; {_ADVICE}")
     device = main_device(module)
+    cache: Any = DynamicCache()
     two = torch.arange(2, device=device)[None]
     mask = torch.zeros(1, 1, 2, 2, dtype=module.dtype, device=device)
     mask[..., 0, 1] = torch.finfo(module.dtype).min

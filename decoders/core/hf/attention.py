@@ -7,13 +7,13 @@ Grouping joins the query heads of a key-value head as rows of one product, which
 once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows use two batched
 products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
 
-Letters: B sequences, N rows of the widest call, T cache entries seen, C capacity, H query heads,
-K key-value heads, G query heads of a key-value head, E width of a head.
+Letters: B sequences, N rows of the widest call, T cache entries seen, H query heads, K key-value
+heads, G query heads of a key-value head, E width of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,14 +21,12 @@ from torch import Tensor
 
 from decoders.core import masks, products
 from decoders.core.device import upload
+from decoders.core.hf.architecture import Architecture
 from decoders.core.kernels import attend_in_parts
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind of layer. None: causal, or a single row."""
-
-TEMPLATE_ROWS = 64
-"""Most rows of a call after a prefix whose causal mask is a view of a precomputed template."""
 
 GROUPED_ROWS = 16
 """Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
@@ -47,24 +45,18 @@ def leave_out_cudnn(device: torch.device) -> None:
 
 
 class MaskBuilder:
-    """Makes the masks of one cache with C entries per row."""
+    """Makes the masks of one cache."""
 
-    def __init__(
-        self,
-        windows: Mapping[str, int | None],
-        dtype: torch.dtype,
-        device: torch.device,
-        capacity: int,
-    ) -> None:
-        """Take the window of each kind of layer (None: unlimited)."""
-        self._windows, self._capacity = windows, capacity
-        self._dtype, self._device = dtype, device
-        self._added = torch.tensor([0.0, torch.finfo(dtype).min], dtype=dtype, device=device)
-        self._template: Tensor | None = None
+    def __init__(self, architecture: Architecture, num_entries: int) -> None:
+        """Take a model's windows, device and dtype, and the most entries that are seen."""
+        self._windows, self._device = architecture.windows, architecture.device
+        added = torch.tensor([0.0, torch.finfo(architecture.dtype).min], dtype=architecture.dtype)
+        self._seen, self._unseen = added.to(self._device).unbind()
+        self._entries = torch.arange(num_entries, device=self._device)
 
     def additive(self, visible: Tensor) -> Tensor:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
-        return torch.where(visible, self._added[0], self._added[1])
+        return torch.where(visible, self._seen, self._unseen)
 
     def per_kind(self, mask: Tensor | None) -> Masks:
         """Use one mask for every kind of layer (correct only if no window can matter)."""
@@ -72,24 +64,11 @@ class MaskBuilder:
 
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
-        if num_rows <= TEMPLATE_ROWS:
-            if self._template is None:
-                rows = torch.arange(TEMPLATE_ROWS, device=self._device)
-                columns = torch.arange(2 * self._capacity, device=self._device) - self._capacity
-                self._template = self.additive(columns[None, :] <= rows[:, None])
-            # Row i of the template sees columns up to C + i: column C is the call's first row.
-            view = self._template[:num_rows].narrow(1, self._capacity - start, start + num_rows)
-            if mask is None and self._device.type == "cpu":
-                return view[None, None]
-            added = view.clone()  # also aligned, as CUDA kernels require
-            if mask is None:
-                return added[None, None]
-        else:
-            shape = (num_rows, start + num_rows)
-            added = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            mask = masks.causal(num_rows) if mask is None else mask
-        added[:, start:] = self.additive(upload(mask, self._device))
-        return added[None, None]
+        entries = self._entries[: start + num_rows]
+        visible = entries <= entries[start:, None]
+        if mask is not None:
+            visible[:, start:] = upload(mask, self._device)
+        return self.additive(visible)[None, None]
 
     def blocks(self, calls: Sequence[Call], width: int) -> Tensor | None:
         """Return which rows of a call see each other, bool ``[B, N, N]`` on the host.
@@ -109,7 +88,7 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
         """
-        columns = torch.arange(seen, device=self._device)
+        columns = self._entries[:seen]
         if blocks is None:
             rows = torch.arange(width, device=self._device)
             return columns <= (starts[:, None] + rows)[:, :, None]

@@ -16,9 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from decoders.core.device import upload
-
-PlaneShape = tuple[int, int]
-"""(H, D) of a plane."""
+from decoders.core.hf.architecture import Architecture
 
 
 class PlaneCache(Cache):
@@ -77,12 +75,9 @@ class PlaneCache(Cache):
         return seen.index_select(0, rows.to(plane.device))
 
     def _write(self, plane: Tensor, states: Tensor) -> None:
-        if isinstance(self._entries, int):
-            plane.narrow(2, self._entries, states.shape[2]).copy_(states)
-        else:
-            self._scatter(plane, self._entries, states)
-
-    def _scatter(self, plane: Tensor, entries: Tensor, states: Tensor) -> None:
+        if isinstance(entries := self._entries, int):
+            plane.narrow(2, entries, states.shape[2]).copy_(states)
+            return
         (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
@@ -115,25 +110,19 @@ def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -
 
 
 class KVStore:
-    """Keys and values of every layer, from which each pass gets its cache."""
+    """Keys and values of every layer."""
 
-    def __init__(
-        self,
-        planes: Sequence[PlaneShape],
-        devices: Sequence[torch.device],
-        num_rows: int,
-        capacity: int,
-        *,
-        dtype: torch.dtype,
-    ) -> None:
-        """Allocate zeros for `planes` (keys of layer 0, its values, …), each on its device."""
+    def __init__(self, model: Architecture, num_rows: int, capacity: int) -> None:
+        """Allocate zeros for a model's planes, each on its device."""
         self.num_rows, self.scrap = num_rows, capacity
-        groups: dict[tuple[PlaneShape, torch.device], list[int]] = {}
-        for number, kind in enumerate(zip(planes, devices, strict=True)):
+        groups: dict[tuple[tuple[int, int], torch.device], list[int]] = {}
+        for number, kind in enumerate(zip(model.planes, model.devices, strict=True)):
             groups.setdefault(kind, []).append(number)
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
             self._bases = [
-                torch.zeros(len(group), num_rows, heads, capacity + 1, dim, dtype=dtype, device=at)
+                torch.zeros(
+                    len(group), num_rows, heads, capacity + 1, dim, dtype=model.dtype, device=at
+                )
                 for ((heads, dim), at), group in groups.items()
             ]
         parts: dict[int, Tensor] = {}
@@ -152,23 +141,6 @@ class KVStore:
         if (first, count) not in self._parts:
             self._parts[first, count] = [each.narrow(0, first, count) for each in self._planes]
         return self._parts[first, count]
-
-    def at(self, row: int, start: int, stop: int) -> PlaneCache:
-        """Return a cache that writes one row from `start` on, and reads 0 to `stop`."""
-        return PlaneCache(self.row_planes(row, 1), start, stop)
-
-    def scattered(self, rows: Tensor, entries: Tensor, stop: int, first: int | None) -> PlaneCache:
-        """Return a cache that writes `entries` ``[B', N]`` of `rows` ``[B']``, reading 0 to `stop`.
-
-        If the rows are consecutive from `first` on, they are read as a view. None: as a copy.
-        """
-        if first is not None:
-            return PlaneCache(self.row_planes(first, len(rows)), entries, stop)
-        return PlaneCache(self._planes, entries, stop, rows)
-
-    def packed(self, rows: Tensor, entries: Tensor) -> PlaneCache:
-        """Return a cache that writes an entry for each of `rows` ``[N]``, reading whole planes."""
-        return PlaneCache(self._planes, entries[None], self.scrap + 1, rows[None])
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""

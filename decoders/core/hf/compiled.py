@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as _untyped_config
 
 from decoders.core.hf import graph_children, graph_files
+from decoders.core.hf.graph_children import NoGraphError as NoGraphError
 from decoders.core.model import MERGED_ROWS
 
 Inputs = Mapping[str, Tensor]
@@ -32,10 +33,6 @@ is for readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
 """`inductor`: machine code. For tests, `export` interprets the traced graph, and `eager` runs the
 plain function in the shapes of a CUDA graph."""
-
-
-class NoGraphError(ValueError):
-    """No graph can be made of a model's calls."""
 
 
 _Result = TypeVar("_Result")
@@ -161,8 +158,8 @@ class Graphs:
                 return _capture(flat, tensors, len(names), self._device)
             with warnings.catch_warnings(action="ignore"):  # warnings of compilers
                 return self._compiled(flat, inputs, tensors, key)
-        except (graph_files.CannotMakeError, graph_children.EndedError) as error:
-            raise NoGraphError(str(error)) from error
+        except NoGraphError:
+            raise
         except Exception as error:  # compilers raise anything
             why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
             raise NoGraphError(f"this model cannot be compiled: {why}") from error
@@ -190,12 +187,12 @@ class Graphs:
 
         if not package.exists:
             if graph_children.current.compiles and (why := graph_files.why_none()):
-                raise graph_files.CannotMakeError(why)
+                raise NoGraphError(why)
             if graph_children.current.have(package.path, make):
                 return None
             graph_children.apart(make)
             if not package.exists:
-                raise graph_files.CannotMakeError(
+                raise NoGraphError(
                     f"{package.path} is damaged again after it was compiled; is its disk full?"
                 )
         return package.load(constants)

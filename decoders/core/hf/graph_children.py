@@ -25,8 +25,8 @@ _MAX_CHARACTERS = 1000
 """Characters of a child's error, which a pipe holds while nobody reads."""
 
 
-class EndedError(ValueError):
-    """A signal ended a child."""
+class NoGraphError(ValueError):
+    """No graph can be made of a model's calls, or none on this machine."""
 
 
 class Children:
@@ -73,11 +73,14 @@ current = Children(0)
 
 
 @contextmanager
-def side_by_side() -> Iterator[Children]:
-    """Let children compile inside the context, on Linux with more than one processor."""
+def side_by_side(*, compiles: bool = True) -> Iterator[Children]:
+    """Let children compile inside the context, on Linux with more than one processor.
+
+    Unless graphs may be compiled (`compiles`), calls without one on disk run uncompiled.
+    """
     global current
     processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    before, current = current, Children(processors if processors > 1 else 0)
+    before, current = current, Children(processors if processors > 1 else 0, compiles=compiles)
     try:
         yield current
     finally:
@@ -85,25 +88,11 @@ def side_by_side() -> Iterator[Children]:
         current = before
 
 
-@contextmanager
-def stored_only() -> Iterator[list[Path]]:
-    """Use only graphs on disk inside the context and yield the list of missing ones.
-
-    Calls without a graph run uncompiled.
-    """
-    global current
-    before, current = current, Children(0, compiles=False)
-    try:
-        yield current.missing
-    finally:
-        current = before
-
-
 def apart(make: Callable[[], object]) -> None:
     """Make a file in a child, where processes can fork safely, and wait for it.
 
     Raises:
-        EndedError: a signal ended the child.
+        NoGraphError: a signal ended the child.
         ValueError: the child raised an error; its words.
     """
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -118,7 +107,7 @@ def apart(make: Callable[[], object]) -> None:
         raise ValueError(failed.recv())
     if child.exitcode:
         name = signal.Signals(-child.exitcode).name if child.exitcode < 0 else child.exitcode
-        raise EndedError(f"the process that compiled calls ended with {name}; is a disk full?")
+        raise NoGraphError(f"the process that compiled calls ended with {name}; is a disk full?")
 
 
 def _started(make: Callable[[], object]) -> tuple[Any, Any]:

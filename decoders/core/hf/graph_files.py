@@ -25,6 +25,7 @@ from torch import Tensor
 
 from decoders.core import products
 from decoders.core.hf.checkpoint import graphs_folder
+from decoders.core.hf.graph_children import NoGraphError
 
 _SOURCES = ("*.py", "../adapter/*.py", "../products.*")
 """Source files that may affect a graph."""
@@ -33,10 +34,6 @@ _HASH = "sha256"
 _COMPILERS = ("g++", "clang++", "c++")
 _ROOM = 64 * 2**20
 """Free bytes that making a graph needs: more than a large model's graph and its C++ code take."""
-
-
-class CannotMakeError(ValueError):
-    """A file cannot be made on this machine, for no fault of the model."""
 
 
 def missing_compiler() -> str | None:
@@ -172,10 +169,7 @@ def _library() -> Path:
 
 def has_products() -> bool:
     """Tell whether `products` (graphs or none beside it) is compiled for this machine."""
-    return _is_sound(_library())
-
-
-def _is_sound(library: Path) -> bool:
+    library = _library()
     try:
         return library.with_suffix(f".{_HASH}").read_text(encoding="utf-8") == sha256(library)
     except (OSError, ValueError):
@@ -186,12 +180,12 @@ def load_products() -> dict[torch.dtype, int]:
     """Load `products`, and return the numbers of `products.load`.
 
     Raises:
-        CannotMakeError: the library is missing or damaged, and `why_none`.
+        NoGraphError: the library is missing or damaged, and `why_none`.
     """
     library = _library()
-    if not _is_sound(library):
+    if not has_products():
         if why := why_none():
-            raise CannotMakeError(why)
+            raise NoGraphError(why)
         products.make(library)
         library.with_suffix(f".{_HASH}").write_text(sha256(library) or "", encoding="utf-8")
     return products.load(library)

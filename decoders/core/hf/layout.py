@@ -32,9 +32,9 @@ class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
-    A graph writes the rows to `entries` ``[B, N]`` of `planes` ``[B, H, C, D]``, others to `cache`.
-    A pass for a CUDA graph lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of
-    masks: the graph makes all else from them, for T = `seen` entries (`Frame`).
+    `planes`, `entries`, `seen` and `cache_rows` are those of `PlaneCache`. A pass for a CUDA graph
+    lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of masks: the graph makes all
+    else from them (`Frame`).
     """
 
     calls: Sequence[Call]
@@ -43,15 +43,19 @@ class Pass(NamedTuple):
     masks: Masks
     read: Sequence[int] | None
     firsts: Sequence[int]
-    packed: tiles.Packed | None = None
-    entries: Tensor | None = None
     planes: Sequence[Tensor] = ()
-    hidden: Sequence[int] = ()
-    cache: PlaneCache | None = None
+    entries: Tensor | int = 0
+    seen: int = 0
     cache_rows: Tensor | None = None
+    hidden: Sequence[int] = ()
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
-    seen: int = 0
+    contexts: Sequence[tiles.ContextBlock] = ()
+
+    @property
+    def cache(self) -> PlaneCache:
+        """The cache of a pass without a graph."""
+        return PlaneCache(self.planes, self.entries, self.seen, self.cache_rows)
 
     @property
     def num_rows(self) -> int:
@@ -109,20 +113,15 @@ class Layout:
         self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
-        self.store = KVStore(
-            architecture.planes, architecture.devices, num_rows, entries, dtype=architecture.dtype
-        )
+        self.store = KVStore(architecture, num_rows, entries)
         self._bucketed = bucketed
         windows = [window for window in architecture.windows.values() if window is not None]
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
             self._entries = torch.arange(capacity, device=device)[None]
-            self._positions = self.existing(self._entries, capacity)
             shape = (num_rows, entries + 1)
             self._places = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.masks = MaskBuilder(
-            architecture.windows, architecture.dtype, architecture.device, capacity
-        )
+        self.masks = MaskBuilder(architecture, entries + 1)
 
     def move_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` entries of row `source` to `row`."""
@@ -148,43 +147,44 @@ class Layout:
         if self._tile is not None:
             return self.tiled(calls, self._tile)
         if len(calls) == 1 and self.fits_views(calls[0]):
-            return self.lone(calls[0])
-        return self.merged(calls)
+            return self._lone(calls[0])
+        by_row = _by_cache_row(calls)
+        return self._several(calls, [by_row[row] for row in sorted(by_row)])
 
-    def lone(self, call: Call) -> Pass:
-        """Lay one call out on views of the cache, with a mask only if one is needed."""
+    def _lone(self, call: Call, in_graph: bool = False) -> Pass:
+        """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
         start, num_rows = call.session.length, call.num_rows
-        mask = None
+        stop, mask = start + num_rows, None
         is_plain = not start and call.mask is None and call.slots is None and self._sdpa
-        if num_rows > 1 and not is_plain:
+        if in_graph or (num_rows > 1 and not is_plain):
             mask = self.masks.after(start, num_rows, call.mask)
-        cache = self.store.at(call.session.row, start, start + num_rows)
-        return self._lone(call)._replace(masks=self.masks.per_kind(mask), cache=cache)
-
-    def _lone(self, call: Call) -> Pass:
-        start, num_rows = call.session.length, call.num_rows
-        stop = start + num_rows
         ids = upload([_row_ids(call)], self._device)
         if call.positions is None and call.slots is None:
-            positions = self._positions[:, start:stop]
+            positions = self.existing(self._entries[:, start:stop], stop)
         else:
             positions = self.existing(upload([call.row_positions()], self._device), stop)
         if self.window:
             self._places[call.session.row, start:stop] = positions[0]
-        read = None if len(call.read) == num_rows else read_rows(call)
-        return Pass([call], ids, positions, None, read, [0], hidden=call.hidden)
+        read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
+        entries = self._entries[:, start:stop] if in_graph else start
+        into = self.store.row_planes(call.session.row, 1), entries, stop
+        masks = self.masks.per_kind(mask)
+        return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
 
-    def merged(self, calls: Sequence[Call]) -> Pass:
-        """Pad calls to the widest call, with one mask for all calls."""
-        by_row = _by_cache_row(calls)
-        indices, width = sorted(by_row), max([call.num_rows for call in calls])
-        seen = max([call.session.length + call.num_rows for call in calls])
-        rows = self._merged([by_row[index] for index in indices], width, seen)
-        assert rows.entries is not None
-        assert rows.cache_rows is not None
-        first = indices[0] if indices[-1] - indices[0] + 1 == len(indices) else None
-        cache = self.store.scattered(rows.cache_rows, rows.entries, seen, first)
-        return _reading(calls, rows, cache=cache)
+    def _several(self, calls: Sequence[Call], ordered: Sequence[Call], min_rows: int = 1) -> Pass:
+        """Pad `ordered` calls to the widest call, with one mask for all of them."""
+        width = max(min_rows, *[call.num_rows for call in ordered])
+        seen = max([call.session.length + call.num_rows for call in ordered])
+        rows = self._padded(ordered, width, seen)
+        frame, packed = Frame.of(self, rows)
+        fields, masks = self.unpack(frame, upload(packed, self._device))
+        del fields["starts"]
+        first, last = ordered[0].session.row, ordered[-1].session.row
+        planes = self.store.row_planes(0, self.store.num_rows)
+        if last - first + 1 == len(ordered):  # consecutive rows are read as a view
+            planes, fields["cache_rows"] = self.store.row_planes(first, len(ordered)), None
+        rows = rows._replace(masks=masks, planes=planes, numbers={}, blocks=None, **fields)
+        return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
@@ -195,30 +195,19 @@ class Layout:
         (call, *rest), bucketed = calls, self._bucketed
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
-            start, row = call.session.length, call.session.row
-            stop = start + call.num_rows
-            mask = self.masks.after(start, call.num_rows, call.mask).contiguous()
-            rows = self._lone(call)
-            return rows._replace(
-                masks=self.masks.per_kind(mask),
-                read=read_rows(call),
-                entries=self._entries[:, start:stop],
-                planes=self.store.row_planes(row, 1),
-            )
-        width = max(1 + lone_slot, *[call.num_rows for call in calls])
-        seen = max([call.session.length + call.num_rows for call in calls])
-        if bucketed:
-            width = power_of_two(max(width, min_rows))
-            seen = self._rounded(seen + steps)
+            return self._lone(call, in_graph=True)
         model, by_row = call.session.model, _by_cache_row(calls)
         filled = [  # with empty calls for the other cache rows
             by_row.get(row)
             or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
             for row in first_rows(by_row, self.store.num_rows)
         ]
-        rows = (self._padded if bucketed else self._merged)(filled, width, seen)
-        planes = self.store.row_planes(filled[0].session.row, len(filled))
-        return _reading(calls, rows, planes=planes)
+        if not bucketed:
+            return self._several(calls, filled, 1 + lone_slot)
+        width = power_of_two(max(1 + lone_slot, min_rows, *[call.num_rows for call in calls]))
+        seen = max([call.session.length + call.num_rows for call in calls])
+        rows = self._padded(filled, width, self._rounded(seen + steps))
+        return _reading(calls, rows, planes=self.store.row_planes(0, len(filled)))
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         """Pad calls to N = `width` rows that see T = `seen`, on the host."""
@@ -256,13 +245,6 @@ class Layout:
         """Round the entries that a graph sees up to those of its bucket."""
         return min(_round_up(seen, _LENGTH_BUCKET), self.store.scrap + 1)
 
-    def _merged(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
-        rows = self._padded(ordered, width, seen)
-        frame, packed = Frame.of(self, rows)
-        fields, masks = self.unpack(frame, upload(packed, self._device))
-        del fields["starts"]
-        return rows._replace(masks=masks, numbers={}, blocks=None, **fields)
-
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Any], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
         (_, width, seen), fields = frame.size, frame.fields(packed)
@@ -281,8 +263,8 @@ class Layout:
 
     def tiled(self, calls: Sequence[Call], tile: int) -> Pass:
         """Concatenate the rows of all calls, padded to whole tiles (`tiles`)."""
-        packed = tiles.pack(calls, tile)
-        padding = packed.num_rows - sum(call.num_rows for call in calls)
+        firsts, blocks = tiles.pack(calls, tile)
+        padding = -sum(call.num_rows for call in calls) % tile
         cells: list[tuple[int, int, int, int]] = []  # id, position, cache row, entry
         for call in calls:
             pairs = zip(_row_ids(call), call.row_positions(), strict=True)
@@ -294,21 +276,22 @@ class Layout:
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         if self.window:
             self._places[row_index, entries] = positions
-        cache = self.store.packed(row_index, entries)
-        masks = self._tiled_masks(packed, positions.view(-1, tile))
-        rows = Pass(calls, ids[None], positions[None], masks, None, packed.firsts, packed=packed)
-        return _reading(calls, rows, cache=cache)
+        masks = self._tiled_masks(blocks, positions.view(-1, tile))
+        planes = self.store.row_planes(0, self.store.num_rows)
+        into = planes, entries[None], self.store.scrap + 1, row_index[None]
+        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        return _reading(calls, rows)
 
-    def _tiled_masks(self, packed: tiles.Packed, positions: Tensor) -> Masks:
-        counts = [counts for block in packed.blocks for counts in block.contexts.values()]
+    def _tiled_masks(self, blocks: Sequence[tiles.ContextBlock], positions: Tensor) -> Masks:
+        counts = [counts for block in blocks for counts in block.contexts.values()]
         visible = (
             torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
         )
         if not self.window:
             return self.masks.windowed(visible, positions, visible)
-        planes = [block.select(self._places[:, None, :, None]) for block in packed.blocks]
+        planes = [block.select(self._places[:, None, :, None]) for block in blocks]
         entries = torch.cat(planes).view(-1, tiles.BLOCK)
-        of_tile = [block.tile for block in packed.blocks for _ in block.contexts]
+        of_tile = [block.tile for block in blocks for _ in block.contexts]
         return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.core.adapter.gating import Change, Delta, Factors, join, join_factors
+from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
@@ -49,12 +49,14 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The weights of a decoder layer: queries, keys and values are one product, gate and up too."""
+    """The weights of a decoder layer: queries, keys and values are one product, gate and up too.
+
+    `head_norms` are the weights ``[E]`` of the norms of queries and keys.
+    """
 
     attention_norm: Tensor
     attention: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    head_norms: tuple[Tensor, Tensor] | None
     attention_out: Linear
     feed_norm: Tensor
     feed: Linear
@@ -123,12 +125,12 @@ def join_weights(module: Any) -> Weights | None:
     body, layers = module.model, []
     for number, part in enumerate(body.layers):
         at, feed = f"model.layers.{number}.self_attn", f"model.layers.{number}.mlp"
+        norms: list[Any] = [getattr(part.self_attn, name, None) for name in ("q_norm", "k_norm")]
         layers.append(
             DecoderLayer(
                 attention_norm=part.input_layernorm.weight,
                 attention=_linear(part.self_attn, at, "q_proj", "k_proj", "v_proj"),
-                query_norm=getattr(getattr(part.self_attn, "q_norm", None), "weight", None),
-                key_norm=getattr(getattr(part.self_attn, "k_norm", None), "weight", None),
+                head_norms=(norms[0].weight, norms[1].weight) if all(norms) else None,
                 attention_out=_linear(part.self_attn, at, "o_proj"),
                 feed_norm=part.post_attention_layernorm.weight,
                 feed=_linear(part.mlp, feed, "gate_proj", "up_proj"),
@@ -273,9 +275,7 @@ def _turned(
     kernels: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
-    norms = None
-    if layer.query_norm is not None and layer.key_norm is not None:
-        norms = layer.query_norm, layer.key_norm
+    norms = layer.head_norms
     if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
         planes, entries = places
         query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
@@ -338,11 +338,11 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
     return out if part.bias is None else out + part.bias
 
 
-def join_deltas(weights: Weights, factors: Mapping[str, Factors]) -> list[list[Change]]:
-    """Join an adapter's factors A ``[R, in]`` and B ``[out, R]`` by layer and product."""
+def joined_changes(weights: Weights, deltas: Mapping[str, Delta]) -> list[list[Change]]:
+    """Join an adapter's deltas by layer and product."""
 
     def change(part: Linear) -> Change:
-        pairs = [factors.get(name) for name in part.names]
-        return join_factors(pairs, part.sizes, part.weight, switches=True)
+        parts = [deltas.get(name) for name in part.names]
+        return join_deltas(parts, part.sizes, part.weight, switches=True)
 
     return [[change(part) for part in layer.linears] for layer in weights.layers]

@@ -51,21 +51,17 @@ def load_module(
     if device_map is not None and importlib.util.find_spec("accelerate") is None:
         raise ValueError("--device-map needs accelerate: pip install accelerate")
     source = find_checkpoint(path_or_id, "model", "config.json")
-    options: dict[str, Any] = {}
-    if device_map is not None:
-        options["device_map"] = device_map
     try:
-        if (config := base_config(source)) is not None:
-            options["config"] = config
         with no_bars():  # the terminal belongs to the caller
             both: Any = AutoModelForCausalLM.from_pretrained(
                 source,
+                config=base_config(source),
+                device_map=device_map,
                 dtype=dtype,
                 attn_implementation=attn_implementation,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                **options,
             )
             module, loaded = both
         if getattr(module, "_hf_peft_config_loaded", False):

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicCache
 
 from decoders.core import masks
 from decoders.core.adapter.draft_pass import ShortHead
@@ -92,12 +92,11 @@ class HFModel(Model):
         self._quantized = quantized
         if quantized is not None:
             quantize(module, quantized)
-        self.architecture = Architecture.of(module, DynamicCache())
+        self.architecture = Architecture.of(module)
         self.vocab_size = self.architecture.vocab_size
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self.masked = masked_form(module.config.to_dict())
-        self._library: Any = None
         weights = llama.join_weights(module) if in_place else None
         used = backend if compile else None
         self._runner = ModuleRunner(module, self.architecture, weights, used)
@@ -252,7 +251,7 @@ class HFModel(Model):
         kept: dict[str, Any] = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
         ids = torch.tensor([list(tokens), *map(list, beside)], device=self.device)
         if self.masked is not None:
-            mask = MaskBuilder({}, self.dtype, self.device, 0).additive(masks.causal(len(tokens)))
+            mask = MaskBuilder(self.architecture, 0).additive(masks.causal(len(tokens)))
             kept["attention_mask"] = mask.expand(len(ids), 1, -1, -1)
         out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)
@@ -273,12 +272,10 @@ class HFModel(Model):
         """See `Model.draft`."""
         return self._drafts[calls[0].name].draft(calls, *self._size, self.vocab_size)
 
-    @property
+    @cached_property
     def library_module(self) -> Any:
         """The module as transformers made it, with contiguous copies of linear weights."""
-        if self._library is None:
-            self._library = self.module if self.is_placed else library_copy(self.module)
-        return self._library
+        return self.module if self.is_placed else library_copy(self.module)
 
     @property
     def weight_bytes(self) -> int:

@@ -10,7 +10,7 @@ Wide calls (prompts) unpack int8; torch cannot unpack int4 fast. Letters: K inpu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from decoders.core.adapter.gating import linear_layers, other_linear
 
 Width = Literal["int8", "int4"]
-WIDTHS: tuple[Width, ...] = get_args(Width)
 GROUP = 32
 """Inputs that share a scale and a zero in int4."""
 PACKED_ROWS = 64

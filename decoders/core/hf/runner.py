@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -21,7 +22,8 @@ from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter, entering
 from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
-from decoders.core.hf import chains, llama, tiles
+from decoders.core.hf import llama, tiles
+from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
@@ -34,7 +36,6 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
-from decoders.core.hf.launches import Launch, next_reads
 from decoders.core.hf.layout import Frame, Layout, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.outputs import launches_next
@@ -101,7 +102,6 @@ class ModuleRunner:
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(module.config.get_text_config().num_hidden_layers)
         self._body: Any = text_model(module) if self._reads_hidden else module
-        self._gated: GatedModule | None = None
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
@@ -112,8 +112,8 @@ class ModuleRunner:
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
         configs = tiles.prepare(self._module)
-        self._gate()
         twin = copy.copy(self)
+        twin._gated = self._gated  # one wrapper of the module's layers
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
         twin._launch = None
@@ -128,12 +128,12 @@ class ModuleRunner:
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
         """Make an adapter, which must fit, available to calls whose slots name it."""
-        factors = adapter.to(self._device).factors(torch.float32)
+        parts = adapter.to(self._device).deltas(torch.float32)
         deltas: Sequence[Any]
         if self.weights is not None:
-            deltas = llama.join_deltas(self.weights, factors)
+            deltas = llama.joined_changes(self.weights, parts)
         else:
-            deltas = layer_deltas(self._gate().layers, factors)
+            deltas = layer_deltas(self._gated.layers, parts)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
         self.adapters[name] = AttachedAdapter(
             adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
@@ -161,18 +161,18 @@ class ModuleRunner:
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
-            steps, num = chains.num_steps(calls, reads, layout), len(reads)
+            steps, num = chain_length(calls, reads, layout), len(reads)
             if launch is not None:
                 rows, outputs = launch.rows, launch.outputs
             else:
                 rows = layout.framed(calls, min_rows, steps)
                 if steps:
-                    rows = chains.with_steps(rows, calls, steps, reads, layout.store.scrap)
+                    rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
                 inputs = self._inputs(layout, rows, lower, reads)
                 outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             if steps:
-                chained = chains.results(calls, reads, outputs[0], outputs[2:])
+                chained = chain_results(calls, reads, outputs[0], outputs[2:])
                 used = sum([len(each.picks) - 1 for each in chained])
                 self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
                 return logits, {}, {}, chained
@@ -236,35 +236,47 @@ class ModuleRunner:
         return embedded
 
     def _run_plain(self, rows: Pass, layers: tuple[int, ...]) -> Outputs:
-        """Run a pass without a graph, its head on whole tiles, for the outputs of `_computed`."""
+        """Run a pass without a graph, its head on whole tiles, for its `_outputs`."""
         name, inputs = self._slots(rows, bucketed=None)
-        if rows.packed is None or self.tile is None:
-            return self._plain(name, inputs, rows, rows.read, *layers)
+        fed = name, inputs, rows.masks, rows.cache, layers
+        if self.tile is None:
+            return self._outputs(*fed, rows.read)
         tile, read = self.tile, rows.read or ()
         whole = [
             n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
         ]
-        with tiles.running(self._configs, tile, rows.packed.blocks):
-            logits, *states = self._plain(name, inputs, rows, whole, *layers)
+        with tiles.running(self._configs, tile, rows.contexts):
+            logits, *states = self._outputs(*fed, whole)
         index = {row: number for number, row in enumerate(whole)}
         return self._select(logits, [index[row] for row in read]), *states
 
-    def _plain(
-        self, name: Any, inputs: Inputs, rows: Pass, read: Sequence[int] | None, *layers: int
+    def _outputs(
+        self,
+        name: Any,
+        inputs: Inputs,
+        masks: Masks,
+        cache: PlaneCache,
+        layers: tuple[int, ...],
+        read: Sequence[int] | Tensor | None,
     ) -> Outputs:
-        fed = name, inputs, rows.masks, rows.cache, layers
+        """Return logits of flat rows `read` (None: all), then the states of all rows.
+
+        States are those after the last layer, if the model shows them, and those after `layers`.
+        """
+        fed = name, inputs, masks, cache, layers
         if self._reads_hidden:
             out, *lower = self._states(*fed)
             return self._logits(self._select(out, read)), out, *lower
-        # the model applies its head itself, here on all rows of the columns that are read
-        width = rows.positions.shape[1]
-        read = range(width) if read is None else read
-        columns = sorted({row % width for row in read}) or [0]
-        kept = upload(columns, self._device)
-        out, *lower = self._states(*fed, logits_to_keep=kept)
-        index = {column: number for number, column in enumerate(columns)}
-        flat = [row // width * len(columns) + index[row % width] for row in read]
-        return self._select(out, flat).float(), *lower
+        options = dict[str, Any]()
+        if read is not None and not isinstance(read, Tensor):
+            # the model applies its head itself, here on all rows of the columns that are read
+            width = inputs["positions"].shape[1]
+            columns = sorted({row % width for row in read}) or [0]
+            options["logits_to_keep"] = upload(columns, self._device)
+            index = {column: number for number, column in enumerate(columns)}
+            read = [row // width * len(columns) + index[row % width] for row in read]
+        out, *lower = self._states(*fed, **options)
+        return self._select(out, read).float(), *lower
 
     def _logits(self, states: Tensor) -> Tensor:
         return self.head(states).to(self._device).float()
@@ -311,7 +323,7 @@ class ModuleRunner:
         assert rows.read is not None
         if rows.numbers:
             return self._framed(layout, rows, layers, reads or {})
-        assert rows.entries is not None
+        assert isinstance(rows.entries, Tensor)
         masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
         inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
         name, slots = self._slots(rows, bucketed=False)
@@ -337,11 +349,10 @@ class ModuleRunner:
         return GraphName(name or None, layers, frame), inputs, rows.planes
 
     def _computed(self, name: GraphName, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Compute a pass from tensors only, so that a graph can capture it.
+        """Compute `_outputs` from tensors only, so that a graph can capture it.
 
-        Returns logits of the read rows, the states of all rows after the last layer if the model
-        shows them, and those after the layers of the `name`. In a frame, the numbers of its reads
-        come first and their distributions after the logits, and states are of `hidden` rows.
+        In a frame, the numbers of its reads come first and their distributions after the logits,
+        and states are of `hidden` rows.
         """
         if (frame := name.frame) is None:
             by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
@@ -354,11 +365,8 @@ class ModuleRunner:
                 embedded, adapter = self.tokens(inputs["ids"]), self.adapters[name.adapter]
                 inputs = {**inputs, **adapter.inputs(fields, embedded, frame.warps)}
         cache = PlaneCache(planes, inputs["entries"], seen)
-        out, *states = self._states(name.adapter, inputs, masks, cache, name.layers)
-        rows_read = out.index_select(0, inputs["read"])
-        if self._reads_hidden:
-            rows_read, states = self._logits(rows_read), [out, *states]
-        logits = rows_read.float()
+        fed = name.adapter, inputs, masks, cache, name.layers
+        logits, *states = self._outputs(*fed, inputs["read"])
         if frame is None:
             return logits, *states
         numbers, laws = _run_reads(frame.reads, logits, inputs)
@@ -373,7 +381,7 @@ class ModuleRunner:
     ) -> Outputs:
         """Run the calls that follow the first one's numbers and any distributions.
 
-        Returns numbers, the first calls' logits, and distributions of all: see `chains.results`.
+        Returns numbers, the first calls' logits, and distributions of all: see `chain_results`.
         """
         layout, (read,), (batch, _, seen) = frame.layout, frame.reads, frame.size
         entries = inputs["chain.entries"].view(-1, batch)
@@ -392,8 +400,7 @@ class ModuleRunner:
             masks = layout.masks.windowed(visible, visible, visible)
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
-            (out,) = self._states(None, fed, masks, cache, ())
-            later = (self._logits(out) if self._reads_hidden else out).float()
+            later, *_ = self._outputs(None, fed, masks, cache, (), None)
             each, probs = read(later, u, sync=False)
             numbers.append(each)
             laws += [] if probs is None else [probs]
@@ -426,7 +433,7 @@ class ModuleRunner:
         options |= {"output_hidden_states": True} if layers else {}
         with ExitStack() as stack:
             if adapter is not None:
-                stack.enter_context(self._gate().gated(adapter.deltas, inputs["gate"]))
+                stack.enter_context(self._gated.gated(adapter.deltas, inputs["gate"]))
             stack.enter_context(entering(self._module, late))
             out = self._body(
                 **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
@@ -453,18 +460,19 @@ class ModuleRunner:
         text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
         return text, collect_tensors(used)
 
-    def _select(self, values: Tensor, rows: Sequence[int] | None) -> Tensor:
+    def _select(self, values: Tensor, rows: Sequence[int] | Tensor | None) -> Tensor:
         if rows is None:
             return values
+        if isinstance(rows, Tensor):
+            return values.index_select(0, rows)
         first = rows[0] if rows else 0
         if tuple(rows) == tuple(range(first, first + len(rows))):
             return values.narrow(0, first, len(rows))
         return values.index_select(0, upload(rows, self._device))
 
-    def _gate(self) -> GatedModule:
-        if self._gated is None:
-            self._gated = GatedModule(self._module)
-        return self._gated
+    @cached_property
+    def _gated(self) -> GatedModule:
+        return GatedModule(self._module)
 
 
 def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ opened model runs uncompiled calls; `check_graphs` compares those that run as gr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -57,11 +56,8 @@ def self_check(model: HFModel) -> list[str]:
 
 
 def _checked(model: HFModel) -> list[str]:
-    with model.uncompiled(), _in_one_line(model):
-        tokens, expected = _own_logits(model)
-        usual = _usual(model, tokens, expected)
-        _check_causal(model, tokens, expected, usual.max().item())
-        _compare(model, expected, usual, _answers(model, tokens, (3,)))
+    with model.uncompiled():
+        _compare(model, (3,))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
         return [f"not compared with transformers' own forward beyond its window of {window:,}"]
@@ -70,16 +66,12 @@ def _checked(model: HFModel) -> list[str]:
 
 def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
     """Compare calls of so many sequences that run as graphs, with errors of `self_check`."""
-    with _in_one_line(model):
-        tokens, expected = _own_logits(model)
-        answers = _answers(model, tokens, batch_sizes, "compiled ")
-        _compare(model, expected, _usual(model, tokens, expected), answers)
+    _compare(model, batch_sizes, "compiled ")
 
 
-@contextmanager
-def _in_one_line(model: HFModel) -> Iterator[None]:
+def _compare(model: HFModel, batch_sizes: Sequence[int], kind: str = "") -> None:
     try:
-        yield
+        _compare_calls(model, batch_sizes, kind)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         if is_of_memory(error):
             raise
@@ -89,32 +81,24 @@ def _in_one_line(model: HFModel) -> Iterator[None]:
         ) from error
 
 
-def _own_logits(model: HFModel) -> tuple[list[int], Tensor]:
-    """Return a prompt, and the logits ``[N, V]`` that transformers' own forward gives for it."""
-    tokens = _ids(model, min(_LENGTH, model.max_length), 0)
+def _compare_calls(model: HFModel, batch_sizes: Sequence[int], kind: str) -> None:
+    """Compare calls with transformers' own forward, which must be causal for calls of no `kind`."""
+    tokens, dtype = _ids(model, min(_LENGTH, model.max_length), 0), model.facts["dtype"]
     expected = model.own_logits(tokens, len(tokens))
     if expected.isnan().any():
         raise ValueError(
             f"{type(model.module).__name__} gives NaN in transformers' own forward pass in "
-            f"{model.facts['dtype']}: its weights are damaged, or it overflows; try --dtype "
-            "bfloat16 or float32"
+            f"{dtype}: its weights are damaged, or it overflows; try --dtype bfloat16 or float32"
         )
-    return tokens, expected
-
-
-def _usual(model: HFModel, tokens: list[int], expected: Tensor) -> Tensor:
-    """Return the largest errors ``[N]`` of rows that the usual rounding explains."""
     batched = model.own_logits(tokens, len(tokens), [_ids(model, len(tokens), 1)] * 2)
-    return _USUAL * _errors(batched, expected)
-
-
-def _compare(model: HFModel, expected: Tensor, usual: Tensor, answers: Iterator[_Answer]) -> None:
+    usual = _USUAL * _errors(batched, expected)
+    if not kind:
+        _check_causal(model, tokens, expected, usual.max().item())
     quantile, bound = _BOUNDS[model.dtype]
-    dtype = model.facts["dtype"]
     bound = max(bound, usual.quantile(quantile).item())
-    by_tokens = {tuple(_ids(model, len(expected), 0)): expected}
-    for how, tokens, logits in answers:
-        key, num_rows = tuple(tokens), len(logits)
+    by_tokens = {tuple(tokens): expected}
+    for how, fed, logits in _answers(model, tokens, batch_sizes, kind):
+        key, num_rows = tuple(fed), len(logits)
         if key not in by_tokens:
             by_tokens[key] = model.own_logits(key, num_rows)
         error = _errors(logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
@@ -159,7 +143,7 @@ def _windows(model: HFModel) -> tuple[int, int]:
 
 
 def _answers(
-    model: HFModel, tokens: list[int], batch_sizes: Sequence[int], kind: str = ""
+    model: HFModel, tokens: list[int], batch_sizes: Sequence[int], kind: str
 ) -> Iterator[_Answer]:
     """Feed prompts as decoders do, with `kind` (of the calls) in the answers' descriptions."""
     window = 0 if kind else _windows(model)[1]

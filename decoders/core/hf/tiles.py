@@ -69,17 +69,8 @@ class ContextBlock:
         return states.view(-1, num_heads, BLOCK, width)
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Concatenated calls: `firsts` are their first rows, `num_rows` counts rows of all tiles."""
-
-    firsts: list[int]
-    num_rows: int
-    blocks: list[ContextBlock]
-
-
-def pack(calls: Sequence[Call], tile: int) -> Packed:
-    """Concatenate calls and find the blocks that each tile sees, in order."""
+def pack(calls: Sequence[Call], tile: int) -> tuple[list[int], list[ContextBlock]]:
+    """Concatenate calls, and return their first rows and the ordered blocks of each tile."""
     firsts: list[int] = []
     blocks: dict[tuple[int, int], ContextBlock] = {}
     num_rows = 0
@@ -95,8 +86,7 @@ def pack(calls: Sequence[Call], tile: int) -> Packed:
                 counts = block.contexts.setdefault(context, [-first] * tile)
                 counts[offset] = start + count - first
         num_rows += call.num_rows
-    ordered = [blocks[key] for key in sorted(blocks)]
-    return Packed(firsts, -(-num_rows // tile) * tile, ordered)
+    return firsts, [blocks[key] for key in sorted(blocks)]
 
 
 def _orders(call: Call) -> Iterator[tuple[Sequence[int], int]]:

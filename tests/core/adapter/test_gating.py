@@ -44,9 +44,9 @@ def factors_of(module, seed=0, rank: int | None = RANK):
         return torch.randn(shape, generator=generator)
 
     return {
-        name: (None, 0.15 * normal(n_out, n_in))
+        name: Delta(None, 0.15 * normal(n_out, n_in))
         if rank is None
-        else (0.15 * normal(rank, n_in), 0.15 * normal(n_out, rank) * (RANK / rank) ** 0.5)
+        else Delta(0.15 * normal(rank, n_in), 0.15 * normal(n_out, rank) * (RANK / rank) ** 0.5)
         for name, (n_in, n_out) in layer_shapes(module).items()
     }
 
@@ -55,12 +55,11 @@ def factors_of(module, seed=0, rank: int | None = RANK):
 def by_hand(module, factors, gate: Tensor):
     """Adds ``B A x`` to every layer's rows where `gate` ``[B, N]`` is 1."""
 
-    def adding(low, high):
-        delta = high if low is None else high @ low
-        return lambda _module, args, y: y + gate[..., None] * (args[0] @ delta.T)
+    def adding(delta):
+        return lambda _module, args, y: y + gate[..., None] * (args[0] @ delta.whole.T)
 
     named = dict(module.named_modules())
-    hooks = [named[name].register_forward_hook(adding(*pair)) for name, pair in factors.items()]
+    hooks = [named[name].register_forward_hook(adding(each)) for name, each in factors.items()]
     try:
         yield
     finally:
@@ -103,7 +102,7 @@ class Case:
     def lay_out(self) -> None:
         self.deltas: list[Any]
         if self.weights is not None:
-            self.deltas = llama.join_deltas(self.weights, self.factors)
+            self.deltas = llama.joined_changes(self.weights, self.factors)
         else:
             self.deltas = layer_deltas(self.gated.layers, self.factors)
 
@@ -262,7 +261,7 @@ def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
 def test_deltas_follow_the_base_layers_orientation(name, rank):
     case = Case(name, "modules", rank=rank)
     for index, (layer, delta) in enumerate(zip(case.gated.layers, case.deltas, strict=True)):
-        low, high = case.factors[layer]
+        low, high = case.factors[layer].low, case.factors[layer].high
         width = len(layer_weight(case.gated.layers[layer]))
         x = torch.randn(4, width, generator=torch.Generator().manual_seed(index))
         whole = high if low is None else high @ low
@@ -300,8 +299,8 @@ def test_deltas_may_mix_ranks_and_serve_many_calls(kind):
 def test_factors_are_multiplied_in_their_precision_before_the_cast():
     factors = factors_of(fresh("llama"), rank=HIGH)
     for name, layer in GatedModule(fresh("llama").to(torch.bfloat16)).layers.items():
-        low, high = factors[name]
-        (delta,) = layer_deltas({name: layer}, {name: (low, high)})
+        low, high = factors[name].low, factors[name].high
+        (delta,) = layer_deltas({name: layer}, {name: Delta(low, high)})
         assert isinstance(delta, Delta)
         assert delta.low is None
         assert torch.equal(delta.high, (high @ low).bfloat16())
@@ -313,12 +312,12 @@ def test_whole_weights_of_our_own_forward_are_added_in_float32_before_the_cast(r
     factors, layers = factors_of(module, rank=rank), linear_layers(module)
     weights = llama.join_weights(module)
     assert weights is not None
-    joined = llama.join_deltas(weights, factors)
+    joined = llama.joined_changes(weights, factors)
     for layer, changes in zip(weights.layers, joined, strict=True):
         for part, change in zip(layer.linears, changes, strict=True):
             expected = []
             for path in part.names:
-                low, high = factors[path]
+                low, high = factors[path].low, factors[path].high
                 weight: Any = layers[path].weight
                 expected.append((weight.float() + (high if low is None else high @ low)).bfloat16())
             assert isinstance(change, Tensor)
@@ -334,9 +333,9 @@ def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(case
     if case.weights is not None:
         q, k, v = (case.factors[name] for name in case.weights.layers[0].attention.names)
         (joined, *_) = case.deltas[0]
-        assert torch.equal(joined.low[: 3 * RANK], torch.cat([q[0], k[0], v[0]]))
+        assert torch.equal(joined.low[: 3 * RANK], torch.cat([q.low, k.low, v.low]))
         high = joined.high[:, : 3 * RANK]
-        assert torch.equal(high, torch.block_diag(q[1], k[1], v[1]))
+        assert torch.equal(high, torch.block_diag(q.high, k.high, v.high))
         assert not joined.low[3 * RANK :].any()
         assert not joined.high[:, 3 * RANK :].any()
 
@@ -348,7 +347,7 @@ def test_factors_and_joined_weights_lie_as_a_cpu_multiplies_few_rows_fastest(dty
     weights = llama.join_weights(module)
     assert weights is not None
     deltas: list[Any] = []
-    for layer in llama.join_deltas(weights, factors):
+    for layer in llama.joined_changes(weights, factors):
         deltas += layer
     parts = [part.weight for layer in weights.layers for part in layer.linears]
     for delta in deltas:

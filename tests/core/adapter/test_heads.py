@@ -175,7 +175,7 @@ def test_a_round_trip_through_files_keeps_all(tmp_path: Path) -> None:
     heads.save(tmp_path / "half", torch.float16)
     half = DraftHeads.load(tmp_path / "half")
     assert torch.equal(half.down, heads.down.half().float())
-    assert loaded.weight_bytes == 4 * loaded.num_parameters == 4 * 3 * (2 * 5 * WIDTH + 5)
+    assert loaded.num_parameters == 3 * (2 * 5 * WIDTH + 5)
 
 
 def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import readouts, token_reads
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf import chains
+from decoders.core.hf import ahead, runner
 from decoders.core.hf.compiled import Graphs
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
@@ -199,7 +199,7 @@ def test_a_window_and_large_chains_are_not_run_ahead(
     _, sessions = opened("qwen2-window", ids(1, 9))
     (found,) = chained(sessions, GREEDY, "probs", Chain(3, 3))
     assert len(found.picks) == 1
-    monkeypatch.setattr(chains, "_MAX_VALUES", 100)
+    monkeypatch.setattr(ahead, "_MAX_VALUES", 100)
     for output, num in (("probs", 1), ("draws", 4)):
         _, sessions = opened("llama-gqa", ids(1, 9))
         (found,) = chained(sessions, GREEDY, output, Chain(3, 3))
@@ -210,7 +210,7 @@ def test_a_window_and_large_chains_are_not_run_ahead(
 def test_a_row_that_top_p_leaves_open_ends_a_chain_before_it(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unused, results = list[int](), chains.results
+    unused, results = list[int](), ahead.chain_results
 
     def recording(calls: Any, *args: Any) -> list[CallResult]:
         made = results(calls, *args)
@@ -218,7 +218,7 @@ def test_a_row_that_top_p_leaves_open_ends_a_chain_before_it(
         unused.extend([call.chain.num + 1 - len(each.picks) for call, each in pairs] or [4])
         return made
 
-    monkeypatch.setattr(chains, "results", recording)
+    monkeypatch.setattr(runner, "chain_results", recording)
     found, expected = (outcomes(spec, OPEN, compiled) for compiled in (True, False))
     assert {*unused} == {0, 1, 2, 3, 4}, "all, some and none of a chain is of use"
     assert found == expected

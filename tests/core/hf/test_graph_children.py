@@ -50,9 +50,9 @@ def test_where_only_stored_graphs_are_used_nothing_is_compiled_and_missing_ones_
     def never() -> None:
         raise AssertionError("it was compiled")
 
-    with graph_children.stored_only() as found:
+    with graph_children.side_by_side(compiles=False) as children:
         assert graph_children.current.have(missing, never)  # run the call without it
-        assert found == [missing]
+        assert children.missing == [missing]
     assert not graph_children.current.have(missing, never)  # as before: compile it here
 
 

@@ -241,7 +241,7 @@ def test_an_error_of_a_child_is_told_in_its_words_and_success_is_silent(tmp_path
         graph_children.apart(partial(fails_with, "x" * 200_000))
     graph_children.apart((tmp_path / "made").touch)
     assert (tmp_path / "made").exists()
-    with pytest.raises(graph_children.EndedError, match="ended with 3"):
+    with pytest.raises(NoGraphError, match="ended with 3"):
         graph_children.apart(lambda: os._exit(3))
 
 

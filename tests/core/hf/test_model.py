@@ -11,7 +11,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders.core import masks
-from decoders.core.hf.attention import TEMPLATE_ROWS
 from decoders.core.hf.model import HFModel, stop_ids
 from tests.tiny_models import EAGER, MODELS, SIZES, VOCAB, WINDOW, fresh
 
@@ -165,13 +164,13 @@ def test_explicit_positions_are_respected_in_single_and_merged_calls(model):
 
 
 def test_a_wide_call_after_a_prefix_is_causal(model):
-    tokens = ids(19, 10 + TEMPLATE_ROWS + 5)
+    tokens = ids(19, 79)
     (session,) = opened(model, tokens[:10])
     assert gap(feed(session, tokens[10:]), cold(model, tokens)[10:]) < TOLERANCE
 
 
 def test_a_wide_call_with_a_mask_sees_what_the_mask_says(llama):
-    prompt, rows = ids(20, 5), ids(21, TEMPLATE_ROWS + 6)
+    prompt, rows = ids(20, 5), ids(21, 70)
     parents = (masks.ROOT, *range(len(rows) - 1))
     (session,) = opened(llama, prompt)
     logits = feed(session, rows, mask=masks.tree(parents))

@@ -13,7 +13,7 @@ import torch
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.architecture import main_device
-from decoders.core.hf.cache import KVStore
+from decoders.core.hf.cache import KVStore, PlaneCache
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
@@ -84,20 +84,16 @@ def test_inputs_go_to_the_first_device_that_computes() -> None:
 def test_keys_and_values_lie_where_their_layer_computes() -> None:
     """The device of no numbers stands for a second one."""
     cpu, other = torch.device("cpu"), torch.device("meta")
-    store = KVStore(
-        [(2, 4)] * 4,
-        [cpu, cpu, other, other],
-        3,
-        8,
-        dtype=torch.float32,
-    )
+    planes: Any = {"planes": [(2, 4)] * 4, "devices": [cpu, cpu, other, other]}
+    model: Any = SimpleNamespace(**planes, dtype=torch.float32)
+    store = KVStore(model, 3, 8)
     states = torch.ones(1, 2, 3, 4)
-    cache: Any = store.at(1, 0, 3)
+    cache: Any = PlaneCache(store.row_planes(1, 1), 0, 3)
     for layer, device in enumerate((cpu, other)):
         for read in cache.update(states.to(device), states.to(device), layer):
             assert (read.device, read.shape) == (device, states.shape)
     rows, entries = torch.tensor([0, 2]), torch.tensor([[0, 1], [0, 8]])
-    cache = store.scattered(rows, entries, 2, None)
+    cache = PlaneCache(store.row_planes(0, 3), entries, 2, rows)
     states = torch.ones(2, 2, 2, 4)
     for layer, device in enumerate((cpu, other)):
         for read in cache.update(states.to(device), states.to(device), layer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -20,7 +20,6 @@ from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import (
     GROUP,
     PACKED_ROWS,
-    WIDTHS,
     QuantizedLinear,
     Width,
     fits_int4,
@@ -49,7 +48,7 @@ def weight_in(layer: QuantizedLinear) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, PACKED_ROWS, PACKED_ROWS + 1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_a_packed_layer_computes_what_it_unpacks_to(
     width: Width, dtype: torch.dtype, bias: bool, rows: int
 ) -> None:
@@ -65,7 +64,7 @@ def test_a_packed_layer_computes_what_it_unpacks_to(
     assert error < (2e-6 if dtype == torch.float32 else 2e-2)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_no_rows_give_no_rows(width: Width) -> None:
     layer = QuantizedLinear(weight_of(48, 64), None, width)
     assert layer(torch.zeros(0, 64)).shape == (0, 48)
@@ -74,7 +73,7 @@ def test_no_rows_give_no_rows(width: Width) -> None:
     assert model.forward([model.open().call([5, 6], read=())]).shape == (0, VOCAB)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_a_weight_that_lies_by_columns_packs_alike(width: Width) -> None:
     weight = weight_of(48, 64)
     by_columns = weight.t().contiguous().t()
@@ -151,7 +150,7 @@ def attached(model: HFModel, spec: str) -> Decoder:
     return decoder
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 @pytest.mark.parametrize("spec", SPECS)
 def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: Width) -> None:
     model = HFModel(fresh("llama-gqa"), quantized=width)
@@ -162,7 +161,7 @@ def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: 
     assert generate(decoder, [5, 6, 7], sampling, models).tokens == expected
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 @pytest.mark.parametrize(
     "spec", ["ptp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa",))]
 )
@@ -191,7 +190,7 @@ def unpacked(module: Any) -> tuple[Any, torch.Tensor]:
 
 
 @pytest.mark.parametrize("rank", [3, 32, 0])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_an_adapter_adds_its_delta_to_packed_weights(width: Width, rank: int) -> None:
     """The rows of tokens are those of the packed model, and slots those of both together."""
     model = HFModel(fresh("llama-gqa"), quantized=width)
@@ -214,7 +213,7 @@ def test_an_adapter_adds_its_delta_to_packed_weights(width: Width, rank: int) ->
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
     model = HFModel(fresh("llama-gqa"), quantized=width)
     plain, head = unpacked(model.module)
@@ -229,7 +228,7 @@ def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", get_args(Width))
 def test_compiled_calls_of_a_packed_model_are_those_of_the_plain_one(width: Width) -> None:
     plain = HFModel(fresh("llama-gqa"), quantized=width)
     compiled = HFModel(fresh("llama-gqa"), quantized=width, compile=True, backend="export")

@@ -58,9 +58,9 @@ def wrong_layers(model, factor=0.5):
 
 
 def not_causal(masks):
-    masks.after = lambda start, num_rows, _mask: torch.zeros(num_rows, start + num_rows)[
-        None, None
-    ].to(masks._dtype)
+    masks.after = lambda start, num_rows, _mask: masks.additive(
+        torch.ones(1, 1, num_rows, start + num_rows, dtype=torch.bool)
+    )
 
 
 def causal_by_place(masks):

@@ -334,7 +334,7 @@ def test_a_drafter_is_trained_chosen_written_and_drafts(
     target.attach("shallow", layers)
     head = target.module.get_output_embeddings().weight
     levels = (NUM_LEVELS + 1) * layers.config.width * 4
-    assert target.adapter_bytes("shallow") == layers.weight_bytes + head.nbytes + levels
+    assert target.adapter_bytes("shallow") == 4 * layers.num_parameters + head.nbytes + levels
     models = Models(target=target)
     for temperature in (0.0, 0.7):
         sampling = Sampling(temperature=temperature, max_new_tokens=20, seed=1)

@@ -394,7 +394,7 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
     target.attach("eagle", layer)
     head = target.module.get_output_embeddings().weight
     short = 4 * head.shape[1] * head.element_size()
-    assert target.adapter_bytes("eagle") == layer.weight_bytes + short
+    assert target.adapter_bytes("eagle") == 4 * layer.num_parameters + short
     models = Models(target=target)
     models.ensure(1, 8)
     session, states = target.open(), torch.randn(1, layer.config.width)

@@ -1,7 +1,10 @@
-"""Calls that feed their own picks (`Call.chain`), in the graph of the call that begins them.
+"""Calls that a GPU runs before the host has read the token that they feed.
 
-The calls of a draft model differ from what is known beforehand in their token alone, which a GPU
-has picked before the host can read it. So the first call's graph runs those that follow, too.
+They differ from what is known beforehand in their token alone. A chain of a draft model
+(`Call.chain`) runs in the graph of the call that begins it. The next call of `ar` (`Call.ahead`) is
+queued behind the call that picks its token, which is copied on the device, so that the GPU works
+while the host records tokens (vLLM's asynchronous scheduling, SGLang's overlap scheduler). If
+another call comes, the queued one has only written entries beyond the text.
 
 Letters: B sequences of a pass, S calls that follow, V vocabulary.
 """
@@ -9,14 +12,15 @@ Letters: B sequences of a pass, S calls that follow, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from decoders.core.hf.compiled import Outputs
 from decoders.core.hf.layout import Layout, Pass
-from decoders.core.model import Call
-from decoders.core.outputs import chain_steps
+from decoders.core.model import Call, Session
+from decoders.core.outputs import chain_steps, reads_its_last
 from decoders.core.token_reads import TokenReads
 from decoders.core.types import CallResult
 
@@ -24,7 +28,7 @@ _MAX_VALUES = 1 << 26
 """Most probabilities of a chain, 268 MB of float32."""
 
 
-def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
+def chain_length(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
     """Return how many following calls the graph of the first ones can run."""
     if len(reads) != 1 or layout.window or not (steps := chain_steps(calls)):
         return 0
@@ -32,7 +36,7 @@ def num_steps(calls: Sequence[Call], reads: TokenReads, layout: Layout) -> int:
     return steps if read.form != "probs" or size <= _MAX_VALUES else 0
 
 
-def with_steps(
+def with_chain(
     rows: Pass, calls: Sequence[Call], steps: int, reads: TokenReads, scrap: int
 ) -> Pass:
     """Return a pass with the numbers of S further rows ``[S, B]`` of each sequence, step by step.
@@ -59,7 +63,7 @@ def with_steps(
     return rows._replace(numbers={**rows.numbers, **numbers})
 
 
-def results(
+def chain_results(
     calls: Sequence[Call], reads: TokenReads, numbers: Tensor, probs: Sequence[Tensor]
 ) -> list[CallResult]:
     """Return each call's result with those of the chain's calls that follow it, if any can.
@@ -88,3 +92,27 @@ def results(
         law, tokens = probs[0][row, :num] if probs else None, tuple(map(int, picks[:num]))
         joined.append(CallResult(picks=tokens, confidences=tuple(sure[:num]), probs=law))
     return joined
+
+
+class Launch(NamedTuple):
+    """A queued pass of the calls that are `expected`, as sessions, lengths and tokens."""
+
+    expected: Sequence[tuple[Session, int, tuple[int, ...]]]
+    reads: TokenReads
+    rows: Pass
+    outputs: Outputs
+
+    def serves(self, calls: Sequence[Call], reads: TokenReads) -> bool:
+        """Tell whether calls are the expected ones, and are read as expected."""
+        ((read, (_, uniforms)),) = self.reads.items()
+        return (
+            [(call.session, call.session.length, call.tokens) for call in calls] == self.expected
+            and all(map(reads_its_last, calls))
+            and [*reads] == [read]
+            and [*reads[read][1]][: len(uniforms)] == uniforms
+        )
+
+
+def next_reads(reads: TokenReads) -> TokenReads:
+    """Return the reads of the calls that follow, whose uniforms are behind those of a pass."""
+    return {read: (rows, [*uniforms][len(rows) :]) for read, (rows, uniforms) in reads.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,12 @@ class Model(ABC):
     def ahead(self, logits: Tensor) -> Ahead:
         """Return what was read with the pass that gave these logits, by form."""
         return {}
+
+    def as_graph(
+        self, work: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return ``work(inputs)``, which a GPU may capture for equal (hashable) `work`."""
+        return work(inputs)
 
     @abstractmethod
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:

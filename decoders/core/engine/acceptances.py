@@ -6,22 +6,20 @@ Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabular
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from decoders.core.block_verification import verify_block
-from decoders.core.device import upload
+from decoders.core.device import staged, upload
 from decoders.core.engine.reads import Read, Readout
 from decoders.core.sampling import (
     MAX_VALUES,
-    Stream,
     compare_distributions,
-    in_parts,
     one_hot,
-    pick,
     verify_rejection,
     warp,
 )
@@ -37,11 +35,7 @@ def read_acceptances(
     """
     sizes = [len(readout.outputs) for readout in readouts]
     counts = [size - 1 for size in sizes]
-    max_drafts = max(counts)
-    if max_drafts == 0:  # no drafts anywhere: only bonus tokens
-        uniforms = _padded_uniforms(readouts, "recover", 1, logits.device).view(-1)
-        picks = in_parts(lambda rows, u: pick(warp(rows, sampling, sync=sync), u), logits, uniforms)
-        return picks, lambda values: [{"acceptance": Acceptance(0, int(token))} for token in values]
+    max_drafts = max(1, *counts)  # without drafts anywhere, one of padding
     num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts = [0, *itertools.accumulate(sizes)]
     parts = [
@@ -54,7 +48,7 @@ def read_acceptances(
         )
         for first in range(0, len(sizes), num)
     ]
-    return torch.cat(parts), lambda values: [
+    return torch.cat(parts) if parts[1:] else parts[0], lambda values: [
         {"acceptance": _acceptance(values[start : start + 2 + 2 * max_drafts], count)}
         for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
     ]
@@ -71,58 +65,72 @@ def _verified(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, max_drafts: int, sync: bool
 ) -> Tensor:
     """Return accepted count, next token, ratios and overlaps per sequence: ``[B, 2 + 2 K]``."""
-    distribution, device = warp(logits, sampling, sync=sync), logits.device
-    sizes = [len(readout.outputs) for readout in readouts]
-    drafts = [list(r.call.drafts) + [0] * (max_drafts - len(r.call.drafts)) for r in readouts]
-    drafts_on_device = upload(drafts, device)
-    target_distribution = _pad_rows(torch.split(distribution, sizes), max_drafts + 1)
-    proposed = [
-        one_hot(ids[: len(call.drafts)], distribution.shape[-1])
-        if call.draft_probs is None or not call.drafts
-        else torch.stack(call.draft_probs).to(device)
-        for ids, call in zip(drafts_on_device, (each.call for each in readouts), strict=True)
-    ]
-    draft_distribution = _pad_rows(proposed, max_drafts)
-    is_block = "block" in readouts[0].forms
-    accepted, tokens = (verify_block if is_block else verify_rejection)(
-        target_distribution,
-        draft_distribution,
-        drafts_on_device,
-        upload([size - 1 for size in sizes], device),
-        _padded_uniforms(readouts, "accept", max_drafts, device),
-        _padded_uniforms(readouts, "recover", max_drafts + 1, device),
-        *(() if is_block else _relaxed(logits, readouts, sizes, drafts_on_device)),
-    )
-    near = compare_distributions(target_distribution, draft_distribution, drafts_on_device)
-    return torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1)
+    device, numbers, values, rows, laws = logits.device, [], [], list[int](), list[Tensor]()
+    has_laws, first = any(each.call.draft_probs for each in readouts), 0
+    for call, uniforms, _, outputs, *_ in readouts:
+        padding = [0] * (max_drafts + 1 - len(outputs))
+        rows += [*range(first, first + len(outputs)), *[first] * len(padding)]
+        first += len(outputs)
+        accept, recover = [
+            [*[uniforms.at(stream, output) for output in outputs], *padding]
+            for stream in ("accept", "recover")
+        ]
+        numbers.append([len(outputs) - 1, call.acceptance_rule.top, *call.drafts, *padding])
+        values.append([call.acceptance_rule.lenience, *accept[:-1], *recover])
+        if has_laws:
+            each = [law.to(device) for law in call.draft_probs or ()]
+            each = each or [*one_hot(upload([*call.drafts, 0], device), logits.shape[-1])]
+            laws += [*each, *[each[0]] * max_drafts][:max_drafts]
+    bits = torch.tensor(values, dtype=torch.float64).view(torch.int64)
+    inputs = {"numbers": staged(torch.cat((torch.tensor(numbers), bits), 1), device)}
+    padded = logits if len(rows) == len(logits) else logits.index_select(0, upload(rows, device))
+    inputs |= {"logits": padded, **({"laws": torch.stack(laws)} if laws else {})}
+    is_exact = all(each.call.acceptance_rule == EXACT for each in readouts)
+    test = DraftTest(sampling, max_drafts, "block" in readouts[0].forms, is_exact, sync)
+    if sync and sampling.top_p < 1:  # it waits for numbers
+        return test(inputs)
+    return readouts[0].call.session.model.as_graph(test, inputs)
 
 
-def _relaxed(
-    logits: Tensor, readouts: Sequence[Readout], sizes: list[int], drafts: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    rules = [readout.call.acceptance_rule for readout in readouts]
-    if all(rule == EXACT for rule in rules):
-        return None, None
-    raw = _pad_rows(torch.split(logits, sizes), drafts.shape[1] + 1)[:, :-1]
-    ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
-    lenience = upload([[rule.lenience] for rule in rules], logits.device, torch.float32)
-    return lenience, ranks < upload([[rule.top] for rule in rules], logits.device)
+@dataclass(frozen=True, slots=True)
+class DraftTest:
+    """The test of K = `num` drafts of each sequence, which a graph can hold.
 
+    `is_exact` says that no rule is relaxed (`AcceptanceRule`).
+    """
 
-def _pad_rows(distributions: Sequence[Tensor], num_rows: int) -> Tensor:
-    """Stack distributions as ``[B, N, V]``, padded with zero rows."""
-    missing = [num_rows - len(distribution) for distribution in distributions]
-    return torch.stack(
-        [pad(d, (0, 0, 0, n)) if n else d for d, n in zip(distributions, missing, strict=True)]
-    )
+    sampling: Sampling
+    num: int
+    is_block: bool
+    is_exact: bool
+    sync: bool
 
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return accepted counts, tokens, ratios and overlaps, ``[B, 2 + 2 K]``.
 
-def _padded_uniforms(
-    readouts: Sequence[Readout], stream: Stream, length: int, device: torch.device
-) -> Tensor:
-    """Return uniforms ``[B, length]`` of each call's first read rows, padded with 0."""
-    rows = []
-    for readout in readouts:
-        values = [readout.uniforms.at(stream, output) for output in readout.outputs[:length]]
-        rows.append(values + [0.0] * (length - len(values)))
-    return upload(rows, device, torch.float64)
+        Args:
+            inputs: `logits` ``[B (K + 1), V]``; `laws` ``[B K, V]``, the drafts' distributions
+                (without them one-hot); and `numbers` int64 ``[B, 3 K + 4]``: number of drafts, top,
+                drafts, and the bits of lenience and uniforms.
+        """
+        logits, num = inputs["logits"], self.num
+        numbers: Any = inputs["numbers"].to(logits.device, non_blocking=True)
+        counts, tops, drafts = numbers[:, : num + 2].split((1, 1, num), 1)
+        bits = numbers[:, num + 2 :].view(torch.float64)
+        lenience, *uniforms = bits.split((1, num, num + 1), 1)
+        target = warp(logits, self.sampling, sync=self.sync).view(len(drafts), num + 1, -1)
+        laws = inputs.get("laws")
+        proposed = (
+            one_hot(drafts, logits.shape[-1])
+            if laws is None
+            else laws.view(-1, num, target.shape[-1])
+        )
+        relaxed: tuple[Tensor, ...] = ()
+        if not (self.is_exact or self.is_block):
+            raw = logits.view_as(target)[:, :-1]
+            ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
+            relaxed = lenience.float(), ranks < tops
+        test: Any = verify_block if self.is_block else verify_rejection
+        accepted, tokens = test(target, proposed, drafts, counts.squeeze(1), *uniforms, *relaxed)
+        near = compare_distributions(target, proposed, drafts)
+        return torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1)

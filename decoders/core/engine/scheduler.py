@@ -233,7 +233,7 @@ class Scheduler:
         ]
         reads = token_reads(parts, self._warping) if passed[0].session.model.reads_ahead else {}
         logits = self._forward(passed, reads) if reads else self._forward(passed)
-        results = self._read_out(logits, parts, self._sampling)
+        results = self._read_out(logits, parts, self._warping)
         if len(results) != len(passed):
             left = iter(results)
             results = [

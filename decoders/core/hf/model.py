@@ -268,6 +268,11 @@ class HFModel(Model):
         return int(self._attached[name].num_bytes)
 
     @torch.inference_mode()
+    def as_graph(self, work: Callable[..., Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+        """See `Model.as_graph`."""
+        return self._runner.as_graph(work, inputs)
+
+    @torch.inference_mode()
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
         """See `Model.draft`."""
         return self._drafts[calls[0].name].draft(calls, *self._size, self.vocab_size)
@@ -331,7 +336,7 @@ class HFModel(Model):
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
         drafts = sum(each.graphs.num_graphs for each in self._drafts.values())
-        return self._runner.graphs.num_graphs + drafts
+        return self._runner.num_graphs + drafts
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:

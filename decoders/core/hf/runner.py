@@ -47,6 +47,9 @@ Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
 """Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads, and
 the results of calls that ran with their chains."""
 
+_MAX_VALUES = 1 << 22
+"""Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -105,6 +108,12 @@ class ModuleRunner:
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
+        self._works = Graphs(
+            lambda work, inputs, _: (work(inputs),),
+            self.facts,
+            device=self._device,
+            backend=backend,
+        )
 
     def _graphs(self, backend: Backend | None) -> Graphs:
         return Graphs(self._computed, self.facts, device=self._device, backend=backend)
@@ -118,6 +127,11 @@ class ModuleRunner:
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
         twin._launch = None
         return twin
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs that were made, of calls and of other work."""
+        return self.graphs.num_graphs + self._works.num_graphs
 
     def forget_calls(self) -> None:
         """Count calls that began before they came as padding, and forget them."""
@@ -219,6 +233,13 @@ class ModuleRunner:
         expected = [(call.session, call.session.length + 1, (pick,)) for call, pick in pairs]
         self._launch = Launch(expected, reads, following, outputs)
         return numbers
+
+    def as_graph(self, work: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+        """Return ``work(inputs)`` (`Model.as_graph`), which is good until the next run."""
+        is_small = sum(each.numel() for each in inputs.values()) <= _MAX_VALUES
+        if not (self.compiling and self.graphs.fixed and is_small):
+            return work(inputs)
+        return self._works(work, inputs, (), num_brief=1)[0]
 
     def _embed(self, rows: Pass) -> Tensor:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""

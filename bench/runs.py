@@ -22,7 +22,7 @@ from bench.machine import env as environment
 from bench.machine.clock import Calendar
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first, refuse_sharing
-from bench.plan.code import check_code
+from bench.plan.code import check_code, resume_command
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
 from bench.plan.make import make_plan
@@ -275,7 +275,7 @@ def _report(
 
 def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     if status.status == "interrupted":
-        progress.note(f"interrupted; all finished answers are kept. Go on: bench resume {run_dir}")
+        progress.note(f"interrupted; finished answers are kept. Go on: {resume_command(run_dir)}")
         return Exit.INTERRUPTED
     if status.verdict == WRONG:
         cells = ", ".join(status.wrong)

@@ -21,7 +21,8 @@ from typing import Any
 from bench.errors import UsageError
 from bench.machine.env import ROOT, git_state, is_installed, repository_root, source_hash
 from bench.records.environment import GitState
-from bench.settings.config import RunConfig
+from bench.records.run_folder import CONFIG
+from bench.settings.config import RunConfig, load_config
 from decoders.core.decoder import Decoder
 from decoders.core.registry import import_file, innermost_place, named_code
 from decoders.core.types import Law
@@ -77,6 +78,12 @@ def without_code(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     return config.with_values(**dict.fromkeys(named))
 
 
+def resume_command(run_dir: Path, config: RunConfig | None = None) -> str:
+    """Return the command that resumes a run, with the permission for code that its files name."""
+    named = code_named([config or load_config(run_dir / CONFIG, {})])
+    return shlex.join(["bench", "resume", str(run_dir), *_flags(named)])
+
+
 def check_code(
     configs: Iterable[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
 ) -> None:
@@ -93,7 +100,7 @@ def check_code(
     """
     named, trusted = code_named(configs), {*map(_real, allowed)}
     if not {*map(_real, named)} <= trusted:
-        flags = " ".join(f"--allow {shlex.quote(path)}" for path in named)
+        flags = shlex.join(_flags(named))
         then = f"add {flags}" if command is None else f"type: {command} {flags}"
         line = f"{source} names code, which runs only if the command line names it too"
         raise UsageError(f"{line}: read {', '.join(named)}, then {then}")
@@ -108,6 +115,10 @@ def check_allowed(
         if _real(path) not in named:
             where = "there is no --config" if source is None else f"{source} names no such code"
             raise UsageError(f"--allow {path}: {where}; leave it out")
+
+
+def _flags(named: Iterable[str]) -> list[str]:
+    return [word for path in named for word in ("--allow", path)]
 
 
 def _real(path: str) -> str:

@@ -199,4 +199,5 @@ class HeldOutReport(Report):
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"
-        return f"{line}; accuracy at every {every}th slot {shown}"
+        slots = "slot by slot" if every == 1 else f"at every {every}th slot"
+        return f"{line}; accuracy {slots} {shown}"

@@ -319,7 +319,11 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
             f"{percent(FLOOR)}, or within two standard errors of 0). They are in brackets and in "
             "no mean; see 'Likelihood lost against ar'."
         )
+    if families and (names := ", ".join(each for each, counts in scored.items() if not counts)):
+        lines.append(f"No answer scored, and so no quality: {names}.")
     for decoder, counts in scored.items():
+        if not counts:
+            continue
         if missing := ", ".join(family for family in families if family not in counts):
             lines.append(
                 f"{decoder} has no quality over all families: nothing scored in {missing}."

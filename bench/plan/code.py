@@ -21,8 +21,7 @@ from typing import Any
 from bench.errors import UsageError
 from bench.machine.env import ROOT, git_state, is_installed, repository_root, source_hash
 from bench.records.environment import GitState
-from bench.records.run_folder import CONFIG
-from bench.settings.config import RunConfig, load_config
+from bench.settings.config import RunConfig
 from decoders.core.decoder import Decoder
 from decoders.core.registry import import_file, innermost_place, named_code
 from decoders.core.types import Law
@@ -78,14 +77,13 @@ def without_code(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     return config.with_values(**dict.fromkeys(named))
 
 
-def resume_command(run_dir: Path, config: RunConfig | None = None) -> str:
-    """Return the command that resumes a run, with the permission for code that its files name."""
-    named = code_named([config or load_config(run_dir / CONFIG, {})])
-    return shlex.join(["bench", "resume", str(run_dir), *_flags(named)])
+def resume_command(run_dir: Path, config: RunConfig) -> str:
+    """Return the command that resumes a run, and allows the code that its configuration names."""
+    return " ".join(["bench resume", shlex.quote(str(run_dir)), *_flags([config])])
 
 
 def check_code(
-    configs: Iterable[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
+    configs: Sequence[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
 ) -> None:
     """Refuse code that a file names and the command line does not, before anything is imported.
 
@@ -93,15 +91,14 @@ def check_code(
         configs: configurations of the file.
         source: the file.
         allowed: paths that the command line names.
-        command: the command to repeat with ``--allow``; None: the user knows it.
+        command: the command to type, with ``--allow``; None: the user knows it.
 
     Raises:
         UsageError: code is not among the `allowed` paths.
     """
     named, trusted = code_named(configs), {*map(_real, allowed)}
     if not {*map(_real, named)} <= trusted:
-        flags = shlex.join(_flags(named))
-        then = f"add {flags}" if command is None else f"type: {command} {flags}"
+        then = f"add {' '.join(_flags(configs))}" if command is None else f"type: {command}"
         line = f"{source} names code, which runs only if the command line names it too"
         raise UsageError(f"{line}: read {', '.join(named)}, then {then}")
 
@@ -117,8 +114,8 @@ def check_allowed(
             raise UsageError(f"--allow {path}: {where}; leave it out")
 
 
-def _flags(named: Iterable[str]) -> list[str]:
-    return [word for path in named for word in ("--allow", path)]
+def _flags(configs: Iterable[RunConfig]) -> list[str]:
+    return [f"--allow {shlex.quote(path)}" for path in code_named(configs)]
 
 
 def _real(path: str) -> str:

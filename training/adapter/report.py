@@ -199,5 +199,4 @@ class HeldOutReport(Report):
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"
-        slots = "slot by slot" if every == 1 else f"at every {every}th slot"
-        return f"{line}; accuracy {slots} {shown}"
+        return f"{line}; accuracy of slots 1, {1 + every}, … {shown}"

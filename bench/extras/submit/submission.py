@@ -104,8 +104,7 @@ def _unrecorded(run: Run) -> Iterator[str]:
         if git.commit is None:
             yield "it names no commit: measure in a clone, not with an installed package"
         elif git.dirty is not False:
-            advice = "commit or move them, and measure again"
-            yield f"commit {git.commit[:9]} had uncommitted changes or new files: {advice}"
+            yield f"commit {git.commit[:9]} had uncommitted changes or new files: measure without"
     prompts = {prompt.prompt: prompt.hash for prompt in run.plan.prompts}
     if not all(prompts.values()):
         yield f"{MANIFEST} lacks hashes of prompts"

@@ -119,8 +119,7 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
     "dirty": (
         "env.json",
         lambda d: d["git"].update(dirty=True),
-        "commit 753fe77b9 had uncommitted changes or new files: "
-        "commit or move them, and measure again",
+        "commit 753fe77b9 had uncommitted changes or new files: measure without",
     ),
     "unknown": ("env.json", lambda d: d["git"].update(dirty=None), "commit 753fe77b9 had"),
     "repository": (

@@ -132,9 +132,8 @@ def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
     plan = read_plan(run)
     if plan is None or any(cell.cell == BASELINE for cell in plan.cells):
         files = dict.fromkeys(str(c.name).rpartition(":")[0] for c in plan.cells) if plan else {}
-        words = ["--config", str(run / "config.toml")]
-        words += [word for file in files if file for word in ("--allow", file)]
-        steps["verify"] = (f"bench verify {shlex.join(words)}", "are the decoders lossless?")
+        words = [str(run / "config.toml"), *(w for f in files if f for w in ("--allow", f))]
+        steps["verify"] = (f"bench verify --config {shlex.join(words)}", "are they lossless?")
     if not wide:
         steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
     width = max(len(command) for command, _ in steps.values())

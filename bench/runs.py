@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from bench.machine import env as environment
 from bench.machine.clock import Calendar
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first, refuse_sharing
-from bench.plan.code import check_code
+from bench.plan.code import check_code, resume_command
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
 from bench.plan.make import make_plan
@@ -206,7 +205,7 @@ def _finished_result(stopped: Run, progress: Progress, report: Report | None) ->
 def trusted_config(folder: Path, allowed: Sequence[str]) -> RunConfig:
     """Read config.toml, refusing code that is not `allowed`: a folder is only data (exit 2)."""
     config = load_config(folder / CONFIG, {})
-    check_code([config], folder, allowed, f"bench resume {shlex.quote(str(folder))}")
+    check_code([config], folder, allowed, resume_command(folder, config))
     return config
 
 
@@ -275,7 +274,8 @@ def _report(
 
 def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     if status.status == "interrupted":
-        progress.note(f"interrupted; all finished answers are kept. Go on: bench resume {run_dir}")
+        command = resume_command(run_dir, load_config(run_dir / CONFIG, {}))
+        progress.note(f"interrupted; all finished answers are kept. Go on: {command}")
         return Exit.INTERRUPTED
     if status.verdict == WRONG:
         cells = ", ".join(status.wrong)

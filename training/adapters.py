@@ -109,7 +109,7 @@ def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
         tokenizer=tokenizer,
         max_length=room,
         folder=state,
-        teacher=Teacher.at(taught_by, device),
+        teacher=Teacher.at(taught_by, device, reporter.shown),
         tempered=isinstance(adapter, HiddenAdapter) and not adapter.masked,
     )
     job = make(source)

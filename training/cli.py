@@ -139,6 +139,7 @@ def train_idlm(
 def _train(kind: str, arguments: Arguments) -> None:
     from bench.plan.sources import checkpoint, resolve
     from decoders.core.hf.checkpoint import is_local
+    from training.heads.recipe import network_tables
     from training.run import located
 
     options = dict(arguments)
@@ -151,6 +152,9 @@ def _train(kind: str, arguments: Arguments) -> None:
         if options["model"] is not None and not is_local(options["model"]):
             located(options["model"], checkpoint)  # here, where an error has one line
         folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
+    if progress != "none":
+        name = tables[kind].network if kind in (tables := network_tables()) else kind
+        typer.echo(f"to use it in `bench run`: --adapter {name}={folder}", err=True)
     typer.echo(str(folder))
 
 

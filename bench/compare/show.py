@@ -251,7 +251,7 @@ def _note(comparison: Comparison) -> str:
     if comparison.benchmark is not None:
         text += f" The benchmark is at {comparison.benchmark}."
     if comparison.margin is not None:
-        rule = f"regressed if the whole interval lies beyond +{comparison.margin:.0%}"
+        rule = f"regressed if the whole interval lies beyond +{100 * comparison.margin:.3g} %"
         fails = comparison.gate.time.fail
         part = _CONTROLS[comparison.control] if fails else "it decides nothing"
         text += (

@@ -16,6 +16,7 @@ from bench.machine.usage import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
+from bench.plan.code import resume_command
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
@@ -53,7 +54,8 @@ class Attempt:
         except BaseException:  # on a full disk the status may fail too: raise the first error
             with suppress(BenchError):
                 self.end(replace(self.status, status="error", verdict=INCOMPLETE))
-            self.progress.note(f"what was measured is kept. Go on: bench resume {self.run_dir}")
+            command = resume_command(self.run_dir, self.setup.config)
+            self.progress.note(f"what was measured is kept. Go on: {command}")
             raise
         finally:
             self.progress.close()

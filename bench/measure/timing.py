@@ -212,8 +212,8 @@ class Runner:
         )
 
     def _speeds(self) -> str:
-        return "  ".join(
-            f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f} tok/s"
+        return "tok/s: " + ", ".join(
+            f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f}"
             for cell in self.setup.arms
             if self._seconds[cell]
         )

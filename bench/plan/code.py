@@ -77,8 +77,13 @@ def without_code(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     return config.with_values(**dict.fromkeys(named))
 
 
+def resume_command(run_dir: Path, config: RunConfig) -> str:
+    """Return the command that resumes a run, and allows the code that its configuration names."""
+    return " ".join(["bench resume", shlex.quote(str(run_dir)), *_flags([config])])
+
+
 def check_code(
-    configs: Iterable[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
+    configs: Sequence[RunConfig], source: Path, allowed: Sequence[str], command: str | None = None
 ) -> None:
     """Refuse code that a file names and the command line does not, before anything is imported.
 
@@ -86,15 +91,14 @@ def check_code(
         configs: configurations of the file.
         source: the file.
         allowed: paths that the command line names.
-        command: the command to repeat with ``--allow``; None: the user knows it.
+        command: the command to type, with ``--allow``; None: the user knows it.
 
     Raises:
         UsageError: code is not among the `allowed` paths.
     """
     named, trusted = code_named(configs), {*map(_real, allowed)}
     if not {*map(_real, named)} <= trusted:
-        flags = " ".join(f"--allow {shlex.quote(path)}" for path in named)
-        then = f"add {flags}" if command is None else f"type: {command} {flags}"
+        then = f"add {' '.join(_flags(configs))}" if command is None else f"type: {command}"
         line = f"{source} names code, which runs only if the command line names it too"
         raise UsageError(f"{line}: read {', '.join(named)}, then {then}")
 
@@ -108,6 +112,10 @@ def check_allowed(
         if _real(path) not in named:
             where = "there is no --config" if source is None else f"{source} names no such code"
             raise UsageError(f"--allow {path}: {where}; leave it out")
+
+
+def _flags(configs: Iterable[RunConfig]) -> list[str]:
+    return [f"--allow {shlex.quote(path)}" for path in code_named(configs)]
 
 
 def _real(path: str) -> str:

@@ -98,10 +98,9 @@ def make_graphs(setup: Setup, progress: Progress) -> Setup:
         for cell in arms:
             before = len(children)
             answer(cell)
-            num_children[cell] = len(children) - before
-        if num := num_children.total():
-            line = "once on this machine; how long it takes is not known"
-            progress.note(f"compiling {counted(num, 'graph')}, {line}")
+            if num := len(children) - before:
+                num_children[cell] = num
+                progress.note(f"compiling {counted(num, 'graph')} of {cell}, once on this machine")
         with Stopwatch(setup.clock) as watch:
             children.wait()
     for cell in arms:

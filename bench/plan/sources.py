@@ -272,7 +272,7 @@ def how_to_get(name: str, decoder: Decoder | None = None) -> str:
         command = _TRAINERS.get(variant) or network(variant).trainer
     if not command:
         return advice
-    return f"{advice}, or train one for the {decoder.adapter_of} with `{command}`"
+    return f"{advice}, or train one for the {decoder.adapter_of} with `{command} --model MODEL`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:

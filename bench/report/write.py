@@ -124,16 +124,16 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
     """Print what to do next with a run: open, explain, verify (if it has ar), see all columns."""
-    folder, page, config = (
-        shlex.quote(str(path)) for path in (run, run / "report.html", run / "config.toml")
-    )
+    folder, page = (shlex.quote(str(path)) for path in (run, run / "report.html"))
     steps = {
         "open": (page, "figures, tables, step viewer"),
         "explain": (f"bench explain {folder}", "where the time went"),
     }
     plan = read_plan(run)
     if plan is None or any(cell.cell == BASELINE for cell in plan.cells):
-        steps["verify"] = (f"bench verify --config {config}", "are the decoders lossless?")
+        files = dict.fromkeys(str(c.name).rpartition(":")[0] for c in plan.cells) if plan else {}
+        words = [str(run / "config.toml"), *(w for f in files if f for w in ("--allow", f))]
+        steps["verify"] = (f"bench verify --config {shlex.join(words)}", "are they lossless?")
     if not wide:
         steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
     width = max(len(command) for command, _ in steps.values())

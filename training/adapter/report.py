@@ -199,4 +199,4 @@ class HeldOutReport(Report):
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"
-        return f"{line}; accuracy at every {every}th slot {shown}"
+        return f"{line}; accuracy of slots 1, {1 + every}, … {shown}"

@@ -17,12 +17,13 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.progress import Progress
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.engine.models import Models
@@ -130,18 +131,20 @@ class Teacher:
     """The model that completions are sampled from.
 
     `name` identifies its weights, e.g. by their SHA-256. `open` loads the model; it is called only
-    if completions are missing.
+    if completions are missing. `shown` displays how many are sampled.
     """
 
     name: str
     open: Callable[[], HFModel]
+    shown: Progress = field(default_factory=Progress)
 
     @classmethod
-    def at(cls, path: str, device: torch.device) -> Teacher:
+    def at(cls, path: str, device: torch.device, shown: Progress | None = None) -> Teacher:
         """Return a teacher that loads a checkpoint in float32."""
         return cls(
             name=weights_sha256(path) or path,
             open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
+            shown=shown or Progress(),
         )
 
 
@@ -232,7 +235,9 @@ def sample(
                 done[completion.number] = completion
                 file.write(completion.line())
                 file.flush()
+                teacher.shown.step()
 
+            teacher.shown.start("sampling answers", total, len(done))
             model, (jobs, continued) = teacher.open(), _jobs(distinct, plan)
             stops, missing = stop_ids(model, tokenizer), {*range(total)} - done.keys()
             # first above temperature 0, then greedy, then continued

@@ -130,9 +130,9 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
         else:
             lines += _decoder(facts)
     legend = (
-        "Step: tokens it emits, and its cost in tokens of the baseline. Help: upper bounds, the "
-        "speed-up if that part cost nothing. Overhead: sampling, scheduler, the decoder's own code "
-        "(with draft layers and heads that it runs itself)."
+        "Step: tokens it emits, and its cost in tokens of the baseline, in the second pass (noise: "
+        "the passes disagree). Help: upper bounds, the speed-up if that part cost nothing. "
+        "Overhead: sampling, scheduler, a decoder's own code (draft layers and heads included)."
         if findings.once(time_splits)
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
         "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."
@@ -177,7 +177,7 @@ def _step(facts: _Facts) -> str:
     )
     if parts.residual is None or abs(parts.residual) <= durations.MAX_RESIDUAL:
         return text
-    return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: disturbed"
+    return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: noise"
 
 
 def draft_costs(findings: Findings) -> dict[str, float]:

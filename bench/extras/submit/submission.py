@@ -79,7 +79,7 @@ def problems(
         baseline = run.plan.baseline
         yield f"{baseline} was measured once: without its second arm, the noise is not known"
     elif floor.differs_from_one or abs(math.log(floor.value)) > math.log1p(MAX_NOISE):
-        bounds = f"its interval must cover 1, and {MAX_NOISE:.0%} off is the limit"
+        bounds = f"it must be within {100 * MAX_NOISE:.0f} % of 1, and its interval contain 1"
         yield f"A/A is {estimated(floor)}: {bounds}; measure again on an idle machine"
     yield from _unrecorded(run)
     yield from _private(files)
@@ -104,7 +104,7 @@ def _unrecorded(run: Run) -> Iterator[str]:
         if git.commit is None:
             yield "it names no commit: measure in a clone, not with an installed package"
         elif git.dirty is not False:
-            yield f"commit {git.commit[:9]} had uncommitted changes or new files: commit them"
+            yield f"commit {git.commit[:9]} had uncommitted changes or new files: measure without"
     prompts = {prompt.prompt: prompt.hash for prompt in run.plan.prompts}
     if not all(prompts.values()):
         yield f"{MANIFEST} lacks hashes of prompts"

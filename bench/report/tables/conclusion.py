@@ -319,14 +319,16 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
             f"{percent(FLOOR)}, or within two standard errors of 0). They are in brackets and in "
             "no mean; see 'Likelihood lost against ar'."
         )
+    if families and (names := ", ".join(each for each, counts in scored.items() if not counts)):
+        lines.append(f"No answer scored, and so no quality: {names}.")
     for decoder, counts in scored.items():
-        if missing := ", ".join(family for family in families if family not in counts):
+        if missing := counts and ", ".join(each for each in families if each not in counts):
             lines.append(
                 f"{decoder} has no quality over all families: nothing scored in {missing}."
             )
         pairs = [(family, counts.get(family, 0), baseline.get(family, 0)) for family in families]
         unequal = [f"{family} {num} (ar {ars})" for family, num, ars in pairs if num != ars]
-        if unequal and BASELINE in scored:
+        if counts and unequal and BASELINE in scored:
             line = f"Quality of {decoder} is from other numbers of prompts than ar's"
             lines.append(f"{line}: {', '.join(unequal)}.")
     return lines

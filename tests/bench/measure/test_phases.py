@@ -558,7 +558,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     text = explained(hand_made(tmp_path / "run", record))
     assert "ar: 1000.00 ms a token: 76.9 % model calls after the first" in text
     assert "step: 3.00 tokens, costs 2.00: verifying 1.20, drafting 0.60, overhead 0.20" in text
-    assert "; predicts 1.50x, off by +33.3 %: disturbed" in text
+    assert "; predicts 1.50x, off by +33.3 %: noise" in text
     # 13/7 as fast; if all 4 drafts stood, 3/5 of the steps would do: 13/7 / (1 - 8/9 * 2/5)
     assert "help: all drafts accepted 2.88x, free drafting 2.53x\n" in text
     tables = tables_of(Findings(load_run(tmp_path / "run")))["time"]

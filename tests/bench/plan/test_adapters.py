@@ -164,7 +164,8 @@ def test_a_named_decoder_without_its_adapter_is_refused_with_what_to_do(
     assert refused.value.exit_code == Exit.USAGE
     assert refused.value.message == (
         f"decoder {decoder.split(':')[0]!r} needs an adapter named {adapter!r}; "
-        f"pass --adapter {adapter}=PATH, or train one for the {model} with `bench train {command}`"
+        f"pass --adapter {adapter}=PATH, or train one for the {model} with "
+        f"`bench train {command} --model MODEL`"
     )
 
 

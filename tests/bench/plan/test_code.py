@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.machine.env import ROOT, git_state
-from bench.plan.code import code_hash, own_files, repository_state
+from bench.plan.code import code_hash, own_files, repository_state, resume_command
 from bench.records.environment import GitState
+from bench.settings.config import load_config
 from decoders.core.decoder import Decoder
 from decoders.core.registry import build, parse_spec
 from tests.toy_package import Toy
@@ -50,6 +51,14 @@ def test_the_hash_follows_the_package_and_nothing_else(tmp_path: Path) -> None:
         hashes.append(code_hash(build(parse_spec(f"{package}/toy.py:Toy"))))
     assert hashes[0] == hashes[2] != hashes[1]
     assert None not in hashes
+
+
+def test_the_command_to_resume_names_the_code_that_a_run_has(tmp_path: Path) -> None:
+    decoders: dict[str, dict[str, str]] = {"spec": {}, "b c.py:Mine": {}, "a.py:Mine": {}}
+    config = load_config(None, {"decoders": decoders})
+    code = "--allow 'b c.py' --allow a.py"
+    assert resume_command(tmp_path, config) == f"bench resume {tmp_path} {code}"
+    assert resume_command(tmp_path, load_config(None, {})) == f"bench resume {tmp_path}"
 
 
 def test_a_built_in_decoder_owns_its_file_and_the_building_blocks_of_drafting() -> None:

@@ -287,6 +287,16 @@ def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
     assert "quality " not in findings.sentences[0]
 
 
+def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    lines = (path / "samples.jsonl").read_text().splitlines()
+    families = {json.loads(line)["family"] for line in lines}
+    for decoder in ("spec", "ptp"):
+        with_records(path, fail_quality_of(decoder, *families))
+    told = [line for line in Findings(load_run(path)).caveats if "uality" in line]
+    assert told == ["No answer scored, and so no quality: spec, ptp."]
+
+
 def test_quality_on_fewer_prompts_than_ars_is_told_with_both_numbers(synthetic_run: Write) -> None:
     path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
     findings = Findings(load_run(path))
@@ -404,6 +414,17 @@ def test_the_terminal_ends_with_what_to_do_next(tmp_path: Path, wide: bool) -> N
     assert commands[1].startswith(f"bench explain {quoted}'")
     assert commands[2].startswith(f"bench verify --config {quoted}/config.toml'")
     assert wide or commands[3].startswith(f"bench report {quoted}' --wide")
+
+
+def test_the_command_that_verifies_a_run_allows_its_decoders_code(synthetic_run: Write) -> None:
+    path = synthetic_run()
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["cells"][-1]["name"] = "my own.py:Mine"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    console = Console(width=40, color_system=None)
+    with console.capture() as capture:
+        print_next(path, console)
+    assert f"--config {path}/config.toml --allow 'my own.py'  " in capture.get()
 
 
 def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:

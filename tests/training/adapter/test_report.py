@@ -186,6 +186,6 @@ def test_the_summary_names_both_lengths() -> None:
     sampled.add(*judged_windows([[[True, False, True]]]))
     greedy.add(*judged_windows([[[True] * 4]]))
     assert HeldOutReport.of(sampled, greedy).summary() == (
-        "leading correct of 16: 1.00, greedy 4.00; accuracy at every 1th slot 1.00 0.00 1.00"
+        "leading correct of 16: 1.00, greedy 4.00; accuracy of slots 1, 2, … 1.00 0.00 1.00"
     )
     assert "greedy" not in HeldOutReport.of(sampled, None).summary()

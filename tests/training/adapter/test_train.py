@@ -535,9 +535,13 @@ def test_the_command_learns_from_what_the_model_writes(
     recipe["run"]["num_steps"] = 3
     path, out = saved(), tmp_path / "out"
     ended = bench(
-        "train", "ptp", "--recipe", path, "--model", home / "letters", "--on-policy", "-o", out
-    )
+        "train", "ptp", "--recipe", path, "--model", home / "letters", "--on-policy", "-o", out,
+        "--progress", "plain",
+    )  # fmt: skip
     assert ended.code == 0, ended.err
+    assert "sampling answers 12/12" in ended.err
+    assert ended.err.endswith(f"to use it in `bench run`: --adapter ptp={out}\n")
+    assert ended.out == f"{out}\n"
     assert SlotAdapter.load(out).config.measured["windows"] > 0
     (written,) = (out / ".training").glob("completions-*.jsonl")
     assert len(written.read_text(encoding="utf-8").splitlines()) == 12

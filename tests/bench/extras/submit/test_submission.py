@@ -119,7 +119,7 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
     "dirty": (
         "env.json",
         lambda d: d["git"].update(dirty=True),
-        "commit 753fe77b9 had uncommitted changes or new files: commit them",
+        "commit 753fe77b9 had uncommitted changes or new files: measure without",
     ),
     "unknown": ("env.json", lambda d: d["git"].update(dirty=None), "commit 753fe77b9 had"),
     "repository": (
@@ -226,8 +226,8 @@ def test_an_unsteady_or_single_ar_is_refused(run: Path) -> None:
         return [line for line in submission.problems(findings, {}) if "A/A" in line]
 
     assert lines("h100-smollm2-adapters") == [
-        "A/A is 0.88x [0.82, 0.96]: its interval must cover 1, and 5% off is the limit; measure "
-        "again on an idle machine"
+        "A/A is 0.88x [0.82, 0.96]: it must be within 5 % of 1, and its interval contain 1; "
+        "measure again on an idle machine"
     ]
     assert lines("cpu-zoo-ptp")[0].startswith("A/A is 1.11x [0.97, 1.27]: ")  # covers 1
     assert lines("cpu-smollm2") == []

@@ -53,10 +53,10 @@ class Head:
 
     module: Any
 
-    def __call__(self, states: Tensor) -> Tensor:
+    def __call__(self, states: Tensor, sequences: int = 1) -> Tensor:
         """Return logits by `product` if the layer is nothing else and is not wrapped."""
         if type(self.module) is nn.Linear and "forward" not in vars(self.module):
-            return product(states, self.module.weight, self.module.bias)
+            return product(states, self.module.weight, self.module.bias, sequences)
         logits: Tensor = self.module(states)
         return logits
 
@@ -265,8 +265,8 @@ class ModuleRunner:
         flat = [row // width * len(columns) + index[row % width] for row in read]
         return self._select(out, flat).float(), *lower
 
-    def _logits(self, states: Tensor) -> Tensor:
-        return self.head(states).to(self._device).float()
+    def _logits(self, states: Tensor, sequences: int = 1) -> Tensor:
+        return self.head(states, sequences).to(self._device).float()
 
     def replay(
         self, layout: Layout, calls: Sequence[Call], min_rows: int = 1
@@ -356,7 +356,8 @@ class ModuleRunner:
         out, *states = self._states(name.adapter, inputs, masks, cache, name.layers)
         rows_read = out.index_select(0, inputs["read"])
         if self._reads_hidden:
-            rows_read, states = self._logits(rows_read), [out, *states]
+            rows_read = self._logits(rows_read, len(inputs["positions"]))
+            states = [out, *states]
         logits = rows_read.float()
         if frame is None:
             return logits, *states

@@ -133,9 +133,7 @@ def _limit(rows: Tensor, sequences: int = 1) -> int:
     return limit * (len(rows) if rows.dim() > 2 else sequences)
 
 
-def product(
-    rows: Tensor, weight: Tensor, bias: Tensor | None = None, sequences: int = 1
-) -> Tensor:
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, sequences: int = 1) -> Tensor:
     """Return rows ``[B, N, in]`` times a weight ``[out, in]``, plus a bias ``[out]``.
 
     Flat rows ``[R, in]`` are those of so many `sequences`.

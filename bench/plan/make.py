@@ -194,8 +194,8 @@ def batch_size(setup: Setup) -> int:
 def quality_batch_size(setup: Setup) -> int:
     """Return the batch size of the quality pass.
 
-    Compiled calls in bfloat16 on a CPU give a row the same bits in every call, if a call has one
-    sequence (ADR 0028). So one answer at a time keeps the timed pass's guarantees there.
+    Compiled calls in bfloat16 on a CPU give a row the same bits in every call (ADR 0028), and only
+    larger batches run eagerly. So one answer at a time keeps the timed pass's guarantees there.
     """
     target = setup.facts.get("target") or {}
     alone = target.get("compiled") and setup.config.dtype == "bfloat16" and not setup.on_gpu

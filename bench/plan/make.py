@@ -156,7 +156,8 @@ def order_blocks(
     conversations = group_by(prompts, _conversation)
     if batch_size > 1:  # fixed groups, drawn from all families
         groups = []
-        for name in random.Random(group_seed).sample(list(conversations), len(conversations)):
+        drawing = shuffler if seed == group_seed else random.Random(group_seed)
+        for name in drawing.sample(list(conversations), len(conversations)):
             if not groups or len(groups[-1]) >= _GROUPS_PER_BATCH * batch_size:
                 groups.append(())
             groups[-1] += tuple(conversations[name])

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_at_batch_b_a_block_is_a_fixed_group_of_4b_prompts() -> None:
 
 
 def test_sessions_of_a_batched_job_share_its_groups_and_differ_in_their_order() -> None:
-    options = {"repeats": 2, "batch_size": 2, "group_seed": 7}
+    options: dict[str, Any] = {"repeats": 2, "batch_size": 2, "group_seed": 7}
     one, two = (order_blocks(PROMPTS, CELLS, seed=seed, **options) for seed in (7, 8))
     assert {block.prompts for block in one} == {block.prompts for block in two}
     assert [block.order for block in one] != [block.order for block in two]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from bench.compare.judge import (
 )
 from bench.compare.pair import PairedAnswers, RunPair, answer_effects, counted, join
 from bench.records.plan import BASELINE, WRONG
+from bench.records.record import SampleRecord
 from bench.stats import times
 from bench.stats.intervals import Repeats, log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.stats.side import RunSnapshot
@@ -133,7 +135,8 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         if other := pair.other_template:
             note += f"; {other}"
         return _not_comparable(cell, *notes, note, **numbers)
-    measures = (*_hard(cell, joined, of_ar, pair, gate), *_time(joined, of_ar, pair, gate))
+    timed = _time(joined, of_ar, pair, gate)
+    measures = (*_hard(cell, joined, of_ar, pair, gate), *timed)
     if not joined.finished and worst(measures) is Regression.passed:
         note = "no answer was finished on both sides, so nothing was compared"
         return _not_comparable(cell, *notes, note, measures=measures, **numbers)
@@ -141,6 +144,8 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
         notes.append("only answers that both sides have count")
     if len(_batch_sizes(joined)) > 1:
         notes.append("time is not judged: the batch sizes differ")
+    elif pair.same_machine and not timed and max(_batch_sizes(joined), default=1) > 1:
+        notes.append("time is not judged: the groups of prompts differ")
     return CellRegression(
         cell=cell,
         verdict=worst(measures),
@@ -179,7 +184,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
-    old, new = times.timed_units(joined.base), times.timed_units(joined.head)
+    old, new = _units(joined.base, pair.base), _units(joined.head, pair.head)
     log_ratio = mean_log_ratio if pair.interleaved else log_ratio_of_medians
     ratio = paired_speedup(old, new, log_ratio=log_ratio)
     if not ratio.num:
@@ -187,7 +192,9 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     seconds = times.time_per_token_s(old), times.time_per_token_s(new)
     measure = judge_time(ratio, *seconds, gate, margin=_margin(pair, gate))
     is_ar = joined.base[0].decoder == pair.control
-    over = [] if is_ar else _over_ar(joined, of_ar, measure, log_ratio)
+    base = _relative_units(_units(of_ar.base, pair.base), old)
+    head = _relative_units(_units(of_ar.head, pair.head), new)
+    over = [] if is_ar else _over_ar(base, head, measure, log_ratio)
     if not pair.interleaved:
         drifts = [abs(side.status.drift or 0.0) for side in pair.sides.values()]
         drift = max(filter(drifted, drifts), default=0.0)
@@ -199,16 +206,22 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
     return [measure, *over]
 
 
+def _units(records: Sequence[SampleRecord], side: RunSnapshot) -> list[times.Unit]:
+    """Return timed units, of a batched run only groups of which all answers are among `records`."""
+
+    def sizes(of: Iterable[SampleRecord]) -> Counter[tuple[str, int]]:
+        return Counter((r.decoder, r.block) for r in of if r.kind == "timing" and r.batch_size > 1)
+
+    lost = sizes(side.records) - sizes(records)
+    return times.timed_units(r for r in records if (r.decoder, r.block) not in lost)
+
+
 def _over_ar(
-    joined: PairedAnswers,
-    of_ar: PairedAnswers,
+    base: Sequence[times.Unit],
+    head: Sequence[times.Unit],
     time: Measure,
     log_ratio: Callable[[Repeats], float],
 ) -> list[Measure]:
-    base, head = (
-        _relative_units(times.timed_units(ar), times.timed_units(records))
-        for ar, records in ((of_ar.base, joined.base), (of_ar.head, joined.head))
-    )
     ratio = paired_speedup(base, head, log_ratio=log_ratio)
     if ratio.value is None:
         return []

@@ -74,6 +74,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
             repeats=config.repeats,
             batch_size=config.batch_size,
             seed=order_seed,
+            group_seed=config.seed,
             same_order=any(arm.decoder.remembers for arm in setup.arms.values()),
         ),
         skipped=tuple(skipped),
@@ -131,6 +132,7 @@ def order_blocks(
     repeats: int,
     batch_size: int,
     seed: int,
+    group_seed: int = 0,
     same_order: bool = False,
 ) -> tuple[Block, ...]:
     """Return the blocks in measuring order, which depends only on the arguments.
@@ -145,6 +147,7 @@ def order_blocks(
         batch_size: 1, or the size whose multiple of prompts forms a block: whole conversations,
             drawn at random, so that the last one may exceed it.
         seed: decides the order.
+        group_seed: decides the groups, which all sessions of a job share.
         same_order: all repeats have the prompts in one order (a decoder remembers), the turns of a
             conversation ascending, because a later prompt contains the earlier answers.
     """
@@ -153,7 +156,8 @@ def order_blocks(
     conversations = group_by(prompts, _conversation)
     if batch_size > 1:  # fixed groups, drawn from all families
         groups = []
-        for name in shuffler.sample(list(conversations), len(conversations)):
+        drawing = shuffler if seed == group_seed else random.Random(group_seed)
+        for name in drawing.sample(list(conversations), len(conversations)):
             if not groups or len(groups[-1]) >= _GROUPS_PER_BATCH * batch_size:
                 groups.append(())
             groups[-1] += tuple(conversations[name])
@@ -191,8 +195,8 @@ def batch_size(setup: Setup) -> int:
 def quality_batch_size(setup: Setup) -> int:
     """Return the batch size of the quality pass.
 
-    Compiled calls in bfloat16 on a CPU give a row the same bits in every call, if a call has one
-    sequence (ADR 0028). So one answer at a time keeps the timed pass's guarantees there.
+    Compiled calls in bfloat16 on a CPU give a row the same bits in every call (ADR 0028), and only
+    larger batches run eagerly. So one answer at a time keeps the timed pass's guarantees there.
     """
     target = setup.facts.get("target") or {}
     alone = target.get("compiled") and setup.config.dtype == "bfloat16" and not setup.on_gpu

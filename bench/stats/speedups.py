@@ -82,7 +82,8 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
         estimate(value, *interval)
         for value, interval in zip(values, ends or [(math.nan, math.nan)] * 2, strict=True)
     )
-    more = more_prompts(geometric)
+    prompts = sum({unit.key: unit.prompts for _, unit in answers}.values())
+    more = more_prompts(replace(geometric, num=prompts))
     return Speedups(geometric=geometric, totals=totals, specbench=specbench, more_prompts=more)
 
 

@@ -29,6 +29,7 @@ class Unit:
     family: str | None
     repeat: int
     ok: bool
+    prompts: int = 1
     tokens: int = 0
     seconds: float | None = None
     decode_tokens: int = 0
@@ -106,15 +107,16 @@ def answer_unit(record: SampleRecord) -> Unit:
 def _group_unit(group: Sequence[SampleRecord]) -> Unit:
     key = "|".join(sorted(record.prompt for record in group))
     families = {record.family for record in group}
-    tokens = Tally.pool(group).emitted
+    tokens, failed = Tally.pool(group).emitted, any(record.error is not None for record in group)
     return Unit(
         key=key,
         cluster=key,
         family=families.pop() if len(families) == 1 else None,
         repeat=group[0].repeat,
-        ok=tokens > 0 and all(record.error is None for record in group),
+        ok=tokens > 0 and not failed,
+        prompts=len(group),
         tokens=tokens,
-        seconds=group[0].group_s,
+        seconds=None if failed else group[0].group_s,
     )
 
 

@@ -108,7 +108,7 @@ def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
     """Return the baseline's drift by worker (0.05: a token took 5 % longer at the end)."""
     logs: defaultdict[str, list[tuple[str, tuple[int, int], float]]] = defaultdict(list)
     for name, records in parts.items():
-        for place, unit in baseline_units(r for r in records if r.error is None):
+        for place, unit in baseline_units(records):
             if pace := unit.time_per_token:
                 logs[unit.key].append((name, place, math.log(pace)))
     rest: defaultdict[str, dict[tuple[int, int], list[float]]] = defaultdict(dict)

@@ -37,7 +37,7 @@ for none, without a word, if the probe's process fails or takes a minute."""
 _TIE, _PRICE = 1.05, 0.1
 """Our code computes N rows if it takes at most `_TIE` times as long as the library, or longer by at
 most `_PRICE` products of one row: with one code, a row has the same bits in calls of any size."""
-_TRIES = 3
+_TRIES, _MANY = 3, 64
 
 
 def make(library: Path) -> None:
@@ -121,14 +121,24 @@ def _is_traced() -> bool:
     return torch.compiler.is_exporting() and bool(_max_rows)
 
 
-def _limit(rows: Tensor) -> int:
-    """Return the most rows for our code while a graph for a CPU is traced, else 0."""
-    return _max_rows.get(rows.dtype, 0) if _is_traced() else 0
+def _limit(rows: Tensor, sequences: int = 1) -> int:
+    """Return the most rows for our code while a graph for a CPU is traced, else 0.
+
+    In bfloat16 they are those of one sequence, so that a row has the same bits in a batch, if our
+    code keeps up with the library at `_MANY` rows, and so at more.
+    """
+    limit = _max_rows.get(rows.dtype, 0) if _is_traced() else 0
+    if rows.dtype != torch.bfloat16 or limit < _MANY:
+        return limit
+    return limit * (len(rows) if rows.dim() > 2 else sequences)
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return rows ``[…, in]`` times a weight ``[out, in]``, plus a bias ``[out]``."""
-    if not (limit := _limit(rows)):
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, sequences: int = 1) -> Tensor:
+    """Return rows ``[B, N, in]`` times a weight ``[out, in]``, plus a bias ``[out]``.
+
+    Flat rows ``[R, in]`` are those of so many `sequences`.
+    """
+    if not (limit := _limit(rows, sequences)):
         return F.linear(rows, weight, bias)
     out: Tensor = torch.ops.decoders.product(rows, weight, limit)
     return out if bias is None else out + bias

@@ -57,10 +57,10 @@ class Head:
 
     module: Any
 
-    def __call__(self, states: Tensor) -> Tensor:
+    def __call__(self, states: Tensor, sequences: int = 1) -> Tensor:
         """Return logits by `product` if the layer is nothing else and is not wrapped."""
         if type(self.module) is nn.Linear and "forward" not in vars(self.module):
-            return product(states, self.module.weight, self.module.bias)
+            return product(states, self.module.weight, self.module.bias, sequences)
         logits: Tensor = self.module(states)
         return logits
 
@@ -287,7 +287,7 @@ class ModuleRunner:
         fed = name, inputs, masks, cache, layers
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            return self._logits(self._select(out, read)), out, *lower
+            return self._logits(self._select(out, read), len(inputs["positions"])), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
@@ -299,8 +299,8 @@ class ModuleRunner:
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
 
-    def _logits(self, states: Tensor) -> Tensor:
-        return self.head(states).to(self._device).float()
+    def _logits(self, states: Tensor, sequences: int = 1) -> Tensor:
+        return self.head(states, sequences).to(self._device).float()
 
     def replay(
         self, layout: Layout, calls: Sequence[Call], min_rows: int = 1

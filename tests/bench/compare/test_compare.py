@@ -17,6 +17,7 @@ from bench.compare.gate import Gate, Hard, load_gate
 from bench.compare.judge import Comparison, Measure, Regression
 from bench.errors import BenchError, Exit
 from bench.stats.side import load_side
+from tests.bench.compare.conftest import alter
 
 Pair = Callable[..., tuple[Path, Path]]
 Change = Callable[[dict[str, Any]], object]
@@ -537,6 +538,29 @@ def test_another_batch_size_leaves_counters_and_no_time(pair: Pair) -> None:
     assert set(verdicts(comparison).values()) == {"pass"}
     assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
     assert "batch sizes differ" in comparison.cells[0].notes[0]
+
+
+def test_a_group_of_a_batch_that_one_side_measured_in_part_has_no_time(pair: Pair) -> None:
+    """Its seconds are also those of the prompts that the other side lacks."""
+
+    def change(record: dict[str, Any], other: str = "") -> None:
+        if record["kind"] != "timing":
+            return
+        seconds = 12.0 if record["repeat"] else 10.0
+        record |= {"batch_size": 4, "group_s": seconds, "total_s": None, "ttft_s": None}
+        record["block"] = record["repeat"]  # one group in each repeat
+        record["prompt_hash"] += other if record["family"] == "qa" else ""
+
+    base, head = pair(change)
+    assert "time" not in {m.name for cell in judged((head, base)).cells for m in cell.measures}
+    alter(base, change)
+    assert {measure(judged((base, head)), c, "time").change for c in ("ar", "spec")} == {0}
+    alter(head, lambda record: change(record, "-new"))
+    comparison = judged((base, head))
+    assert set(verdicts(comparison).values()) == {"pass"}
+    assert "time" not in {m.name for cell in comparison.cells for m in cell.measures}
+    notes = [note for cell in comparison.cells for note in cell.notes]
+    assert notes.count("time is not judged: the groups of prompts differ") == len(comparison.cells)
 
 
 def test_a_decoder_that_is_gone_is_not_comparable_and_a_new_one_passes(

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,16 @@ def test_at_batch_b_a_block_is_a_fixed_group_of_4b_prompts() -> None:
     assert Counter(len(block.prompts) for block in blocks) == {8: 3, 2: 3}
     assert len({frozenset(block.prompts) for block in blocks}) == 2
     assert sorted(name for block in blocks[:2] for name in block.prompts) == sorted(PROMPTS)
+
+
+def test_sessions_of_a_batched_job_share_its_groups_and_differ_in_their_order() -> None:
+    options: dict[str, Any] = {"repeats": 2, "batch_size": 2, "group_seed": 7}
+    one, two = (order_blocks(PROMPTS, CELLS, seed=seed, **options) for seed in (7, 8))
+    assert {block.prompts for block in one} == {block.prompts for block in two}
+    assert [block.order for block in one] != [block.order for block in two]
+    options["group_seed"] = 8
+    other = order_blocks(PROMPTS, CELLS, seed=8, **options)
+    assert {block.prompts for block in one} != {block.prompts for block in other}
 
 
 TURNS = [f"c{i}#{turn}" for i in range(20) for turn in range(1, 2 + i % 3)]

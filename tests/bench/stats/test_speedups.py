@@ -161,6 +161,14 @@ def test_more_prompts_are_counted_in_prompts_where_conversations_have_several() 
     assert more_prompts(two) == 2 * (more_prompts(one) or 0)
 
 
+def test_more_prompts_are_no_groups_of_them_in_a_batched_run() -> None:
+    base, mine = spread(6)
+    alone = speedups(base, mine).more_prompts
+    groups = [[replace(u, prompts=12) for u in side] for side in (base, mine)]
+    assert alone
+    assert speedups(*groups).more_prompts == 12 * alone
+
+
 def test_a_ratio_of_sums_pools_clusters_and_its_interval_is_the_jackknifes() -> None:
     parts = {"a": [(4.0, 2.0), (2.0, 1.0)], "b": [(2.0, 2.0)], "c": [(9.0, 3.0)]}
     found = ratio_of_sums(parts)

@@ -57,6 +57,17 @@ def test_a_group_counts_its_makespan_once(record: Make) -> None:
     assert unit.decode_time_per_token is None
     assert unit.key == unit.cluster == "a#1|b#1|c#1"
     assert unit.family == "qa"
+    assert unit.prompts == 3
+
+
+def test_a_group_with_a_failed_answer_has_no_time(record: Make) -> None:
+    group = {"batch_size": 2, "ttft_s": None, "total_s": None, "block": 5}
+    failed = record(conversation="a", error="boom", group_s=None, **group)
+    rest = [record(conversation=c, emitted=(1,) * 4, group_s=3.0, **group) for c in ("b", "c")]
+    (unit,) = times.timed_units([*rest, failed])
+    assert not unit.ok
+    assert unit.key == "a#1|b#1|c#1"
+    assert unit.time_per_token is None
 
 
 def test_one_error_voids_its_whole_group(record: Make) -> None:

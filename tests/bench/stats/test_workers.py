@@ -13,12 +13,13 @@ from bench.extras.sections.estimators import by_part
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats import times
 from bench.stats.counters import group_by
-from bench.stats.workers import drifts, machines, workers
+from bench.stats.workers import drifts, machines, trend, workers
 
 STEPS = StepColumns(
     emitted=(1, 9), drafted=(0, 0), accepted=(0, 0), target_calls=(1, 9), target_rows=(5, 9),
     draft_calls=(0, 0), draft_rows=(0, 0),
 )  # fmt: skip
+GROUPED: dict[str, Any] = {"ttft_s": None, "total_s": None}
 
 
 def record(worker: str | None, decoder: str, block: int, prompt: int, seconds: float) -> Any:
@@ -109,6 +110,23 @@ def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -
     assert steady == 0
     assert slower is not None
     assert slower > 0.15
+
+
+def test_a_failed_answer_of_a_batch_is_no_drift() -> None:
+    """Fewer tokens in the same seconds are no slower token."""
+    whole = [
+        replace(record(None, arm, block, 2 * block + i, 1.0), batch_size=2, group_s=1.0, **GROUPED)
+        for block in range(40)
+        for arm in ("ar", "ar@aa")
+        for i in range(2)
+    ]
+    failed = [
+        replace(r, error="boom", tokens=None, steps=None, group_s=None)
+        if r.block >= 20 and r.conversation == f"c{2 * r.block + 1}"
+        else r
+        for r in whole
+    ]
+    assert trend(whole) == trend(failed) == 0
 
 
 def test_every_column_of_a_workers_table_is_its_own_decoders() -> None:

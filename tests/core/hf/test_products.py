@@ -533,6 +533,32 @@ def test_graphs_give_a_row_the_same_bits_in_every_call() -> None:
 
 
 @needs_bfloat16
+@pytest.mark.usefixtures("graphs")
+def test_rows_in_a_batch_have_their_own_bits_where_all_together_are_many() -> None:
+    """Prompts and chains of 16 sequences: more rows than the library gets of one sequence."""
+    wider = {"hidden_size": 576, "intermediate_size": 1536, "vocab_size": 997}
+    wider |= {"num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 1}
+    assert graph_files.load_products() == FEW
+    torch.manual_seed(0)
+    module: Any = LlamaForCausalLM(LlamaConfig(**SIZES | wider))
+    model = HFModel(module.to(torch.bfloat16), compile=True, backend="export")
+    model.reserve(16, 96)
+    sessions = [model.open() for _ in range(16)]
+    texts = [[3 + (7 * n + row * row) % 990 for row in range(n + 9)] for n in range(20, 52, 2)]
+    for fed in (slice(0, -9), slice(-9, None)):
+        calls = [
+            session.call(text[fed], output="logits", read=range(-9, 0))
+            for session, text in zip(sessions, texts, strict=True)
+        ]
+        assert sum(call.num_rows for call in calls) > 2 * FEW[torch.bfloat16]
+        before = [session.length for session in sessions]
+        alone = torch.cat([model.forward([call]) for call in calls])
+        for session, length in zip(sessions, before, strict=True):
+            session.truncate(length)
+        assert torch.equal(model.forward(calls), alone)
+
+
+@needs_bfloat16
 def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> None:
     found: list[tuple[Tensor, Tensor]] = []
     for compile in (False, True):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, Exit, InvalidRunError, UsageError
 from bench.machine import env as environment
-from bench.machine.clock import Calendar
+from bench.machine.clock import utc_now
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first, refuse_sharing
 from bench.plan.code import check_code
@@ -110,8 +110,7 @@ def run(
     if part is not None:
         refuse_sharing(resolved, "--part")
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
-    calendar = Calendar()
-    started_utc = calendar.utc()
+    started_utc = utc_now()
     run_dir = _new_folder(resolved, parent, started_utc)
     with only_writer(run_dir):
         with ExitStack() as undo:
@@ -120,7 +119,7 @@ def run(
             setup = open_with_graphs(resolved, opener, progress)
             plan, prompts = _plan(run_dir, resolved, setup, part, progress)
             undo.pop_all()
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc)
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, started_utc)
         with attempt.track_status():
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
@@ -162,7 +161,7 @@ def resume(
             return result
         resolved = stored_decoders(trusted_config(run_dir, allowed))
         for_workers, attempt_by = _choose_attempt(resolved, spread, opener)
-        calendar, started_utc, number = Calendar(), None, 0
+        started_utc, number = None, 0
         if stopped is None:
             resolved = for_workers
             setup = open_with_graphs(resolved, opener, progress)
@@ -172,7 +171,7 @@ def resume(
             check_identity(setup, plan, prompts, stopped.env)
             started_utc = stopped.status.started_utc
             number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc, number)
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, started_utc, number)
         with attempt.track_status():
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()

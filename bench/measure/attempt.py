@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.errors import BenchError, room_for
-from bench.machine.clock import Calendar
+from bench.machine.clock import utc_now
 from bench.machine.usage import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
@@ -35,7 +35,6 @@ class Attempt:
     plan: Plan
     prompts: Mapping[str, Prompt]
     progress: Progress
-    calendar: Calendar
     started_utc: str | None = None
     number: int = 0
     status: RunStatus = field(init=False)
@@ -43,7 +42,7 @@ class Attempt:
     @contextmanager
     def track_status(self) -> Iterator[None]:
         """Write the status ``started``, and ``error`` if anything fails inside."""
-        started_utc, split = self.started_utc or self.calendar.utc(), self.setup.config.split
+        started_utc, split = self.started_utc or utc_now(), self.setup.config.split
         self.status = RunStatus(
             status="started", started_utc=started_utc, attempts=self.number + 1, split=split
         )
@@ -70,11 +69,10 @@ class Attempt:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the file of answers, find what is left, write events of cuts, repeats, compiling."""
+        """Open the file of answers, find what is left, write events of repeats and compiling."""
         with SampleWriter(self.run_dir) as self.writer:
             if num := self.writer.num_cut:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
-                self.writer.event("cut", num_bytes=num)
             self.records = outlines(self.run_dir, self.plan)
             remembers = self.records and any(cell.remembers for cell in self.plan.cells)
             self.setup.past.load(load_records(self.run_dir) if remembers else (), self.prompts)
@@ -111,11 +109,9 @@ class Attempt:
             score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
-        """Write a status with its end, which is unknown if the clock was set back meanwhile."""
-        finished = replace(status, finished_utc=self.calendar.utc())
-        finished = replace(finished, finished_utc=None) if finished.ends_early else finished
-        write_status(self.run_dir, finished)
-        self.status = finished
+        """Write a status with its end, which no clock that was set back puts before its start."""
+        self.status = replace(status, finished_utc=max(utc_now(), status.started_utc or ""))
+        write_status(self.run_dir, self.status)
 
     @property
     def num_done(self) -> int:

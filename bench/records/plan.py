@@ -18,7 +18,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -292,9 +291,6 @@ class RunStatus:
     floor: Floor | None = None
     num_records: Num | None = None
     num_errors: Num | None = None
-    num_blocks: Num | None = None
-    num_loaded_blocks: Num | None = None
-    max_other_cores: Real | None = None
     drift: Real | None = None
     num_graphs: Num | None = None
     compile_s: Time | None = None
@@ -322,19 +318,6 @@ class RunStatus:
             for each in self.differences or ()
             if each.num_wrong != 0 or each.check
         }
-
-    @property
-    def ends_early(self) -> bool:
-        """Return whether the run ends before it begins, as a clock that is set back makes it."""
-        if self.started_utc is None or self.finished_utc is None:
-            return False
-        start, end = map(datetime.fromisoformat, (self.started_utc, self.finished_utc))
-        return end < start
-
-    @property
-    def ended_utc(self) -> str | None:
-        """The end of the run, or its beginning if the end is unknown or cannot be."""
-        return self.started_utc if self.ends_early else self.finished_utc or self.started_utc
 
     def to_json(self) -> dict[str, Any]:
         """Return the known values as JSON data."""

@@ -11,7 +11,6 @@ before any model is opened, so a run can be resumed from the start.
 =============  ====================================================================================
 supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
 load           ``block``, ``attempt``, ``other_cores``: CPU time of other processes, in cores
-cut            ``num_bytes``: a damaged end of that length was cut off here
 compiled       ``cell``, ``graphs``, ``seconds``: graphs that a cell made before the first timing
 =============  ====================================================================================
 
@@ -39,7 +38,7 @@ from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
-from bench.settings.bounds import Bytes, Num, Real, Time
+from bench.settings.bounds import Num, Real, Time
 from bench.settings.config import wrong_value
 
 CONFIG = "config.toml"
@@ -48,7 +47,6 @@ _Event = Mapping[str, Any]
 _FIELDS: Mapping[str, Sequence[Any]] = {
     "supersede": (("block", Num), ("before_attempt", Num)),
     "load": (("block", Num), ("attempt", Num), ("other_cores", Real | None, None)),
-    "cut": (("num_bytes", Bytes),),
     "compiled": (("cell", str), ("graphs", Num), ("seconds", Time)),
 }
 _EVENTS: Mapping[str, type] = {name: make_dataclass(name, of) for name, of in _FIELDS.items()}

@@ -68,9 +68,6 @@ _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
 FLOAT32 = "float32"
 UNKNOWN = "unknown"
-_SET_BACK = (
-    "the run ends before it begins: the computer's clock was set back, and its end is unknown"
-)
 _RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
@@ -106,7 +103,6 @@ def judge(run: Run) -> RunStatus:
         for event in run.events
         if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
     ]
-    cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     parts = workers(run.records, [])
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
@@ -129,8 +125,7 @@ def judge(run: Run) -> RunStatus:
             *_difference_lines(run.status, wrong=False),
             *draft_warnings(run.plan.cells, run.records),
             *_error_warnings(errors),
-            *([_SET_BACK] if run.status.ends_early else []),
-            *_noise_warnings(loads, cores, None if parts else drift),
+            *_noise_warnings(loads, None if parts else drift),
             *warnings,
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
@@ -140,9 +135,6 @@ def judge(run: Run) -> RunStatus:
             *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
         ),
         num_errors=len(errors),
-        num_blocks=len(attempts),
-        num_loaded_blocks=sum(used > MAX_OTHER_CORES for used in cores),
-        max_other_cores=max(cores, default=None),
         drift=drift,
         num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
         compile_s=sum(line["seconds"] for line in compiled) if compiled else None,
@@ -339,10 +331,9 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _noise_warnings(
-    loads: Sequence[Mapping[str, Any]], cores: Sequence[float], drift: float | None
-) -> list[str]:
+def _noise_warnings(loads: Sequence[Mapping[str, Any]], drift: float | None) -> list[str]:
     warnings = []
+    cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "

@@ -203,8 +203,8 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
     complete = all(run.status.complete for run in runs)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",
-        started_utc=min((r.status.started_utc for r in runs if r.status.started_utc), default=None),
-        finished_utc=max((r.status.ended_utc for r in runs if r.status.ended_utc), default=None),
+        started_utc=min(filter(None, (run.status.started_utc for run in runs)), default=None),
+        finished_utc=max(filter(None, (run.status.finished_utc for run in runs)), default=None),
         attempts=max((run.status.attempts or 1 for run in runs), default=1),
         differences=pool_differences(merged.plan.cells, [run.status for run in runs], merged.parts),
         floor=pool_floors([run.status.floor for run in runs if run.status.floor is not None]),

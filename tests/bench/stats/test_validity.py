@@ -69,11 +69,6 @@ def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
     validity = judge(run_of(records, [load(b, 0.1) for b in range(9)]))
     assert validity.verdict == "VALID"
     assert (validity.reasons, validity.warnings) == ((), ())
-    assert (validity.num_blocks, validity.num_loaded_blocks, validity.max_other_cores) == (
-        9,
-        0,
-        0.1,
-    )
 
 
 def test_a_baseline_without_an_answer_makes_a_complete_run_invalid(record: Make) -> None:
@@ -144,14 +139,14 @@ def test_the_second_baseline_makes_a_call_a_token_as_the_first_does(record: Make
 def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:
     events = [load(0, 0.5), load(1, 0.51), load(2, 1.9), load(3, None)]
     validity = judge(run_of(baseline(record, [1.0] * 3), events))
-    assert (validity.verdict, validity.num_loaded_blocks) == ("VALID", 2)
+    assert validity.verdict == "VALID"
     assert "during 2 of 4 blocks (up to 1.9)" in validity.warnings[0]
 
 
 def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
     records = [dataclasses.replace(r, attempt=1) for r in baseline(record, [1.0])]
     validity = judge(run_of(records, [load(0, 9.0, attempt=0), load(0, 0.1, attempt=1)]))
-    assert (validity.num_loaded_blocks, validity.max_other_cores) == (0, 0.1)
+    assert validity.warnings == ()
 
 
 def test_throttling_is_said(record: Make) -> None:

@@ -17,7 +17,7 @@ from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.answers import identical_to_ar
 from bench.stats.metric import CellData, compute
-from bench.stats.quality import family_quality, overall_quality, scored
+from bench.stats.quality import Gold, family_quality, gold_answers, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
 from bench.text import shown_value
@@ -225,12 +225,12 @@ def counted(
     `baseline` has ar's paired answers. `changed_answers` is omitted if the baseline's answers are
     not promised or near-ties may swap.
     """
-    cell = joined.base[0].decoder
+    cell, gold = joined.base[0].decoder, gold_answers(pair.base.plan)
     both: list[Values] = []
     for side in (0, 1):
         records, ar = ([each[side] for each in answers.finished] for answers in (joined, baseline))
         data = CellData(decoder=cell, family=ALL, records=records, baseline=ar)
-        values = _counters(data) | _quality(records, pair.base)
+        values = _counters(data) | _quality(records, gold)
         if cell != BASELINE and cell in pair.held_to_ar:
             values["identical_to_ar"] = identical_to_ar(records, ar)
         both.append(values)
@@ -271,9 +271,9 @@ def _counters(data: CellData) -> Values:
     }
 
 
-def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:
+def _quality(records: Sequence[SampleRecord], gold: Gold) -> Values:
     families = counters.group_by(scored(records), lambda record: record.family)
-    by_family = {f: family_quality(f, families[f], base.gold) for f in family_order(families)}
+    by_family = {f: family_quality(f, families[f], gold) for f in family_order(families)}
     values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}
     if by_family:
         values[QUALITY] = overall_quality(list(by_family.values())).estimate.value

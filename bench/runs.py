@@ -124,7 +124,6 @@ def run(
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()  # some again at once, by phase
-                attempt.complete_phases()
                 attempt.score_quality()
             _judge(attempt)  # asks the target where an answer differs from the baseline's
         return _report(run_dir, attempt.status, report, progress)
@@ -176,7 +175,6 @@ def resume(
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()
-                attempt.complete_phases()
                 attempt.score_quality()
             _judge(attempt)
         return _report(run_dir, attempt.status, report, progress)

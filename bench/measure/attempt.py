@@ -21,7 +21,7 @@ from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.plan import COMPLETE, Plan, RunStatus, write_status
 from bench.records.prompts import Prompt
-from bench.records.run_folder import load_records, outlines
+from bench.records.run_folder import load_records
 from bench.records.samples import SAMPLES, SampleWriter
 from bench.stats.validity import INCOMPLETE
 
@@ -73,9 +73,9 @@ class Attempt:
         with SampleWriter(self.run_dir) as self.writer:
             if num := self.writer.num_cut:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
-            self.records = outlines(self.run_dir, self.plan)
-            remembers = self.records and any(cell.remembers for cell in self.plan.cells)
-            self.setup.past.load(load_records(self.run_dir) if remembers else (), self.prompts)
+            self.records = load_records(self.run_dir)
+            remembers = any(cell.remembers for cell in self.plan.cells)
+            self.setup.past.load(self.records if remembers else (), self.prompts)
             finished = {record.block for record in self.records if record.kind == "timing"}
             self.left = [block for block in self.plan.blocks if block.block not in finished]
             for block in self.left if self.number else ():
@@ -95,10 +95,6 @@ class Attempt:
     def time_blocks(self) -> None:
         """Time the blocks, and split the time of some by phase right after they were timed."""
         self._runner.run(self.left, num_done=self.num_done)
-
-    def complete_phases(self) -> None:
-        """Split the time of blocks that were timed by an attempt that stopped before it did so."""
-        self.second.complete(self.progress)
 
     def score_quality(self) -> None:
         """Answer the held-out prompts, untimed, and score the answers."""

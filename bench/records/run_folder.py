@@ -51,8 +51,6 @@ _FIELDS: Mapping[str, Sequence[Any]] = {
 }
 _EVENTS: Mapping[str, type] = {name: make_dataclass(name, of) for name, of in _FIELDS.items()}
 """Fields of events; other events, and other fields, are kept and not read."""
-_NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
-"""Fields that `outlines` leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +137,7 @@ def load_records(run_dir: Path | str) -> list[SampleRecord]:
     return list(load_run(run_dir).records)
 
 
-def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
-    """Return the effective records without answers, to save memory (raises as `load_run`)."""
-    return _effective_records(*_read_samples(run_dir, outline=True), plan)
-
-
-def _read_samples(
-    run_dir: Path, *, outline: bool = False
-) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
+def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
     """Read all events and all records, packed."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
@@ -162,7 +153,7 @@ def _read_samples(
                     parse(kind, line, f"{run_dir}: a line of {line['event']!r}")
                 events.append(line)
             else:
-                record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
+                record = SampleRecord.from_dict(line)
                 record.pack()
                 records.append(record)
     except (ValueError, OverflowError) as error:

@@ -219,7 +219,7 @@ def _choose_attempt(
 
 def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
     """Make the folder, with the configuration and the status ``opening``."""
-    opening = RunStatus(status="opening", started_utc=started_utc, split=run.config.split).to_json()
+    opening = RunStatus(status="opening", started_utc=started_utc).to_json()
     files = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
     return create_run_dir(parent, stem, files)

@@ -42,10 +42,8 @@ class Attempt:
     @contextmanager
     def track_status(self) -> Iterator[None]:
         """Write the status ``started``, and ``error`` if anything fails inside."""
-        started_utc, split = self.started_utc or utc_now(), self.setup.config.split
-        self.status = RunStatus(
-            status="started", started_utc=started_utc, attempts=self.number + 1, split=split
-        )
+        started_utc = self.started_utc or utc_now()
+        self.status = RunStatus(status="started", started_utc=started_utc, attempts=self.number + 1)
         write_status(self.run_dir, self.status)
         try:
             yield

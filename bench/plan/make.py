@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from bench.errors import UsageError, as_error, room_for
-from bench.machine.clock import utc_now
 from bench.machine.env import model_facts
 from bench.plan.contract import check_cells
 from bench.plan.identity import setup_identity
@@ -64,7 +63,6 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         raise UsageError("no prompt is left to measure: all were skipped")
     plan = Plan(
         name=name,
-        created_utc=utc_now(),
         cells=check_cells(setup, progress),
         order_seed=(order_seed := config.seed + (config.session or 1) - 1),
         prompts=tuple(_planned(prompt, timed, scored) for prompt in prompts),

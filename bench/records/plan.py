@@ -139,7 +139,6 @@ class Plan:
     """
 
     name: str | None = None
-    created_utc: Moment | None = None
     cells: tuple[Cell, ...] = ()
     order_seed: RecordSeed | None = None
     prompts: tuple[PlannedPrompt, ...] = ()
@@ -276,7 +275,7 @@ class RunStatus:
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which checked out `revision`. `reported` is
-    False for a complete run until its report is written; `split` is as configured.
+    False for a complete run until its report is written.
     """
 
     status: str | None = None
@@ -294,7 +293,6 @@ class RunStatus:
     compile_s: Time | None = None
     finished_utc: Moment | None = None
     reported: bool | None = None
-    split: str | None = None
     ab: str | None = None
     revision: str | None = None
 

@@ -32,10 +32,6 @@ from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable, shown_value
 
 _T = TypeVar("_T")
-_REPRODUCE = (
-    ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
-    ("bench report {run}", "rebuild tables and figures from the records (needs no model)"),
-)
 
 
 @dataclass(frozen=True)
@@ -243,11 +239,6 @@ class Findings:
     def configuration(self) -> list[tuple[str, str]]:
         """The resolved configuration, as (key, value) lines without absolute paths."""
         return list(_flat(self.run.config))
-
-    @property
-    def reproduce(self) -> list[tuple[str, str]]:
-        """Commands with their purposes, relative to the parent of the run folder."""
-        return [(command.format(run=self.name), purpose) for command, purpose in _REPRODUCE]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -210,7 +210,6 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
         floor=pool_floors([run.status.floor for run in runs if run.status.floor is not None]),
         num_records=len(merged.records),
         reported=True,
-        split=runs[0].status.split,
     )
     write_status(folder, status)
     judgement = judge(load_run(folder))

@@ -84,7 +84,9 @@ def resume(
         resume_sessions(folder, allowed, progress)
     spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
-        ended = runs.resume(find_run(run_dir, output), shown, spread=spread, allowed=allowed)
+        folder = find_run(run_dir, output)
+        runs.trusted_config(folder, allowed)  # a refusal comes before any other line
+        ended = runs.resume(folder, shown, spread=spread, allowed=allowed)
     _conclude(ended)
 
 

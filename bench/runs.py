@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, Exit, InvalidRunError, UsageError
 from bench.machine import env as environment
-from bench.machine.clock import Calendar
+from bench.machine.clock import utc_now
 from bench.measure.attempt import Attempt
 from bench.plan.checks import check_first, refuse_sharing
 from bench.plan.code import check_code, resume_command
@@ -109,8 +109,7 @@ def run(
     if part is not None:
         refuse_sharing(resolved, "--part")
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
-    calendar = Calendar()
-    started_utc = calendar.utc()
+    started_utc = utc_now()
     run_dir = _new_folder(resolved, parent, started_utc)
     with only_writer(run_dir):
         with ExitStack() as undo:
@@ -119,12 +118,11 @@ def run(
             setup = open_with_graphs(resolved, opener, progress)
             plan, prompts = _plan(run_dir, resolved, setup, part, progress)
             undo.pop_all()
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc)
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, started_utc)
         with attempt.track_status():
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()  # some again at once, by phase
-                attempt.complete_phases()
                 attempt.score_quality()
             _judge(attempt)  # asks the target where an answer differs from the baseline's
         return _report(run_dir, attempt.status, report, progress)
@@ -161,7 +159,7 @@ def resume(
             return result
         resolved = stored_decoders(trusted_config(run_dir, allowed))
         for_workers, attempt_by = _choose_attempt(resolved, spread, opener)
-        calendar, started_utc, number = Calendar(), None, 0
+        started_utc, number = None, 0
         if stopped is None:
             resolved = for_workers
             setup = open_with_graphs(resolved, opener, progress)
@@ -171,12 +169,11 @@ def resume(
             check_identity(setup, plan, prompts, stopped.env)
             started_utc = stopped.status.started_utc
             number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
-        attempt = attempt_by(run_dir, setup, plan, prompts, progress, calendar, started_utc, number)
+        attempt = attempt_by(run_dir, setup, plan, prompts, progress, started_utc, number)
         with attempt.track_status():
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
                 attempt.time_blocks()
-                attempt.complete_phases()
                 attempt.score_quality()
             _judge(attempt)
         return _report(run_dir, attempt.status, report, progress)
@@ -221,7 +218,7 @@ def _choose_attempt(
 
 def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
     """Make the folder, with the configuration and the status ``opening``."""
-    opening = RunStatus(status="opening", started_utc=started_utc, split=run.config.split).to_json()
+    opening = RunStatus(status="opening", started_utc=started_utc).to_json()
     files = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
     return create_run_dir(parent, stem, files)

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from decoders.core.hf.checkpoint import cache_folder, hub_answers
-from specbench_tasks.tables import NumberedRows, Row, exists, read_table, short
+from specbench_tasks.shapes import SPEC
+from specbench_tasks.tables import NumberedRows, Row, exists, read_table
 from specbench_tasks.tabular import conversations
-from specbench_tasks.task import FAMILY_OF, DataUnavailable, Reading
+from specbench_tasks.task import DataUnavailable, Reading
 
 URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
 SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
@@ -73,7 +74,7 @@ def load_specbench(path: Path | None) -> Reading:
 
     Raises:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
-        ValueError: no such file, or a line that is not a Spec-Bench question.
+        ValueError: no such file, or a row of another shape.
     """
     if path is None:
         file = _cached_questions()
@@ -83,16 +84,7 @@ def load_specbench(path: Path | None) -> Reading:
             "specbench to download it"
         )
     table = read_table(file)
-    for number, row in table.rows:
-        category, turns = row.get("category"), row.get("turns")
-        are_texts = isinstance(turns, list) and all(isinstance(turn, str) for turn in turns)
-        if "question_id" not in row or category not in [*FAMILY_OF] or not are_texts:
-            raise ValueError(
-                f"{table.where} {number} is not a Spec-Bench question (category {short(category)}, "
-                f"turns {short(turns)}); it needs question_id, category and turns (for other files "
-                "leave specbench= out)"
-            )
-    return conversations(_with_qa_answers(table, file.parent), "specbench", {})
+    return conversations(_with_qa_answers(table, file.parent), "specbench", {}, (SPEC,))
 
 
 def load_hf(dataset: str, columns: Mapping[str, str] | None = None) -> Reading:

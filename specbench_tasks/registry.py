@@ -57,11 +57,11 @@ class TaskSet:
 
 
 class _TaskInfo(NamedTuple):
-    """One line of ``bench ls tasks``, without `num_conversations` if it depends on the data."""
+    """One line of ``bench ls tasks``, without `conversations` if they depend on the data."""
 
-    name: str
+    task: str
     families: tuple[str, ...]
-    num_conversations: int | None
+    conversations: int | None
     source: str
     licence: str
 
@@ -90,12 +90,8 @@ def load_tasks(
 
     Raises:
         DataUnavailable: the data cannot be downloaded.
-        ValueError: unknown or mixed names, a bad limit, or a source that cannot be read.
+        ValueError: unknown or mixed names, or a source that cannot be read.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; it must be at least 1 (conversations in total)")
-    if quality_limit < 0:
-        raise ValueError(f"quality limit is {quality_limit}; it must be 0 (none) or above")
     name, reading = _read(spec, columns or {})
     notes = reading.notes
     conversations = [c for c in reading.conversations if split in (None, tuning_split(c))]

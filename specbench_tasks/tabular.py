@@ -29,7 +29,6 @@ from typing import Any
 from specbench_tasks.shapes import (
     MATH,
     PROMPTS,
-    RARE_PROMPTS,
     SPEC,
     SPEED,
     RowPrompt,
@@ -170,12 +169,6 @@ def _check_columns(table: NumberedRows, columns: Mapping[str, str]) -> None:
             raise ValueError(f"unknown column key {key!r}; use one of {', '.join(COLUMNS)}")
         if name not in present and not (key == "family" and name in _NAMES):
             raise ValueError(f"{_name(table)} has no column {name!r} (wanted for {key}); {there}")
-    rare = any(present.keys() >= beside for beside in RARE_PROMPTS.values())
-    if "prompt" not in columns and not (rare or present.keys() & {*PROMPTS}):
-        raise ValueError(
-            f"{_name(table)} has no column for the prompt (tried {', '.join(PROMPTS)}); {there}. "
-            "Name it in the config file, in [columns]: prompt = '…'"
-        )
 
 
 def _conversation(

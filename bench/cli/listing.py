@@ -46,16 +46,7 @@ def list_facts(kind: str, parent: Path) -> list[Facts]:
         case "models":
             return [_model(model) for model in MODELS]
         case "tasks":
-            return [
-                {
-                    "task": info.name,
-                    "families": list(info.families),
-                    "conversations": info.num_conversations,
-                    "source": info.source,
-                    "licence": info.licence,
-                }
-                for info in list_tasks()
-            ]
+            return [info._asdict() for info in list_tasks()]
         case "graphs":
             return [_graph(file) for file in sorted(graphs_folder().glob("*.pt2"))]
         case _:

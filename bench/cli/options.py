@@ -96,13 +96,11 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:
     """Build the configuration from a file and a verb's options (exit 2 for invalid values)."""
-    from bench.plan.code import check_allowed, check_code, without_code
+    from bench.plan.code import check_code, without_code
 
     config = load(arguments)
-    file, allowed = arguments.get("config"), arguments.get("allow") or ()
-    if file is not None:
-        check_code([without_code(config, arguments)], file, allowed)
-    check_allowed([config], file, allowed)
+    if (file := arguments.get("config")) is not None:
+        check_code([without_code(config, arguments)], file, arguments.get("allow") or ())
     return config
 
 

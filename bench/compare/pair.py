@@ -17,7 +17,7 @@ from bench.records.record import SampleRecord
 from bench.stats import counters
 from bench.stats.answers import identical_to_ar
 from bench.stats.metric import CellData, compute
-from bench.stats.quality import family_quality, overall_quality, scored
+from bench.stats.quality import Gold, family_quality, gold_answers, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
 from bench.text import shown_value
@@ -117,19 +117,6 @@ class RunPair:
             if None not in (old[fact], new[fact]) and old[fact] != new[fact]
         ]
 
-    @property
-    def other_template(self) -> str:
-        """Say what differs between the sides' chat templates, as far as it is known."""
-        base, head = (
-            (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
-        )
-        names = {"date": "date (--date)", "arguments": "--template-args", "sha256": "text"}
-        return "; ".join(
-            f"the chat template's {name} is {base[key]} in base and {head[key]} in head"
-            for key, name in names.items()
-            if key in base and key in head and base[key] != head[key]
-        )
-
     def changes(self) -> list[str]:
         """List other differences of two comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)
@@ -158,11 +145,11 @@ def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
 
 
 def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the shortened hash of each model's weights."""
+    """Yield the shortened hash of each model's weights, and of its chat template."""
     for key, value in facts.items():
         if isinstance(value, Mapping):
             yield from _hashes(value, f"{prefix}{key}.")
-        elif key == "weights_sha256" and value:
+        elif key in ("weights_sha256", "sha256") and value:
             kind, colon, digits = str(value).rpartition(":")
             yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 
@@ -225,12 +212,12 @@ def counted(
     `baseline` has ar's paired answers. `changed_answers` is omitted if the baseline's answers are
     not promised or near-ties may swap.
     """
-    cell = joined.base[0].decoder
+    cell, gold = joined.base[0].decoder, gold_answers(pair.base.plan)
     both: list[Values] = []
     for side in (0, 1):
         records, ar = ([each[side] for each in answers.finished] for answers in (joined, baseline))
         data = CellData(decoder=cell, family=ALL, records=records, baseline=ar)
-        values = _counters(data) | _quality(records, pair.base)
+        values = _counters(data) | _quality(records, gold)
         if cell != BASELINE and cell in pair.held_to_ar:
             values["identical_to_ar"] = identical_to_ar(records, ar)
         both.append(values)
@@ -271,9 +258,9 @@ def _counters(data: CellData) -> Values:
     }
 
 
-def _quality(records: Sequence[SampleRecord], base: RunSnapshot) -> Values:
+def _quality(records: Sequence[SampleRecord], gold: Gold) -> Values:
     families = counters.group_by(scored(records), lambda record: record.family)
-    by_family = {f: family_quality(f, families[f], base.gold) for f in family_order(families)}
+    by_family = {f: family_quality(f, families[f], gold) for f in family_order(families)}
     values: Values = {f"{QUALITY}.{family}": q.estimate.value for family, q in by_family.items()}
     if by_family:
         values[QUALITY] = overall_quality(list(by_family.values())).estimate.value

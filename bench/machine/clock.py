@@ -10,29 +10,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Self
 
 
-class Calendar:
-    """Moments of one process: the calendar is read once, later moments are that plus elapsed time.
-
-    So a computer's clock that is set back during a run makes no run end before its start.
-    """
-
-    def __init__(self) -> None:
-        """Read the calendar."""
-        self._start, self._start_s = datetime.now(UTC), _elapsed_s()
-
-    def utc(self) -> str:
-        """Return the present moment in ISO format, to the second."""
-        passed = timedelta(seconds=_elapsed_s() - self._start_s)
-        return (self._start + passed).isoformat(timespec="seconds")
-
-
-def _elapsed_s() -> float:
-    """Return seconds since any fixed moment, including those in which the computer slept."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+def utc_now() -> str:
+    """Return the present moment in ISO format, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Clock:

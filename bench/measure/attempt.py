@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.errors import BenchError, room_for
-from bench.machine.clock import Calendar
+from bench.machine.clock import utc_now
 from bench.machine.usage import LoadWatch
 from bench.measure.phases import SecondPass
 from bench.measure.quality import ADVICE, score_quality
@@ -22,7 +22,7 @@ from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.plan import COMPLETE, Plan, RunStatus, write_status
 from bench.records.prompts import Prompt
-from bench.records.run_folder import load_records, outlines
+from bench.records.run_folder import load_records
 from bench.records.samples import SAMPLES, SampleWriter
 from bench.stats.validity import INCOMPLETE
 
@@ -36,7 +36,6 @@ class Attempt:
     plan: Plan
     prompts: Mapping[str, Prompt]
     progress: Progress
-    calendar: Calendar
     started_utc: str | None = None
     number: int = 0
     status: RunStatus = field(init=False)
@@ -44,10 +43,8 @@ class Attempt:
     @contextmanager
     def track_status(self) -> Iterator[None]:
         """Write the status ``started``, and ``error`` if anything fails inside."""
-        started_utc, split = self.started_utc or self.calendar.utc(), self.setup.config.split
-        self.status = RunStatus(
-            status="started", started_utc=started_utc, attempts=self.number + 1, split=split
-        )
+        started_utc = self.started_utc or utc_now()
+        self.status = RunStatus(status="started", started_utc=started_utc, attempts=self.number + 1)
         write_status(self.run_dir, self.status)
         try:
             yield
@@ -72,14 +69,13 @@ class Attempt:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the file of answers, find what is left, write events of cuts, repeats, compiling."""
+        """Open the file of answers, find what is left, write events of repeats and compiling."""
         with SampleWriter(self.run_dir) as self.writer:
             if num := self.writer.num_cut:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
-                self.writer.event("cut", num_bytes=num)
-            self.records = outlines(self.run_dir, self.plan)
-            remembers = self.records and any(cell.remembers for cell in self.plan.cells)
-            self.setup.past.load(load_records(self.run_dir) if remembers else (), self.prompts)
+            self.records = load_records(self.run_dir)
+            remembers = any(cell.remembers for cell in self.plan.cells)
+            self.setup.past.load(self.records if remembers else (), self.prompts)
             finished = {record.block for record in self.records if record.kind == "timing"}
             self.left = [block for block in self.plan.blocks if block.block not in finished]
             for block in self.left if self.number else ():
@@ -100,10 +96,6 @@ class Attempt:
         """Time the blocks, and split the time of some by phase right after they were timed."""
         self._runner.run(self.left, num_done=self.num_done)
 
-    def complete_phases(self) -> None:
-        """Split the time of blocks that were timed by an attempt that stopped before it did so."""
-        self.second.complete(self.progress)
-
     def score_quality(self) -> None:
         """Answer the held-out prompts, untimed, and score the answers."""
         prompts = [self.prompts[planned.prompt] for planned in self.plan.in_pass("quality")]
@@ -113,11 +105,9 @@ class Attempt:
             score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
-        """Write a status with its end, which is unknown if the clock was set back meanwhile."""
-        finished = replace(status, finished_utc=self.calendar.utc())
-        finished = replace(finished, finished_utc=None) if finished.ends_early else finished
-        write_status(self.run_dir, finished)
-        self.status = finished
+        """Write a status with its end, which no clock that was set back puts before its start."""
+        self.status = replace(status, finished_utc=max(utc_now(), status.started_utc or ""))
+        write_status(self.run_dir, self.status)
 
     @property
     def num_done(self) -> int:

@@ -30,13 +30,10 @@ from typing import Any
 from torch import Tensor
 
 from bench.machine.clock import Stopwatch
-from bench.measure.timing import frozen_garbage
 from bench.plan.past import later_turns
 from bench.plan.setup import Arm, Setup
-from bench.progress import Progress
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
-from bench.records.run_folder import outlines
 from bench.records.samples import PHASES, PhasedAnswer, read_phases, write_phases
 from decoders.core.decoder import Answer, Memory, Role, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
@@ -102,7 +99,7 @@ class PhaseClock:
 
 
 class SecondPass:
-    """The instrumented answers of a run: measured `after` timed blocks, `complete` at the end."""
+    """The instrumented answers of a run, each measured right after its block was timed."""
 
     def __init__(
         self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
@@ -132,17 +129,6 @@ class SecondPass:
         del self.missing[block.block]
         self._answers += answers
         write_phases(self._run_dir, self._answers)
-
-    def complete(self, progress: Progress) -> None:
-        """Measure missing blocks: the run was stopped between a block's end and its phases."""
-        if not self.missing:
-            return
-        records = [r for r in outlines(self._run_dir, self._plan) if r.kind == "timing" and r.error]
-        progress.start("phases", len(self.missing))
-        with frozen_garbage():
-            for block in list(self.missing.values()):
-                self.after(block, {r.decoder for r in records if r.block == block.block})
-                progress.step()
 
 
 def measure_phases(

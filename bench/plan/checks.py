@@ -61,7 +61,9 @@ def check_first(
     sources = check_files(run, note)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
-    check_tokenizers(run, sources, tasks)
+    target = read_models(sources).get("target")
+    if target is not None and tasks is not None:
+        check_prompts(config, target, tasks)
     check_memory(run, sources, device)
     return run
 
@@ -130,13 +132,6 @@ def check_device(run: ResolvedRun) -> str:
     if config.compile and device.type == "cpu" and (missing := missing_compiler()):
         raise UnavailableError(f"{missing}; or use --no-compile")
     return str(device)
-
-
-def check_tokenizers(run: ResolvedRun, sources: Mapping[str, str], tasks: TaskSet | None) -> None:
-    """Compare tokenizers and contexts of the models, and look for a prompt that fits."""
-    target = read_models(sources).get("target")
-    if target is not None and tasks is not None:
-        check_prompts(run.config, target, tasks)
 
 
 def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> None:

@@ -103,17 +103,6 @@ def check_code(
         raise UsageError(f"{line}: read {', '.join(named)}, then {then}")
 
 
-def check_allowed(
-    configs: Iterable[RunConfig], source: Path | None, allowed: Sequence[str]
-) -> None:
-    """Refuse ``--allow`` for code that no decoder of a file names (`UsageError`)."""
-    named = {*map(_real, code_named(configs if allowed else ()))}
-    for path in allowed:
-        if _real(path) not in named:
-            where = "there is no --config" if source is None else f"{source} names no such code"
-            raise UsageError(f"--allow {path}: {where}; leave it out")
-
-
 def _flags(configs: Iterable[RunConfig]) -> list[str]:
     return [f"--allow {shlex.quote(path)}" for path in code_named(configs)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from bench.errors import UsageError, as_error, room_for
 from bench.machine.env import model_facts
@@ -64,7 +63,6 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
         raise UsageError("no prompt is left to measure: all were skipped")
     plan = Plan(
         name=name,
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         cells=check_cells(setup, progress),
         order_seed=(order_seed := config.seed + (config.session or 1) - 1),
         prompts=tuple(_planned(prompt, timed, scored) for prompt in prompts),

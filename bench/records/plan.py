@@ -18,7 +18,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -140,7 +139,6 @@ class Plan:
     """
 
     name: str | None = None
-    created_utc: Moment | None = None
     cells: tuple[Cell, ...] = ()
     order_seed: RecordSeed | None = None
     prompts: tuple[PlannedPrompt, ...] = ()
@@ -234,10 +232,9 @@ class Difference:
     `num_answers` of `num_compared` answers differ, e.g. for the prompt `example`; `num_wrong` of
     them differ by more than rounding explains (None: not verified). Of the baseline's `num_tokens`
     tokens, `num_equal` come before a first difference. `places` counts the tokens before each first
-    difference. `gaps` are the examined differences' distances from a tie (repeats counted once):
-    between two logits, or above temperature 0 from u to the other token's share of the CDF.
-    `places_off` is the largest distance of logits, in units of the dtype's last place: of these,
-    and in half precision of all tokens of greedy answers from the target's likeliest ones.
+    difference. `places_off` is the largest distance from a tie of the differences, in units of the
+    dtype's last place, and in half precision of all tokens of greedy answers from the target's
+    likeliest ones.
     `check` is the check of the contract that the cell fails, if it fails one.
     """
 
@@ -249,7 +246,6 @@ class Difference:
     num_tokens: Num | None = None
     num_equal: Num | None = None
     places: tuple[Num, ...] = ()
-    gaps: tuple[Gap, ...] = ()
     places_off: Gap | None = None
     check: str | None = None
 
@@ -279,7 +275,7 @@ class RunStatus:
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which checked out `revision`. `reported` is
-    False for a complete run until its report is written; `split` is as configured.
+    False for a complete run until its report is written.
     """
 
     status: str | None = None
@@ -292,15 +288,11 @@ class RunStatus:
     floor: Floor | None = None
     num_records: Num | None = None
     num_errors: Num | None = None
-    num_blocks: Num | None = None
-    num_loaded_blocks: Num | None = None
-    max_other_cores: Real | None = None
     drift: Real | None = None
     num_graphs: Num | None = None
     compile_s: Time | None = None
     finished_utc: Moment | None = None
     reported: bool | None = None
-    split: str | None = None
     ab: str | None = None
     revision: str | None = None
 
@@ -322,19 +314,6 @@ class RunStatus:
             for each in self.differences or ()
             if each.num_wrong != 0 or each.check
         }
-
-    @property
-    def ends_early(self) -> bool:
-        """Return whether the run ends before it begins, as a clock that is set back makes it."""
-        if self.started_utc is None or self.finished_utc is None:
-            return False
-        start, end = map(datetime.fromisoformat, (self.started_utc, self.finished_utc))
-        return end < start
-
-    @property
-    def ended_utc(self) -> str | None:
-        """The end of the run, or its beginning if the end is unknown or cannot be."""
-        return self.started_utc if self.ends_early else self.finished_utc or self.started_utc
 
     def to_json(self) -> dict[str, Any]:
         """Return the known values as JSON data."""

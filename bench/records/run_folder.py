@@ -11,7 +11,6 @@ before any model is opened, so a run can be resumed from the start.
 =============  ====================================================================================
 supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
 load           ``block``, ``attempt``, ``other_cores``: CPU time of other processes, in cores
-cut            ``num_bytes``: a damaged end of that length was cut off here
 compiled       ``cell``, ``graphs``, ``seconds``: graphs that a cell made before the first timing
 =============  ====================================================================================
 
@@ -39,7 +38,7 @@ from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
-from bench.settings.bounds import Bytes, Num, Real, Time
+from bench.settings.bounds import Num, Real, Time
 from bench.settings.config import wrong_value
 
 CONFIG = "config.toml"
@@ -48,13 +47,10 @@ _Event = Mapping[str, Any]
 _FIELDS: Mapping[str, Sequence[Any]] = {
     "supersede": (("block", Num), ("before_attempt", Num)),
     "load": (("block", Num), ("attempt", Num), ("other_cores", Real | None, None)),
-    "cut": (("num_bytes", Bytes),),
     "compiled": (("cell", str), ("graphs", Num), ("seconds", Time)),
 }
 _EVENTS: Mapping[str, type] = {name: make_dataclass(name, of) for name, of in _FIELDS.items()}
 """Fields of events; other events, and other fields, are kept and not read."""
-_NO_ANSWER = dict.fromkeys(("tokens", "text", "steps", "scores"))
-"""Fields that `outlines` leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +137,7 @@ def load_records(run_dir: Path | str) -> list[SampleRecord]:
     return list(load_run(run_dir).records)
 
 
-def outlines(run_dir: Path, plan: Plan) -> tuple[SampleRecord, ...]:
-    """Return the effective records without answers, to save memory (raises as `load_run`)."""
-    return _effective_records(*_read_samples(run_dir, outline=True), plan)
-
-
-def _read_samples(
-    run_dir: Path, *, outline: bool = False
-) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
+def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]]:
     """Read all events and all records, packed."""
     records: list[SampleRecord] = []
     events: list[_Event] = []
@@ -164,7 +153,7 @@ def _read_samples(
                     parse(kind, line, f"{run_dir}: a line of {line['event']!r}")
                 events.append(line)
             else:
-                record = SampleRecord.from_dict({**line, **_NO_ANSWER} if outline else line)
+                record = SampleRecord.from_dict(line)
                 record.pack()
                 records.append(record)
     except (ValueError, OverflowError) as error:

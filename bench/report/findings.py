@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NOT_VERIFIED, WRONG, RunStatus, guarantee_rank
+from bench.records.plan import BASELINE, NOT_VERIFIED, RunStatus, guarantee_rank
 from bench.records.run_folder import Run
 from bench.registry import extras
 from bench.report.tables import conclusion, main
@@ -32,10 +32,6 @@ from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable, shown_value
 
 _T = TypeVar("_T")
-_REPRODUCE = (
-    ("bench run --config {run}/config.toml", "measure again, with the resolved configuration"),
-    ("bench report {run}", "rebuild tables and figures from the records (needs no model)"),
-)
 
 
 @dataclass(frozen=True)
@@ -142,12 +138,6 @@ class Findings:
         return conclusion.conclusion(self.report_summary, self.rivals)
 
     @property
-    def sentences(self) -> list[str]:
-        """One sentence per decoder other than the baseline."""
-        rows = summary_rows(self.report_summary, ALL)
-        return [conclusion.sentence(row) for row in rows if row.decoder != row.over]
-
-    @property
     def floor_sentence(self) -> str:
         """The A/A line under the main table."""
         return main.floor_sentence(self.floor, self.run.plan.baseline)
@@ -208,9 +198,6 @@ class Findings:
     def _caveats(self) -> Iterator[str]:
         run, summary = self.run, self.summary
         yield from (f"Reason: {reason}" for reason in self.validity.reasons)
-        for cell in self.wrong:
-            if cell in set(summary["decoder"]):
-                yield f"Left out of the figures: {cell}, which is {WRONG}."
         if unverified := [
             c for c, outcome in run.status.guarantees.items() if outcome == NOT_VERIFIED
         ]:
@@ -227,10 +214,6 @@ class Findings:
         measured = {record.decoder for record in run.records}
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
-        if not run.status.num_errors:  # otherwise the warnings report errors
-            errors = Counter((r.decoder, r.failure) for r in run.records if r.error is not None)
-            for (cell, text), num in errors.most_common(9):
-                yield f"{counted(num, 'error')} of {cell}: {text}"
         dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
         for name, num in dropped[dropped > 0].items():
             pairs = f"{counted(num, 'pair')} of {name} with {run.plan.baseline}"
@@ -256,11 +239,6 @@ class Findings:
     def configuration(self) -> list[tuple[str, str]]:
         """The resolved configuration, as (key, value) lines without absolute paths."""
         return list(_flat(self.run.config))
-
-    @property
-    def reproduce(self) -> list[tuple[str, str]]:
-        """Commands with their purposes, relative to the parent of the run folder."""
-        return [(command.format(run=self.name), purpose) for command, purpose in _REPRODUCE]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

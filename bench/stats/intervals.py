@@ -1,11 +1,10 @@
 """Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
 
 Repeated measurements are dependent: the repeats of a prompt are reduced to their median, and the
-prompts of a conversation form one cluster (Miller, arXiv 2411.00640). The bootstrap widens its
-percentiles for few clusters (Hesterberg, arXiv 1411.5279). Coverage is simulated in
+prompts of a conversation form one cluster (Miller, arXiv 2411.00640). Coverage is simulated in
 tests/bench/stats/test_coverage.py.
 
-Letters: C clusters, K sums per cluster, S statistics of the sums, B resamples.
+Letters: C clusters.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from bench.stats.times import Unit, matched
 
@@ -27,9 +26,6 @@ CONFIDENCE = 0.95
 LEVEL = f"{CONFIDENCE:.0%}".replace("%", " %")
 TEX_LEVEL = LEVEL.replace(" %", r"\,\%")
 """`CONFIDENCE` as printed in tables and figures, and in LaTeX."""
-_RESAMPLES = 4999
-MIN_BOOTSTRAP = 8
-"""Fewest clusters for a bootstrap: resamples of fewer cannot reach the tails."""
 TIME, DECODE_TIME = attrgetter("time_per_token"), attrgetter("decode_time_per_token")
 """Seconds per token of a unit: end to end, and after the first token."""
 Floats = npt.NDArray[np.float64]
@@ -92,20 +88,25 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
 def jackknife(
     items: Mapping[str, Sequence[Item]], statistic: Callable[[list[Item]], float]
 ) -> Estimate:
-    """Return a statistic of all items, with a jackknife t-interval over clusters.
-
-    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
-    """
+    """Return a statistic of all items, with a jackknife t-interval over clusters."""
     everything = [item for group in items.values() for item in group]
     if not everything:
         return Estimate()
-    value, count = statistic(everything), len(items)
-    pseudo: list[float] = []
-    if count > 1:
-        for left_out in items:
-            rest = [item for name, group in items.items() if name != left_out for item in group]
-            pseudo.append(count * value - (count - 1) * statistic(rest))
-    return replace(_t_interval(value, pseudo), num=len(everything), clusters=count)
+    without: list[float] = []
+    for left_out in items if len(items) > 1 else ():
+        rest = [item for name, group in items.items() if name != left_out for item in group]
+        without.append(statistic(rest))
+    estimate = from_left_out(statistic(everything), without)
+    return replace(estimate, num=len(everything), clusters=len(items))
+
+
+def from_left_out(value: float, without: Sequence[float]) -> Estimate:
+    """Return a statistic's value with its jackknife t-interval, from its values without a cluster.
+
+    Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
+    """
+    count = len(without)
+    return _t_interval(value, [count * value - (count - 1) * each for each in without])
 
 
 def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
@@ -157,45 +158,6 @@ def satterthwaite(estimate: Estimate, parts: Sequence[tuple[float, float]]) -> E
 def t_ppf(share: float, df: float) -> float:
     """Return a quantile of Student's t, as `scipy.stats.t.ppf` does, without its slow checks."""
     return float(special.stdtrit(df, share))
-
-
-def bootstrap(sums: Floats, statistic: Callable[[Floats], Floats]) -> list[tuple[float, float]]:
-    """Return bootstrap intervals (low, high) of S statistics, resampling whole clusters.
-
-    The intervals are percentiles of B = `_RESAMPLES` seeded resamples. The tail at either end is
-    not 2.5 % but Phi(-t sqrt(C / (C - 1))), where t is the 97.5 % quantile of Student's
-    distribution with C - 1 degrees of freedom: this gives the mean of C normal values its
-    t-interval. The list is empty if C is below `MIN_BOOTSTRAP`.
-
-    Args:
-        sums: sums of each cluster, ``[C, K]``.
-        statistic: sums over clusters ``[B, K]`` -> statistics ``[S, B]``.
-    """
-    count = len(sums)
-    if count < MIN_BOOTSTRAP:
-        return []
-
-    def resampled(indices: Floats, axis: int = -1) -> Floats:
-        resamples = indices.astype(np.intp).reshape(-1, count)
-        rows = np.arange(len(resamples))[:, None]
-        times = np.bincount((resamples + count * rows).ravel(), minlength=count * len(resamples))
-        values = statistic(times.reshape(len(resamples), count) @ sums)
-        return values.reshape(-1, *indices.shape[:-1])
-
-    quantile = t_ppf((1 + CONFIDENCE) / 2, count - 1)
-    tail = stats.norm.sf(quantile * math.sqrt(count / (count - 1)))
-    ends = stats.bootstrap(
-        (np.arange(count),),
-        resampled,
-        vectorized=True,
-        method="percentile",
-        confidence_level=float(1 - 2 * tail),
-        n_resamples=_RESAMPLES,
-        batch=500,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    lows, highs = np.atleast_1d(ends.low), np.atleast_1d(ends.high)
-    return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

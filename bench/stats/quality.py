@@ -1,7 +1,7 @@
 """Quality of a decoder's answers in the untimed pass.
 
 A family's quality is the mean of its primary score over answers. For translation it is corpus
-BLEU, or mean sentence BLEU if the run folder keeps no gold answers.
+BLEU, or mean sentence BLEU if the plan has no gold answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from bench.records.plan import Plan
-from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.counters import cluster_names, group_by
 from bench.stats.intervals import (
@@ -45,17 +44,11 @@ class Quality:
         return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
 
-def gold_answers(prompts: Mapping[str, Prompt], plan: Plan) -> Gold:
-    """Return the gold answers of the prompts that a run kept, or else of its plan's prompts."""
-    if prompts:
-        pairs = prompts.items()
-        by_prompt = {name: prompt.reference.answers for name, prompt in pairs if prompt.reference}
-    else:
-        by_prompt = {
-            prompt.prompt: tuple((prompt.reference or {}).get("answers") or ())
-            for prompt in plan.prompts
-        }
-    return {name: answers for name, answers in by_prompt.items() if answers}
+def gold_answers(plan: Plan) -> Gold:
+    """Return the gold answers of a plan's prompts."""
+    references = {planned.prompt: planned.reference or {} for planned in plan.prompts}
+    gold = {name: tuple(each.get("answers") or ()) for name, each in references.items()}
+    return {name: answers for name, answers in gold.items() if answers}
 
 
 def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:

@@ -14,7 +14,6 @@ from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
 from bench.records.prompts import kept_prompts
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import INVARIANT, as_text
-from bench.stats.quality import Gold, gold_answers
 from bench.stats.summary import summarise
 from bench.stats.validity import FLOAT32, judge
 
@@ -24,11 +23,10 @@ _SHORT = 9
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot(Run):
-    """A run with its current verdict and its gold answers."""
+    """A run with its current verdict."""
 
     verdict: str
     reasons: tuple[str, ...]
-    gold: Gold
 
     @cached_property
     def planned(self) -> tuple[Cell, ...]:
@@ -119,8 +117,7 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     """
     run = load_run(find_run(name, parent))
     status = judge(run)
-    gold = gold_answers(kept_prompts(run.path), run.plan)
-    return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons, gold=gold)
+    return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons)
 
 
 def summarise_run(run: Run) -> pd.DataFrame:

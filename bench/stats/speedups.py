@@ -3,13 +3,14 @@
 * *Geometric mean* of paired per-prompt ratios of time per token: the headline. It has Student's
   t-interval on the logs, clustered by conversation.
 * *Ratio of totals*: the baseline's seconds per token over all answers / the decoder's. This is the
-  gain of the whole workload. Long answers dominate it. Its interval is a bootstrap.
+  gain of the whole workload. Long answers dominate it.
 * *specbench_compat*: Spec-Bench's estimator (its evaluation/speed.py). Per repeat: the mean over
   questions of the decoder's tokens per second / the mean of the baseline's; then the mean over
-  repeats. It is not paired. Questions with a short prefill dominate it. Its interval is a
-  bootstrap.
+  repeats. It is not paired. Questions with a short prefill dominate it.
 
-Letters: C conversations, K sums per conversation, B resamples, R repeats.
+The last two have a jackknife t-interval on the logs, over conversations.
+
+Letters: C conversations, K sums per conversation, B rows of sums, R repeats.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from bench.stats.intervals import (
     CONFIDENCE,
     Estimate,
     Floats,
-    bootstrap,
+    exponential,
+    from_left_out,
     geometric_mean,
     pair_times,
     pair_up,
@@ -46,9 +48,8 @@ _COLUMNS = 4
 class Speedups:
     """All estimators of one decoder's speed-up in one family.
 
-    `geometric` has a t-interval, the others have a bootstrap interval. `more_prompts` is the number
-    of additional prompts that would narrow the headline's interval to +-5 % if they scattered like
-    the measured ones; 0 if it is narrow enough.
+    `more_prompts` is the number of additional prompts that would narrow the headline's interval to
+    +-5 % if they scattered like the measured ones; 0 if it is narrow enough.
     """
 
     geometric: Estimate
@@ -71,20 +72,20 @@ def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
         times = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
         sums[row_of[unit.cluster]] += times
     sums = np.concatenate([sums, _question_rates(baseline, arm, answers, clusters)], axis=1)
-    values = _statistics(sums.sum(0, keepdims=True))[:, 0].tolist()
-    ends = bootstrap(sums, _statistics) if geometric.low is not None else []
-
-    def estimate(*numbers: float) -> Estimate:
-        value, low, high = (None if math.isnan(number) else number for number in numbers)
-        return replace(geometric, value=value, low=low, high=high, error=None, df=None)
-
-    totals, specbench = (
-        estimate(value, *interval)
-        for value, interval in zip(values, ends or [(math.nan, math.nan)] * 2, strict=True)
-    )
+    logs = np.log(_statistics(sums.sum(0, keepdims=True)))[:, 0]
+    with np.errstate(invalid="ignore"):  # a sole conversation leaves none
+        without = np.log(_statistics((1 - np.eye(len(sums))) @ sums))
+    totals, specbench = map(_estimate, logs.tolist(), without.tolist())
     prompts = sum({unit.key: unit.prompts for _, unit in answers}.values())
     more = more_prompts(replace(geometric, num=prompts))
     return Speedups(geometric=geometric, totals=totals, specbench=specbench, more_prompts=more)
+
+
+def _estimate(log: float, without: Sequence[float]) -> Estimate:
+    """Return a ratio from its log over all conversations, and its logs without one of them."""
+    if math.isnan(log):
+        return _UNKNOWN
+    return exponential(from_left_out(log, () if np.isnan(without).any() else without))
 
 
 def more_prompts(estimate: Estimate) -> int | None:

@@ -61,11 +61,11 @@ def summarise(
     Args:
         records: answers of all passes.
         plan: the run's plan.
-        prompts: its prompts by name, for corpus BLEU and copied tokens.
+        prompts: its prompts by name, for copied tokens.
         outcomes: replacements of guarantees, see `RunStatus.found`.
         read_bytes: bytes of the target's weights that every call reads.
     """
-    cells, gold = counters.group_by(records), gold_answers(prompts, plan)
+    cells, gold = counters.group_by(records), gold_answers(plan)
     planned = {cell.cell: cell for cell in plan.cells}
     decoders = decoder_order(plan, records, outcomes)
     promises = plan.guarantees(outcomes)

@@ -9,15 +9,12 @@ VALID       the whole plan was measured, and nothing is broken
 ==========  =======================================================================================
 
 If several verdicts apply, the first in this order counts. A run is judged whenever it is read.
-Noise gives a warning, not a verdict. *Drift* is how much slower the baseline became from the first
-to the last third of the blocks: the median, over prompts timed in both thirds, of the log ratio of
-its times per token (both arms pooled). With too few such prompts (e.g. with one repeat), it is the
-`trend` over the blocks. In a run with workers, it is the largest drift of a worker.
+Noise gives a warning, not a verdict. *Drift* is how much slower the baseline became
+(`bench.stats.workers.drifts`); in a run with workers, it is the largest drift of a worker.
 """
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections import Counter, defaultdict
@@ -49,12 +46,11 @@ from bench.stats.adapter_fit import context_warnings, draft_warnings, training_w
 from bench.stats.answers import baseline_answers, carried
 from bench.stats.counters import repeated_texts
 from bench.stats.intervals import Estimate
-from bench.stats.workers import baseline_units, noise_floor, trend, workers
+from bench.stats.workers import drifts, noise_floor, workers
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
-_MIN_DRIFT_PROMPTS = 3
 _MAX_FAILING = 3
 """Most failed decoders with one warning each; more share one warning."""
 _UNVERIFIED = {
@@ -62,15 +58,10 @@ _UNVERIFIED = {
     True: "not verified, as the run measured no rounding of its own to compare with",
 }
 """The reason why a cell's differences are not verified, by whether there is no floor."""
-_GAPS = (0.03, 0.06, 0.125, 0.25)
-"""Distances from a tie; first differences are counted below each."""
 _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
 FLOAT32 = "float32"
 UNKNOWN = "unknown"
-_SET_BACK = (
-    "the run ends before it begins: the computer's clock was set back, and its end is unknown"
-)
 _RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
@@ -106,11 +97,10 @@ def judge(run: Run) -> RunStatus:
         for event in run.events
         if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
     ]
-    cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     parts = workers(run.records, [])
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
-        drift = clock_drift(run)
+        drift = drifts({"": run.records})[""]
     errors = [record for record in run.records if record.error is not None]
     compiled = [line for line in run.events if line["event"] == "compiled"]
     warnings = []
@@ -129,8 +119,7 @@ def judge(run: Run) -> RunStatus:
             *_difference_lines(run.status, wrong=False),
             *draft_warnings(run.plan.cells, run.records),
             *_error_warnings(errors),
-            *([_SET_BACK] if run.status.ends_early else []),
-            *_noise_warnings(loads, cores, None if parts else drift),
+            *_noise_warnings(loads, None if parts else drift),
             *warnings,
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
@@ -140,35 +129,10 @@ def judge(run: Run) -> RunStatus:
             *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
         ),
         num_errors=len(errors),
-        num_blocks=len(attempts),
-        num_loaded_blocks=sum(used > MAX_OTHER_CORES for used in cores),
-        max_other_cores=max(cores, default=None),
         drift=drift,
         num_graphs=sum(line["graphs"] for line in compiled) if compiled else None,
         compile_s=sum(line["seconds"] for line in compiled) if compiled else None,
     )
-
-
-def clock_drift(run: Run) -> float | None:
-    """Return the baseline's drift over the run (0.05: 5 % slower at the end)."""
-    blocks = sorted({r.block for r in run.records if r.kind == "timing"})
-    third = len(blocks) // 3
-    if third == 0:
-        return None
-    early, late = set(blocks[:third]), set(blocks[-third:])
-    times: defaultdict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for (_, block), unit in baseline_units(r for r in run.records if r.error is None):
-        pace = unit.time_per_token
-        if pace and block in early | late:
-            times[unit.key][block in late].append(pace)
-    ratios = [
-        math.log(median(after) / median(before))
-        for before, after in times.values()
-        if before and after
-    ]
-    if len(ratios) < _MIN_DRIFT_PROMPTS:
-        return trend(run.records)
-    return round(math.expm1(median(ratios)), 4)
 
 
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
@@ -211,10 +175,6 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
         "their tokens precede the first difference; its median position is token "
         f"{median(difference.places):g})"
     )
-    if difference.gaps:
-        near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
-        line += f"; distances from a tie in {len(difference.gaps)} checked differences: "
-        line += f"{', '.join(near)}, at most {max(difference.gaps):.2g}"
     line += f". {_floor_line(difference, status.floor)}" if status.floor else ""
     if difference.num_wrong == 0:
         line += ": near-ties"
@@ -339,10 +299,9 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _noise_warnings(
-    loads: Sequence[Mapping[str, Any]], cores: Sequence[float], drift: float | None
-) -> list[str]:
+def _noise_warnings(loads: Sequence[Mapping[str, Any]], drift: float | None) -> list[str]:
     warnings = []
+    cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "

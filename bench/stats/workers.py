@@ -3,9 +3,10 @@
 All decoders and both baseline arms of a block run in one worker. A worker's own speed therefore
 cancels in every paired ratio, and the ratios of all workers may be pooled.
 
-The *drift* of a worker is how much slower the baseline became from the first to the last third of
-its blocks. It is the difference of two medians of log times per token, each time relative to its
-prompt's median over all workers. If every prompt was measured in only one block, it is a `trend`.
+The *drift* of a worker, or of a run without workers, is how much slower the baseline became from
+the first to the last third of its blocks. It is the difference of two medians of log times per
+token, each time relative to its prompt's median over all workers. If every prompt was measured in
+only one block, it is a `trend`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str)
                 num_blocks=len({record.block for record in group}),
                 floor=paired_speedup(units[baseline], units[second]),
                 speedups={cell: each for cell, each in ratios.items() if cell != baseline},
-                drift=drifting.get(name, trend(group)),
+                drift=drifting[name],
             )
         )
     return parts
@@ -104,8 +105,8 @@ def baseline_units(records: Iterable[SampleRecord]) -> Iterator[tuple[tuple[int,
                 yield (attempt, block), unit
 
 
-def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
-    """Return the baseline's drift by worker (0.05: a token took 5 % longer at the end)."""
+def drifts(parts: Mapping[str, Sequence[SampleRecord]]) -> dict[str, float | None]:
+    """Return the baseline's drift by part of a run (0.05: a token took 5 % longer at the end)."""
     logs: defaultdict[str, list[tuple[str, tuple[int, int], float]]] = defaultdict(list)
     for name, records in parts.items():
         for place, unit in baseline_units(records):
@@ -118,7 +119,10 @@ def drifts(parts: Mapping[str, Iterable[SampleRecord]]) -> dict[str, float]:
         usual = median(log for *_, log in of_prompt)
         for name, place, log in of_prompt:
             rest[name].setdefault(place, []).append(log - usual)
-    return {name: _change(blocks) for name, blocks in rest.items() if len(blocks) >= _MIN_BLOCKS}
+    return {
+        name: _change(rest[name]) if len(rest[name]) >= _MIN_BLOCKS else trend(records)
+        for name, records in parts.items()
+    }
 
 
 def trend(records: Iterable[SampleRecord]) -> float | None:

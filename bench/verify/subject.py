@@ -1,19 +1,17 @@
 """A decoder that `bench verify` examines: its checks, and its findings so far.
 
-One check is the control "draft = target": a model must accept every draft that it makes for itself.
-
-Another is the output distribution of decoders that do not claim AR's exact tokens. At temperatures
-above 0, an uncoupled decoder emits different tokens from AR, drawn from the same distribution. Its
-answers under many seeds are tested against exact probabilities: on a table of known distributions,
-and with ``--distribution`` on the target itself, after the contexts where the target is least
-certain. The tests of one decoder form a family, corrected by Holm's method.
+One check is the output distribution of decoders that do not claim AR's exact tokens. At
+temperatures above 0, an uncoupled decoder emits different tokens from AR, drawn from the same
+distribution. Its answers under many seeds are tested against exact probabilities: on a table of
+known distributions, and with ``--distribution`` on the target itself, after the contexts where the
+target is least certain. The tests of one decoder form a family, corrected by Holm's method.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,24 +20,17 @@ from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
 from bench.records.samples import error_line
 from bench.verify.divergence import cold_logits
-from bench.verify.equality import EqualityCheck, failed, mode
+from bench.verify.equality import EqualityCheck
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import Check, StepsDifferError, is_verdict
 from decoders.core.decoder import Memory
 from decoders.core.engine.forms import lawful
-from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.sampling import warp
 from decoders.core.testing.goodness import POWER, Draws, detectable_distance, holm
-from decoders.core.types import Generation, Outcome, Sampling
+from decoders.core.types import Outcome, Sampling
 
-PROMPTS = 4
-"""Number of prompts that the control answers."""
-TOKENS = 64
-"""Maximum number of tokens in an answer of the control."""
-MAX_REJECTED_SHARE = {"float32": 0.002, "float16": 0.02, "bfloat16": 0.1, "invariant": 0.0}
-"""Share of drafts that rounding between calls of different shapes may reject, by precision."""
 FALSE_ALARM = 0.001
 """Probability that a lossless decoder fails any of its distribution tests."""
 MAX_DISTANCE = 0.1
@@ -57,64 +48,6 @@ def answer(arm: Arm, sampling: Sampling, prompt: Prompt, memory: Memory | None =
     with arm.deadline.ticking():
         (outcome,) = scheduler.run([prompt.ids])
     return outcome
-
-
-def applies_to(arm: Arm) -> bool:
-    """Return whether a decoder needs only a draft model and claims to be lossless."""
-    return tuple(arm.decoder.needs) == ("draft",) and arm.decoder.lossless
-
-
-@dataclass(slots=True)
-class SelfDraft:
-    """The control of one decoder under one sampling: its draft model is the target itself.
-
-    Speculative decoding accepts a draft with probability min(1, p / q) (Leviathan et al. 2023,
-    arXiv 2211.17192), which is 1 if p and q come from the same model. A penalty, a temperature or a
-    cut of the distribution that is applied to only one of them lowers acceptance and nothing else,
-    so no other check sees it. Rounding may reject a share that depends on the dtype.
-    """
-
-    sampling: Sampling
-    precision: str
-    accepted: int = 0
-    rejected: int = 0
-    errors: list[str] = field(default_factory=list)
-
-    def answer(self, arm: Arm, prompt: Prompt) -> None:
-        """Answer one prompt, and count its drafts or keep its error."""
-        target = arm.models.target
-        sampling = replace(self.sampling, max_new_tokens=min(TOKENS, self.sampling.max_new_tokens))
-        num_tokens = len(prompt.ids) + sampling.max_new_tokens
-        rows = 2 * arm.decoder.sequences  # as target and as draft model
-        Models(target=target).reserve(rows, num_tokens)
-        self_drafting = replace(arm, models=Models(target=target, draft=target))
-        self.add(prompt.name, answer(self_drafting, sampling, prompt))
-
-    def add(self, name: str, outcome: Outcome) -> None:
-        """Count an answer's tested drafts, except in the last step, which the end cuts short."""
-        if not isinstance(outcome, Generation):
-            self.errors.append(f"{name}: {error_line(outcome)}")
-            return
-        for step in outcome.steps[:-1]:
-            self.accepted += step.accepted
-            self.rejected += step.accepted < step.drafted
-
-    def finding(self) -> Finding:
-        """Judge the control: `open` for rejected drafts, since the output may still be right."""
-        tested, share = self.accepted + self.rejected, MAX_REJECTED_SHARE[self.precision]
-        words = f"{self.accepted} of {tested} drafts accepted with the target as own draft model"
-        outcome: CheckOutcome = "passed"
-        power = ""
-        if self.errors or not tested:
-            outcome = "open"
-            words += f"; {failed(self.errors)}" if self.errors else ""
-        elif self.rejected > (max(1, share * tested) if share else 0):
-            outcome = "open"
-            words += ": draft model and target are treated differently"
-        else:
-            power = f"one rejection in {1 / (1 - (1 - POWER) ** (1 / tested)):,.0f}"
-        data = {"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors}
-        return Finding(f"{mode(self.sampling)}, own drafts", outcome, words, data, power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +135,6 @@ class Subject:
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
     compared: list[EqualityCheck] = field(default_factory=list)
-    own_drafts: list[SelfDraft] = field(default_factory=list)
     distributions: list[DistributionTest] = field(default_factory=list)
     failed: list[Finding] = field(default_factory=list)
 
@@ -226,10 +158,11 @@ class Subject:
         """Return whether the decoder runs on tables."""
         return not any(finding.outcome == "elsewhere" for finding in self.tables[:1])
 
-    def run(self, title: str, checks: Sequence[Check]) -> None:
+    def run(self, title: str, checks: Sequence[Check], failure: CheckOutcome = "wrong") -> None:
         """Run checks of the contract up to the first that fails, and remark steps that differ.
 
         A decoder that cannot run them (its own weights fit one model only) is left to the model.
+        The outcome of a `failure` is ``open`` where the output may be right nevertheless.
         """
         names = [check.__name__.removeprefix("check_").replace("_", " ") for check in checks]
         words = ", ".join(names)
@@ -241,7 +174,7 @@ class Subject:
                 words, outcome = f"{name}: {error}", "noted"
             except Exception as error:
                 verdict = is_verdict(error)
-                outcome = "wrong" if verdict else "elsewhere"
+                outcome = failure if verdict else "elsewhere"
                 raised = f"the model decides, because this check raised {error_line(error)}"
                 words = f"{name}: {error if verdict else raised}"
                 break
@@ -280,7 +213,6 @@ class Subject:
             findings=[
                 *self.tables,
                 *compared,
-                *(control.finding() for control in self.own_drafts),
                 *judge_distributions(self.distributions),
                 *self.failed,
             ],

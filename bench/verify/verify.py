@@ -2,9 +2,10 @@
 
 There are three kinds of evidence, cheapest first:
 
-1. on a table of known distributions: equality checks, and the distribution of drawn answers;
+1. on a table of known distributions: equality checks, acceptance of drafts that the target itself
+   makes, and the distribution of drawn answers;
 2. on the model: equality with AR's answers (greedy for all decoders, sampled for coupled ones),
-   compared with AR in another call shape; acceptance of all drafts the target makes for itself;
+   compared with AR in another call shape;
 3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
 Calls are compiled where `bench run` compiles them, except the large batches of 3. Nothing is timed.
@@ -38,16 +39,18 @@ from bench.verify.subject import (
     FALSE_ALARM,
     NUM_CONTEXTS,
     NUM_TOKENS,
-    PROMPTS,
     DistributionTest,
-    SelfDraft,
     Subject,
     answer,
-    applies_to,
     unsure_contexts,
 )
 from bench.verify.verdict import VerifyReport
-from decoders.core.checks import check_real_tensors, equality_checks
+from decoders.core.checks import (
+    check_perfect_drafts_are_accepted,
+    check_real_tensors,
+    checks_for,
+    equality_checks,
+)
 from decoders.core.decoder import SelfDriven
 from decoders.core.testing.check_models import table_draws
 from decoders.core.testing.goodness import POWER, Draws
@@ -97,7 +100,6 @@ def verify(
         if BASELINE in run.decoders:
             work.answers(work.greedy)
             work.answers(work.sampled)
-            work.own_drafts()
             with setup.models.uncompiled():  # batches of many would compile extra graphs
                 work.distributions(everyone=distribution)
     except KeyboardInterrupt:
@@ -143,6 +145,9 @@ class _Work:
             decoder = subject.arm.decoder
             subject.run("equality on a table", equality_checks(decoder))
             subject.run("equality on a tiny Llama", [check_real_tensors])
+            if check_perfect_drafts_are_accepted in checks_for(decoder):
+                perfect = [check_perfect_drafts_are_accepted]
+                subject.run("perfect drafts on a table", perfect, failure="open")
             if subject.keeps_distribution_only and subject.fits_tables:
                 # draws of a self-driven one are never merged
                 share = 1 if isinstance(decoder, SelfDriven) else _TABLE_SHARE
@@ -179,18 +184,6 @@ class _Work:
                 target = self._setup.models.target
                 comparison.add(target, prompt.name, prompt.ids, outcome, expected.tokens)
             self._progress.step(prompt.name)
-
-    def own_drafts(self) -> None:
-        """Run the control of decoders with a draft model: the target drafts for itself."""
-        subjects = [subject for subject in self._subjects if applies_to(subject.arm)]
-        self._progress.start("own drafts", len(subjects) * 2)
-        for subject in subjects:
-            for sampling in (self.greedy, self.sampled):
-                control = SelfDraft(sampling, self._setup.precision(subject.name))
-                subject.own_drafts.append(control)
-                for prompt in self._prompts[:PROMPTS]:
-                    control.answer(subject.arm, prompt)
-                self._progress.step(subject.name)
 
     def distributions(self, *, everyone: bool) -> None:
         """Draw on the model: for everyone, or for the decoders that no table can judge."""

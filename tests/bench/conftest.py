@@ -195,7 +195,6 @@ def write_run(
     manifest = {
         "schema": 1,
         "name": "synthetic",
-        "created_utc": "2026-01-02T03:04:05Z",
         "cells": [
             {
                 "cell": c,

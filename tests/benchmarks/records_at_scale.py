@@ -22,9 +22,8 @@ STAGES = ("write", "open", "resume", "judge", "parquet", "report")
 
 def stage(name: str, folder: Path) -> None:
     """One stage, in this process."""
-    from bench.records.plan import read_plan
     from bench.records.record import SampleRecord
-    from bench.records.run_folder import load_run, outlines
+    from bench.records.run_folder import load_records, load_run
     from bench.records.samples import SAMPLES, SampleWriter, intact_lines
 
     if name == "write":
@@ -37,9 +36,7 @@ def stage(name: str, folder: Path) -> None:
     elif name == "open":
         SampleWriter(folder).close()
     elif name == "resume":
-        plan = read_plan(folder)
-        assert plan is not None
-        outlines(folder, plan)
+        load_records(folder)
     elif name == "judge":
         from bench.stats.validity import judge
 

@@ -110,9 +110,8 @@ def test_a_resumed_run_cuts_a_damaged_end_off_says_so_and_completes(
     assert set(keys.values()) == {1}
     assert len(keys) == 3 * 2 + 2 * 2
     assert (ended.run_dir / SAMPLES).read_bytes().startswith(before)
-    cut = [event for event in run.events if event["event"] == "cut"]
-    assert [event["num_bytes"] for event in cut] == [len(junk)] * bool(junk)
-    assert any("damaged bytes" in note for note in shown.notes) == bool(junk)
+    said = f"{len(junk)} damaged bytes at the end"
+    assert any(note.startswith(said) for note in shown.notes) == bool(junk)
 
 
 # ---------------------------------------------------------------- anything in any file

@@ -128,16 +128,6 @@ def test_decoders_of_the_command_line_replace_those_of_the_file(
     assert mark.exists()
 
 
-@pytest.mark.parametrize("given", [("run",), ("run", "-c", "plain.toml"), ("sweep", "sweep.toml")])
-def test_code_that_is_allowed_for_nothing_is_refused(
-    given: tuple[str, ...], stranger: tuple[Path, Path]
-) -> None:
-    Path("plain.toml").write_text(PLAIN)
-    Path("sweep.toml").write_text(PLAIN + 'decoders = ["spec"]\n[sweep]\nbatch_size = [1, 2]\n')
-    ended = bench(*given, "--allow", "mine.py", "--progress", "none")
-    assert (ended.code, "--allow mine.py: " in ended.err) == (Exit.USAGE, True), ended.err
-
-
 def test_a_stored_point_of_a_sweep_runs_no_code_of_its_own(stranger: tuple[Path, Path]) -> None:
     folder, mark = stranger
     file = folder / "sweep.toml"

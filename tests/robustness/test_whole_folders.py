@@ -48,9 +48,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(("run", "other")):
         moment = f"2026-01-0{number + 1}T00:00:00+00:00"
         status: dict[str, Any] = {"status": "complete", "verdict": "VALID", "started_utc": moment}
-        status |= {"attempts": 1, "num_errors": 0, "max_other_cores": 0.1}
+        status |= {"attempts": 1, "num_errors": 0, "drift": 0.01}
         status["differences"] = [{"cell": "spec", "num_answers": 1, "num_compared": 2,
-                                  "num_wrong": 0, "gaps": [0.01], "places": [3]}]  # fmt: skip
+                                  "num_wrong": 0, "places_off": 0.5, "places": [3]}]  # fmt: skip
         target = {"parameters": 5_000_000, "compiled": True, "notes": ["note"], "layers": 2}
         env: dict[str, Any] = {"device": "cpu", "packages": {"torch": "2.11"}, "dtype": "float32"}
         env |= {"models": {"target": target}, "comparability_key": "k", "gpu": {"name": "G"}}
@@ -162,7 +162,7 @@ ISSUE: dict[str, tuple[str, dict[str, Any]]] = {
     "an integer of 64 bits": ("samples.jsonl", {"num_prompt_tokens": 2**63}),
     "a huge number of the plan": ("manifest.json", {"blocks.0.block": 1e308}),
     "a huge option": ("manifest.json", {"cells.0.options": {"k": 1e308}}),
-    "a huge load": ("run.json", {"max_other_cores": 1e308}),
+    "a huge load": ("run.json", {"drift": 1e308}),
 }
 """Values that gave tracebacks, or were accepted."""
 

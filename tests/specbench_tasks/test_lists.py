@@ -66,5 +66,5 @@ def test_lists_are_asked_by_name_and_by_nothing_else() -> None:
     assert load_tasks("qa,replace", limit=4).families == ("qa", "replace")
     assert not set(LISTS) & {c.family for c in (*load_tasks().timing, *load_tasks().quality)}
     assert load_tasks().families == FAMILIES
-    assert {task.name for task in list_tasks()} >= set(LISTS)
+    assert {info.task for info in list_tasks()} >= set(LISTS)
     assert len({c.turns for c in zoo_conversations("copy")}) == 120

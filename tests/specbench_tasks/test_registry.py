@@ -310,13 +310,6 @@ def test_what_cannot_be_understood_is_one_clear_line(spec: str, message: str) ->
     assert "\n" not in str(info.value)
 
 
-def test_limits_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="limit is 0"):
-        load_tasks(limit=0)
-    with pytest.raises(ValueError, match="quality limit is -1"):
-        load_tasks(quality_limit=-1)
-
-
 def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> None:
     def shares(capacities: list[int], total: int) -> list[int]:
         pools: dict[str, list[Conversation]] = {}
@@ -335,12 +328,12 @@ def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> Non
 
 
 def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> None:
-    infos = {info.name: info for info in list_tasks()}
+    infos = {info.task: info for info in list_tasks()}
     sources = {"zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID"}
     sources |= {f"{name}=PATH" for name in SETS}
     assert {*FAMILIES, *LISTS} | sources == set(infos)
-    assert infos["zoo"].num_conversations == len(load_tasks(limit=10_000).timing)
-    assert infos["rag"].num_conversations == len(load_tasks("rag", limit=10_000).timing)
+    assert infos["zoo"].conversations == len(load_tasks(limit=10_000).timing)
+    assert infos["rag"].conversations == len(load_tasks("rag", limit=10_000).timing)
 
 
 def test_every_zoo_conversation_can_be_scored() -> None:

@@ -134,7 +134,7 @@ def test_ids_come_from_the_file_or_are_running_numbers_and_stay_unique(write: Wr
 
 def test_missing_columns_are_named_with_those_present(write: Write) -> None:
     path = write({"text": "a", "label": 1})
-    with pytest.raises(ValueError, match=r"no column for the prompt .*present: text, label"):
+    with pytest.raises(ValueError, match=r"line 1: none of prompt, .* in it; it has text, label"):
         load_jsonl(path)
     with pytest.raises(ValueError, match=r"no column 'ask' .*columns present: text, label"):
         load_jsonl(path, {"prompt": "ask"})

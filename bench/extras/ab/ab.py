@@ -26,6 +26,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.ab.checkout import SideProcess, Tree, check_setup, checkout
+from bench.machine.clock import utc_now
 from bench.machine.env import ROOT
 from bench.plan.sources import is_shelf, named
 from bench.progress import Progress
@@ -136,9 +137,7 @@ class _AbRun:
     plan: Plan = field(init=False)
     order: random.Random = field(default_factory=random.Random)
     lines: dict[str, Lines] = field(default_factory=lambda: {name: [] for name in _SIDES})
-    started_utc: str = field(
-        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
-    )
+    started_utc: str = field(default_factory=utc_now)
 
     def run(self) -> None:
         """Measure everything, and store how the run ended if it stopped early."""

@@ -26,8 +26,7 @@ from bench.errors import UnavailableError
 from bench.extras.sections.drafts import acceptance_by_position, step_lengths
 from bench.records.record import SampleRecord
 from bench.report.findings import Findings
-from bench.report.tables.conclusion import floor_note
-from bench.report.tables.table import guarantee_label, number, without_wrong
+from bench.report.tables.table import estimated, guarantee_label, number, without_wrong
 from bench.stats import counters
 from bench.stats.counters import Tally, group_by, ratio
 from bench.stats.metrics import SummaryRow, summary_rows
@@ -60,9 +59,10 @@ def _entries(
     value = row.value(column)
     if value is None:
         return []
-    floor = floor_note(row) if column == "speedup" else ""
     extra = f"{counted(row.prompts or 0, 'prompt')} x {counted(row.repeats or 0, 'repeat')}"
-    extra += f", guarantee: {guarantee_label(row)}" + (f", {floor}" if floor else "")
+    extra += f", guarantee: {guarantee_label(row)}"
+    if column == "speedup" and row.aa_speedup is not None:
+        extra += f", A/A {estimated(row.floor)}"
     name = f"{row.decoder}: {label.format(over=row.over)}"
     entry = {"name": name, "unit": unit, "value": value * scale, "extra": extra}
     low, high = row.value(f"{column}_low"), row.value(f"{column}_high")

@@ -71,7 +71,7 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     note = (
         f"End to end, over {over(summary)}. Geometric mean (the headline) of paired per-prompt "
         "ratios, with a t-interval of their logs, clustered by conversation; the other intervals "
-        "are bootstraps. Ratio of totals: the baseline's seconds per token over all answers / the "
+        "are jackknife. Ratio of totals: the baseline's seconds per token over all answers / the "
         "decoder's. specbench_compat: mean over questions of the decoder's tokens per second / the "
         "baseline's, unpaired, as in Spec-Bench. Prompts needed: how many more would narrow the "
         f"headline's interval to {WITHIN}. {SESSIONS}"

@@ -32,7 +32,7 @@ from bench.stats.parallel_counters import COPIED_RUN
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, percent
 
-_BOOTSTRAP = f"{LEVEL} bootstrap (from 8 conversations on)"
+_JACKKNIFE = f"{LEVEL} jackknife interval"
 _FAMILY_TABLES = {
     "speedup": (
         "geometric mean",
@@ -44,12 +44,12 @@ _FAMILY_TABLES = {
     ),
     "speedup_total": (
         "ratio of totals",
-        f"Total seconds per token of the baseline / the decoder's, end to end, {_BOOTSTRAP}",
+        f"Total seconds per token of the baseline / the decoder's, end to end, {_JACKKNIFE}",
     ),
     "specbench_compat": (
         "specbench_compat",
         "Spec-Bench's unpaired ratio of mean tokens per second of questions, end to end, "
-        f"{_BOOTSTRAP}",
+        f"{_JACKKNIFE}",
     ),
 }
 """Columns of the summary, each with its name and definition."""

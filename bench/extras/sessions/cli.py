@@ -48,12 +48,9 @@ def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> Non
     """Complete the sessions of a folder and exit, or return at once if it holds none."""
     from bench import runs
     from bench.extras.sessions.sessions import load_sessions
-    from bench.plan.code import check_allowed
 
     if (plan := load_sessions(folder)) is not None:
-        config = runs.trusted_config(folder, allowed)
-        check_allowed([config], folder, allowed)
-        _measure(plan, progress, [config])
+        _measure(plan, progress, [runs.trusted_config(folder, allowed)])
 
 
 def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfig]) -> NoReturn:

@@ -72,7 +72,7 @@ def _without_answers(folder: Path) -> Run:
 
 
 def _snapshot(run: Run) -> RunSnapshot:
-    return RunSnapshot(**vars(run), verdict=str(run.status.verdict), reasons=(), gold={})
+    return RunSnapshot(**vars(run), verdict=str(run.status.verdict), reasons=())
 
 
 def section(findings: Findings) -> Sequence[Table]:

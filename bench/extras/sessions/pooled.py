@@ -84,7 +84,7 @@ class PooledRun:
 
     def follows(self, before: PooledRun) -> bool:
         """Tell whether this session began soon after another had ended, or when is unknown."""
-        start, end = self.side.status.started_utc, before.side.status.ended_utc
+        start, end = self.side.status.started_utc, before.side.status.finished_utc
         if start is None or end is None:
             return True
         return datetime.fromisoformat(start) - datetime.fromisoformat(end) < _PAUSE

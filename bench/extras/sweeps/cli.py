@@ -30,12 +30,11 @@ def sweep(
     """Measure a grid of runs over options, batch size, temperature, prompt and output length."""
     from bench.extras.sweeps import sweeps
     from bench.extras.sweeps.settings import load_sweep
-    from bench.plan.code import check_allowed, check_code
+    from bench.plan.code import check_code
 
     plan, allowed = load_sweep(file), allow or ()
     configs = [point.config for point in plan.points]
     check_code(configs, file, allowed)
-    check_allowed(configs, file, allowed)
     folder = folder or output / plan.folder_name
     if dry_run:
         typer.echo("\n".join(sweeps.plan_lines(plan, folder)))

@@ -70,17 +70,6 @@ class TimeBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitBlock:
-    """Split the time of an already timed block by phase, without the cells that `failed`."""
-
-    block: Block
-    failed: frozenset[str]
-
-    def __str__(self) -> str:
-        return f"the phases of block {self.block.block}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePrompts:
     """Answer prompts of the quality pass with every cell, except (cell, prompt) in `done`."""
 
@@ -91,7 +80,7 @@ class ScorePrompts:
         return f"the quality pass over {', '.join(self.prompts)}"
 
 
-Job = TimeBlock | SplitBlock | ScorePrompts
+Job = TimeBlock | ScorePrompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,14 +203,13 @@ def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
     complete = all(run.status.complete for run in runs)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",
-        started_utc=min((r.status.started_utc for r in runs if r.status.started_utc), default=None),
-        finished_utc=max((r.status.ended_utc for r in runs if r.status.ended_utc), default=None),
+        started_utc=min(filter(None, (run.status.started_utc for run in runs)), default=None),
+        finished_utc=max(filter(None, (run.status.finished_utc for run in runs)), default=None),
         attempts=max((run.status.attempts or 1 for run in runs), default=1),
         differences=pool_differences(merged.plan.cells, [run.status for run in runs], merged.parts),
         floor=pool_floors([run.status.floor for run in runs if run.status.floor is not None]),
         num_records=len(merged.records),
         reported=True,
-        split=runs[0].status.split,
     )
     write_status(folder, status)
     judgement = judge(load_run(folder))
@@ -240,20 +239,18 @@ def pool_differences(
         whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
         if not whole.unequal:
             continue
-        gaps: tuple[int | float, ...] = ()
         farthest: list[int | float] = []
         num: int | None = 0
         for of_run, each in zip(by_run, of_runs, strict=True):
             difference = of_run.get(cell)
             if not each.unequal or difference is None:
                 continue
-            gaps += tuple(difference.gaps)
             farthest += [] if difference.places_off is None else [difference.places_off]
             if num is None or difference.num_wrong is None:
                 num = None
             else:
                 num += min(difference.num_wrong, len(each.unequal))
-        total = whole.difference(num, gaps)
+        total = whole.difference(num)
         totals.append(replace(total, places_off=max(farthest, default=None)))
     failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
     return tuple(with_checks(totals, failed))

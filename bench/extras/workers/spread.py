@@ -5,7 +5,6 @@ It writes the lines that the workers return, whole blocks at a time, and shows t
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -21,7 +20,6 @@ from bench.extras.workers.crew import (
     JobQueue,
     Opening,
     ScorePrompts,
-    SplitBlock,
     TimeBlock,
 )
 from bench.measure.attempt import Attempt
@@ -93,15 +91,12 @@ class SharedAttempt(Attempt):
             self._queue = JobQueue(self.executor, num_workers, self._opening(num_workers), prefix)
 
     def time_blocks(self) -> None:
-        """Time the blocks and split the time of some, after those that were left unsplit.
+        """Time the blocks, and split the time of some.
 
         Raises:
             BenchError: as `JobQueue.run` does, or the results cannot be written (exit 1).
         """
         self._run_jobs("timing", self._timing, self.plan.num_answers, self.num_done)
-
-    def complete_phases(self) -> None:
-        """Do nothing: `time_blocks` has completed them."""
 
     def score_quality(self) -> None:
         """Score missing answers (raises as `time_blocks`)."""
@@ -136,11 +131,9 @@ class SharedAttempt(Attempt):
             self.writer.sync()
             for name, trace in done.errors:
                 self.writer.trace(name, trace)
-            if isinstance(job, SplitBlock) or (isinstance(job, TimeBlock) and job.phased):
+            if isinstance(job, TimeBlock) and job.phased:
                 self.second.keep(job.block, done.phases)
-            if isinstance(job, SplitBlock):
-                self.progress.step(worker)
-            elif job is not None:
+            if job is not None:
                 num = sum(not line.startswith('{"event"') for line in done.lines)
                 self.progress.step(worker, num)
 
@@ -167,19 +160,9 @@ class SharedAttempt(Attempt):
 
     @cached_property
     def _timing(self) -> list[Job]:
-        """Return the blocks in plan order, after those whose times a stopped run left unsplit."""
-        unsplit = self.second.missing
-        left = {block.block for block in self.left}
-        failed: defaultdict[int, set[str]] = defaultdict(set)
-        for record in self.records:
-            if record.kind == "timing" and record.error:
-                failed[record.block].add(record.decoder)
-        jobs: list[Job] = [
-            SplitBlock(block=block, failed=frozenset(failed[number]))
-            for number, block in unsplit.items()
-            if number not in left
-        ]
-        return jobs + [TimeBlock(block=b, phased=b.block in unsplit) for b in self.left]
+        """Return the blocks in plan order."""
+        missing = self.second.missing
+        return [TimeBlock(block=block, phased=block.block in missing) for block in self.left]
 
     @cached_property
     def _scoring(self) -> list[Job]:

@@ -23,8 +23,6 @@ from bench.extras.workers.crew import (
     Job,
     Opening,
     Request,
-    ScorePrompts,
-    SplitBlock,
     TimeBlock,
 )
 from bench.machine.env import ROOT
@@ -150,9 +148,6 @@ class Worker:
             self._failed.clear()
             self._runner.measure(job.block)
             return measure_phases(setup, prompts, job.block, self._failed) if job.phased else ()
-        if isinstance(job, SplitBlock):
-            return measure_phases(setup, prompts, job.block, job.failed)
-        assert isinstance(job, ScorePrompts)
         with room_for(f"the quality pass, {quality_batch_size(setup)} answers at a time,", ADVICE):
             where = setup, [prompts[name] for name in job.prompts], self._lines, Progress()
             score_quality(*where, attempt=self._attempt, done=job.done)

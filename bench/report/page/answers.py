@@ -31,7 +31,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.records.plan import SECOND
-from bench.records.prompts import PROMPTS, VOCABULARY, answered_ids, read_pieces, read_prompts
+from bench.records.prompts import VOCABULARY, answered_ids, kept_prompts, read_pieces
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.figures.style import RED, colours
@@ -75,7 +75,7 @@ def viewer(run: Run) -> Viewer | None:
     fitting = _within(packed, {name: first[name].family for name in names}, MAX_BYTES)
     pieces, problem = _pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
-    texts, lost = _texts(run.path, fitting, pieces)
+    texts = _texts(run.path, fitting, pieces)
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
@@ -94,7 +94,7 @@ def viewer(run: Run) -> Viewer | None:
             }
             for name in fitting
         ],
-        "notes": [line for line in (problem, lost) if line],
+        "notes": [] if problem is None else [problem],
     }
     return Viewer(
         index=pack(index),
@@ -177,21 +177,11 @@ def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
         return lambda token: f"<{token}>", f"{VOCABULARY} is damaged: tokens are shown as ids."
 
 
-def _texts(
-    run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]
-) -> tuple[dict[str, str], str | None]:
-    """Return the shortened texts of prompts, and the reason if they are unreadable."""
-    if not (run_dir / PROMPTS).is_file():
-        return {}, None
-    try:
-        prompts = read_prompts(run_dir)
-    except BenchError:
-        return {}, f"{PROMPTS} is damaged or was changed: prompts are not shown."
-    return {
-        name: _shortened("".join(map(pieces, prompts[name].ids)))
-        for name in names
-        if name in prompts
-    }, None
+def _texts(run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]) -> dict[str, str]:
+    """Return the shortened texts of prompts, none where a run keeps no prompts."""
+    prompts = kept_prompts(run_dir)
+    present = [name for name in names if name in prompts]
+    return {name: _shortened("".join(map(pieces, prompts[name].ids))) for name in present}
 
 
 def _shortened(text: str) -> str:

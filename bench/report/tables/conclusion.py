@@ -16,13 +16,10 @@ import pandas as pd
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
 from bench.records.record import SampleRecord
 from bench.report.tables.table import (
-    estimated,
-    guarantee_label,
     interval,
     is_number,
     number,
     over,
-    speed,
     without_wrong,
 )
 from bench.stats import times
@@ -167,34 +164,6 @@ def _times(row: SummaryRow) -> str:
     return f"{number(row.speedup)} times as fast as {row.over} ({aside})"
 
 
-def sentence(row: SummaryRow) -> str:
-    """Describe a decoder in one line: guarantee, speed-up, counters, quality."""
-    text = f"{row.decoder} (guarantee: {guarantee_label(row)})"
-    if row.guarantee == WRONG:
-        text = f"{row.decoder} is {WRONG} (it claims to be lossless and is not)"
-    if row.speedup is None:
-        text += f": {row.no_speedup or f'not compared with {row.over}'}"
-    else:
-        text += f": {speed(row).text} vs {row.over} end to end"
-    needs = f"needs {row.prompts_needed} more prompts for {WITHIN}" if row.prompts_needed else ""
-    if aside := "; ".join(filter(None, (floor_note(row), needs))):
-        text += f" ({aside})"
-    speedup = row.estimate("speedup")
-    if speedup.low is not None and not speedup.exceeds(row.floor):
-        why = "it is within the A/A noise" if speedup.differs_from_one else "the interval covers 1"
-        text += f" (no difference shown: {why})"
-    if row.tokens_per_call is not None:
-        text += (
-            f", {number(row.tokens_per_call)} tokens per target call, "
-            f"{number(row.acceptance_length)} tokens per step of {number(row.calls_per_step)} calls"
-        )
-    if row.quality is not None:
-        text += f", quality {percent(row.quality, '')} %"
-    if row.identical_to_ar is not None:
-        text += f", ids identical to ar's in {percent(row.identical_to_ar, '')} % of answers"
-    return f"{text}, {counted(row.errors, 'error')}." if row.errors else f"{text}."
-
-
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
     rows = [r for r in summary_rows(summary, None) if r.decoder != r.over and r.speedup is not None]
@@ -289,11 +258,6 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
         return ""
     text = f"{BASELINE} reads the target's weights at {number(rate, ',.1f', 1e-9)} GB/s"
     return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
-
-
-def floor_note(row: SummaryRow) -> str:
-    """State the A/A floor of one speed-up, if it is known."""
-    return "" if row.aa_speedup is None else f"A/A {estimated(row.floor)}"
 
 
 def shortfalls(summary: pd.DataFrame) -> list[str]:

@@ -1,11 +1,10 @@
 """The stopwatch reads the clock at start, first token and end, and keeps the collector out."""
 
 import gc
-from datetime import UTC, datetime
 
 import pytest
 
-from bench.machine.clock import Calendar, Clock, Stopwatch
+from bench.machine.clock import Clock, Stopwatch
 from tests.fake_clock import FakeClock
 
 
@@ -85,25 +84,3 @@ def test_the_wall_clock_waits_for_the_device_at_every_reading() -> None:
 def test_the_clock_of_a_cpu_waits_for_nothing() -> None:
     clock = Clock.for_device("cpu")
     assert clock.now() <= clock.now()
-
-
-class SetBack:
-    """A calendar that is an hour earlier at each later reading."""
-
-    readings = 0
-
-    @classmethod
-    def now(cls, zone: object) -> datetime:
-        cls.readings += 1
-        return datetime(2026, 1, 2, 13 - cls.readings, tzinfo=UTC)
-
-
-def test_a_calendar_goes_forward_when_the_computers_clock_is_set_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passed = iter([100.0, 100.0, 161.5])
-    monkeypatch.setattr("bench.machine.clock._elapsed_s", lambda: next(passed))
-    monkeypatch.setattr("bench.machine.clock.datetime", SetBack)
-    calendar = Calendar()
-    assert calendar.utc() == "2026-01-02T12:00:00+00:00"
-    assert calendar.utc() == "2026-01-02T12:01:01+00:00"

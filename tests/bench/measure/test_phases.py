@@ -314,27 +314,6 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
     ]
 
 
-@pytest.mark.usefixtures("no_report")
-def test_what_a_kill_left_out_of_the_second_pass_is_asked_by_the_resumed_run(
-    tmp_path: Path, small: Any, opener: Any, progress: Any
-) -> None:
-    whole = progress()
-    bench_run.run(
-        small(quality_limit=0, phase_limit=0), tmp_path / "whole", whole, opener, report=None
-    )
-    in_quality = progress(stop_at=whole.num_steps + 2)
-    ended = bench_run.run(small(), tmp_path, in_quality, opener, report=None)
-    file = ended.run_dir / PHASES_FILE
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    asked = read_phases(ended.run_dir)
-    file.write_text(json.dumps(kept | {"answers": kept["answers"][:2]}), encoding="utf-8")
-    bench_run.resume(ended.run_dir, progress(), opener, report=None)
-    again = read_phases(ended.run_dir)
-    assert again[:2] == asked[:2]
-    names = [[(a.decoder, a.prompts, a.repeat) for a in answers] for answers in (asked, again)]
-    assert sorted(names[0]) == sorted(names[1])
-
-
 class Drifting:
     """The clock of a machine on which a call takes a second at first, and ever longer."""
 

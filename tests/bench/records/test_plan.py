@@ -99,7 +99,6 @@ def test_in_one_order_turns_of_a_conversation_ascend_where_they_fall(batch_size:
 def test_a_plan_is_read_back_from_its_manifest(tmp_path: Path) -> None:
     plan = Plan(
         name="x",
-        created_utc="2026-01-01T00:00:00+00:00",
         cells=(
             Cell(
                 cell="spec@a",

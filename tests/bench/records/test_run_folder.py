@@ -21,7 +21,6 @@ from bench.records.run_folder import (
     link_newest,
     load_records,
     load_run,
-    outlines,
 )
 from bench.records.samples import SAMPLES, SampleWriter
 from decoders.core.types import Generation, StepEvent
@@ -350,17 +349,6 @@ def test_events_are_lines_of_their_own(folder: Path) -> None:
         writer.event("load", block=0, attempt=0, other_cores=0.25)
     assert json.loads((folder / SAMPLES).read_text())["other_cores"] == 0.25
     assert load_run(folder).events[0]["event"] == "load"
-
-
-def test_an_outline_says_who_was_asked_what_and_holds_no_answer(folder: Path, record: Make) -> None:
-    fill(folder, record, 0, ["ar", "spec", "ar@aa"])
-    fill(folder, record, 1, ["ar", "spec"])
-    plan = read_plan(folder)
-    assert plan is not None
-    whole = load_records(folder)
-    assert all(each.tokens and each.steps for each in whole)
-    bare = [replace(each, tokens=None, text=None, steps=None, scores=None) for each in whole]
-    assert list(outlines(folder, plan)) == bare
 
 
 def test_lines_are_flushed_to_the_disk_once_a_second_and_at_the_end(

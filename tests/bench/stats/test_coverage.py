@@ -23,7 +23,6 @@ from bench.stats.times import Unit
 STORED = Path(__file__).parents[3] / "results" / "reference" / "sessions"
 SIZES = (8, 40, 80)
 TRIALS = 3000
-BOOTSTRAP_TRIALS = 400
 Conversation = Sequence[tuple[float, float, float]]
 """Per turn: tokens, and both sides' seconds per token."""
 
@@ -142,16 +141,16 @@ def test_of_few_conversations_of_unequal_length_it_covers_less(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["log-normal", "spec, 20:44", "ptp, 20:44"])
 @pytest.mark.parametrize("num", SIZES)
-def test_bootstrap_intervals_cover_it_nearly_as_often(name: str, num: int) -> None:
+def test_jackknife_intervals_cover_it_nearly_as_often(name: str, num: int) -> None:
     draw, truth = source(name, whole=False)
-    rng, trials = np.random.default_rng(num), BOOTSTRAP_TRIALS
+    rng, trials = np.random.default_rng(num), TRIALS
     hits = dict.fromkeys(("totals", "specbench"), 0)
     for _ in range(trials):
         found = estimators(draw(num, rng))
         for kind in hits:
             hits[kind] += covers(getattr(found, kind), getattr(truth, kind).value)
     for kind, count in hits.items():
-        told(f"{kind}, bootstrap, {name}, {num} prompts", count / trials, trials)
+        told(f"{kind}, jackknife, {name}, {num} prompts", count / trials, trials)
         assert 0.90 <= count / trials <= 0.99
 
 

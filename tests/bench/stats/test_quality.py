@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ import sacrebleu
 from scipy.stats import binomtest
 
 from bench.records.plan import Plan, PlannedPrompt
-from bench.records.prompts import kept_prompts
 from bench.records.record import SampleRecord
 from bench.stats.quality import family_quality, gold_answers, overall_quality
 
@@ -176,20 +173,6 @@ def planned(conversation: str, reference: dict[str, Any] | None) -> PlannedPromp
     )
 
 
-def test_gold_answers_come_from_the_plan_where_no_prompts_are_kept(tmp_path: Path) -> None:
-    prompts = (
-        planned("a", {"answers": ["x", "y"]}),
-        planned("b", None),
-    )
-    assert gold_answers(kept_prompts(tmp_path), Plan(prompts=prompts)) == {"a#1": ("x", "y")}
-
-
-def test_gold_answers_come_from_the_prompts_the_run_kept(tmp_path: Path) -> None:
-    from bench.records.prompts import ids_hash
-
-    row = {
-        "conversation": "a", "turn": 1, "family": "translation", "ids": [1, 2], "num_cut": 0,
-        "hash": ids_hash((1, 2)), "reference": {"answers": ["gold"], "constraints": []},
-    }  # fmt: skip
-    (tmp_path / "prompts.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    assert gold_answers(kept_prompts(tmp_path), Plan()) == {"a#1": ("gold",)}
+def test_gold_answers_are_those_of_the_plan() -> None:
+    prompts = (planned("a", {"answers": ["x", "y"]}), planned("b", None))
+    assert gold_answers(Plan(prompts=prompts)) == {"a#1": ("x", "y")}

@@ -12,8 +12,6 @@ from scipy import stats as scipy_stats
 
 from bench.stats.intervals import (
     Estimate,
-    bootstrap,
-    cluster_mean,
     geometric_mean,
     pair_up,
     ratio_of_sums,
@@ -93,7 +91,7 @@ def spread(num: int, sd: float = 0.2, seed: int = 0) -> tuple[list[Unit], list[U
     return units(list(np.exp(rng.normal(0.5, sd, num)))), units([1.0] * num)
 
 
-def test_the_bootstrap_of_totals_is_near_the_t_interval_of_normal_logs() -> None:
+def test_the_interval_of_totals_is_near_the_t_interval_of_normal_logs() -> None:
     found = speedups(*spread(30))
     assert found.totals.low == pytest.approx(found.geometric.low, rel=0.05)
     assert found.totals.high == pytest.approx(found.geometric.high, rel=0.05)
@@ -106,36 +104,43 @@ def test_a_repeat_in_which_every_question_failed_is_none_of_spec_benchs() -> Non
     assert speedups(base, mine).specbench.value == pytest.approx(2.0)
 
 
-def test_fewer_than_eight_conversations_have_no_bootstrap() -> None:
-    found = speedups(*spread(7))
-    assert found.geometric.low is not None
-    assert found.totals.low is None
-    assert speedups(*spread(8)).totals.low is not None
+def test_intervals_of_totals_and_of_spec_benchs_ratio_are_the_jackknifes() -> None:
+    base, mine = units([4.0, 6.0, 3.0], [10, 30, 20]), units([1.0, 6.0, 2.0], [10, 30, 20])
+    found = speedups(base, mine)
+    ratios = {
+        "totals": lambda base, mine: sum(u.seconds for u in base) / sum(u.seconds for u in mine),
+        "specbench": lambda base, mine: (
+            sum(u.tokens / u.seconds for u in mine) / sum(u.tokens / u.seconds for u in base)
+        ),
+    }
+    for name, ratio in ratios.items():
+        whole = math.log(ratio(base, mine))
+        rests = [[side[:i] + side[i + 1 :] for side in (base, mine)] for i in range(3)]
+        pseudo = [3 * whole - 2 * math.log(ratio(*rest)) for rest in rests]
+        ends = scipy_stats.t.interval(0.95, 2, whole, scipy_stats.sem(pseudo))
+        estimate = getattr(found, name)
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(map(math.exp, ends)))
 
 
-def test_turns_of_a_conversation_are_resampled_together() -> None:
+def test_one_conversation_gives_totals_without_an_interval() -> None:
+    found = speedups(*spread(1))
+    assert found.totals.value == pytest.approx(found.specbench.value)
+    assert found.totals.low is found.specbench.low is None
+
+
+def test_a_ratio_that_one_conversation_alone_decides_has_no_interval() -> None:
+    base = [unit("a#1", 2.0), unit("b#1", 2.0), unit("b#2", 2.0)]
+    mine = [replace(u, seconds=1.0, ok=u.key != "b#2") for u in base]
+    assert speedups(base, mine).specbench.value == pytest.approx(2.0)
+    assert speedups(base, mine).specbench.low is None
+
+
+def test_turns_of_a_conversation_are_left_out_together() -> None:
     base, mine = spread(40)
     doubled = [[replace(u, key=u.key + "b") for u in side] for side in (base, mine)]
     alone, twice = speedups(base, mine), speedups(base + doubled[0], mine + doubled[1])
     assert twice.totals.low == pytest.approx(alone.totals.low)
     assert twice.geometric.low == pytest.approx(alone.geometric.low)
-
-
-def test_the_bootstrap_is_seeded_and_takes_wider_percentiles_of_few_clusters() -> None:
-    def mean(sums: np.ndarray) -> np.ndarray:
-        return (sums[:, 0] / sums[:, 1])[None]
-
-    values = scipy_stats.norm.ppf((np.arange(10) + 0.5) / 10)
-    sums = np.stack([values, np.ones(10)], axis=1)
-    ((low, high),) = bootstrap(sums, mean)
-    plain = scipy_stats.bootstrap(
-        (values,), np.mean, method="percentile", rng=np.random.default_rng(1)
-    ).confidence_interval
-    assert [(low, high)] == bootstrap(sums, mean)
-    assert low < plain.low
-    assert high > plain.high
-    exact = cluster_mean(list(values), list("abcdefghij"))
-    assert low == pytest.approx(exact.low, abs=0.06)
 
 
 def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:

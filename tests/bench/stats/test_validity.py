@@ -16,7 +16,7 @@ from bench.records.files import parse
 from bench.records.plan import Block, Cell, Plan, PlannedPrompt, RunStatus
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.stats.validity import EXIT_CODES, clock_drift, judge
+from bench.stats.validity import EXIT_CODES, judge
 
 Make = Callable[..., SampleRecord]
 
@@ -69,11 +69,6 @@ def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
     validity = judge(run_of(records, [load(b, 0.1) for b in range(9)]))
     assert validity.verdict == "VALID"
     assert (validity.reasons, validity.warnings) == ((), ())
-    assert (validity.num_blocks, validity.num_loaded_blocks, validity.max_other_cores) == (
-        9,
-        0,
-        0.1,
-    )
 
 
 def test_a_baseline_without_an_answer_makes_a_complete_run_invalid(record: Make) -> None:
@@ -144,14 +139,14 @@ def test_the_second_baseline_makes_a_call_a_token_as_the_first_does(record: Make
 def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:
     events = [load(0, 0.5), load(1, 0.51), load(2, 1.9), load(3, None)]
     validity = judge(run_of(baseline(record, [1.0] * 3), events))
-    assert (validity.verdict, validity.num_loaded_blocks) == ("VALID", 2)
+    assert validity.verdict == "VALID"
     assert "during 2 of 4 blocks (up to 1.9)" in validity.warnings[0]
 
 
 def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
     records = [dataclasses.replace(r, attempt=1) for r in baseline(record, [1.0])]
     validity = judge(run_of(records, [load(0, 9.0, attempt=0), load(0, 0.1, attempt=1)]))
-    assert (validity.num_loaded_blocks, validity.max_other_cores) == (0, 0.1)
+    assert validity.warnings == ()
 
 
 def test_throttling_is_said(record: Make) -> None:
@@ -166,7 +161,7 @@ def test_drift_compares_the_last_third_with_the_first(
     record: Make, times: list[float], drift: float
 ) -> None:
     records = baseline(record, times)
-    assert clock_drift(run_of(records)) == pytest.approx(drift)
+    assert judge(run_of(records)).drift == pytest.approx(drift)
     said = " ".join(judge(run_of(records)).warnings)
     assert ("more time" in said) is (drift > 0)
     assert ("less time" in said) is (drift < 0)
@@ -175,7 +170,7 @@ def test_drift_compares_the_last_third_with_the_first(
 def test_thirds_of_a_run_are_thirds(record: Make) -> None:
     """A quarter of the blocks would compare the first repeat with the last alone: 0.2."""
     records = baseline(record, [1.0, 1.4, 9.0, 9.0, 1.2, 1.2])
-    assert clock_drift(run_of(records)) == pytest.approx(0, abs=0.03)
+    assert judge(run_of(records)).drift == pytest.approx(0, abs=0.03)
 
 
 @pytest.mark.parametrize("ends", [(1.1, 0.6), (0.9, 1.5)])
@@ -209,7 +204,7 @@ def test_drift_is_per_token(record: Make) -> None:
             steps = dataclasses.replace(r.steps, emitted=tuple(2 * n for n in r.steps.emitted))
             total_s, tokens = (r.total_s or 0) * 2, (r.tokens or ()) * 2
             records[index] = dataclasses.replace(r, steps=steps, total_s=total_s, tokens=tokens)
-    assert clock_drift(run_of(records)) == pytest.approx(0)
+    assert judge(run_of(records)).drift == pytest.approx(0)
 
 
 def test_drift_is_of_both_arms(record: Make) -> None:
@@ -219,13 +214,13 @@ def test_drift_is_of_both_arms(record: Make) -> None:
         else r
         for r in baseline(record, [1.0, 1.0, 1.0])
     ]
-    assert clock_drift(run_of(records)) == pytest.approx(0.25)
+    assert judge(run_of(records)).drift == pytest.approx(1.5**0.5 - 1, abs=1e-3)
 
 
 def test_drift_needs_enough_prompts_and_blocks(record: Make) -> None:
-    assert clock_drift(run_of(baseline(record, [1.0, 1.0, 1.2], prompts=2))) is None
-    assert clock_drift(run_of(baseline(record, [1.0], prompts=2))) is None
-    assert clock_drift(run_of([])) is None
+    assert judge(run_of(baseline(record, [1.0, 1.0, 1.2], prompts=2))).drift is None
+    assert judge(run_of(baseline(record, [1.0], prompts=2))).drift is None
+    assert judge(run_of([])).drift is None
 
 
 def once(record: Make, end: float, seed: int = 0) -> list[SampleRecord]:
@@ -261,7 +256,7 @@ def test_drift_of_groups_uses_their_makespan(record: Make) -> None:
         dataclasses.replace(r, total_s=None, ttft_s=None, group_s=r.total_s, batch_size=2)
         for r in baseline(record, [1.0, 1.0, 1.5])
     ]
-    assert clock_drift(run_of(records)) == pytest.approx(0.5)
+    assert judge(run_of(records)).drift == pytest.approx(0.5)
 
 
 def test_errors_are_counted_and_said_per_cell(record: Make) -> None:
@@ -319,17 +314,15 @@ def test_near_ties_and_what_is_not_judged_are_a_warning(
     assert ("near-ties" in validity.warnings[0]) == (num_wrong == 0)
 
 
-def test_a_warning_says_how_much_is_identical_where_and_how_near_a_tie(record: Make) -> None:
+def test_a_warning_says_how_much_is_identical_and_where(record: Make) -> None:
     parted = LEFT | {"num_wrong": None, "num_tokens": 800, "num_equal": 600, "places": [5, 20, 90]}
-    parted |= {"gaps": [0.01, 0.1, 0.13]}
     floor = parted | {"cell": "ar@rows5", "num_answers": 2}
     warnings = judge(run_of([record()], differences=[parted, floor])).warnings
     assert warnings[0] == (
         "spec is identical to ar on 62% of 8 answers (75% of their tokens precede the first "
-        "difference; its median position is token 20); distances from a tie in 3 checked "
-        "differences: 1 below 0.03, 1 below 0.06, 2 below 0.125, 3 below 0.25, at most 0.13: "
-        "not verified, as the run measured no rounding of its own to compare with. ar itself, as "
-        "ar@rows5, is identical on 75% of 8 answers; e.g. c0#1"
+        "difference; its median position is token 20): not verified, as the run measured no "
+        "rounding of its own to compare with. ar itself, as ar@rows5, is identical on 75% of 8 "
+        "answers; e.g. c0#1"
     )
     assert "ar itself" not in warnings[1]
     almost = parted | {"num_answers": 1, "num_compared": 480}

@@ -22,7 +22,7 @@ from bench.extras.workers.spread import open_executor, slot_cores
 from bench.machine.usage import Load
 from bench.records.plan import write_status
 from bench.records.run_folder import Run, load_run
-from bench.records.samples import ERRORS, PHASES_FILE, SAMPLES, read_phases
+from bench.records.samples import ERRORS, SAMPLES, read_phases
 from bench.settings.config import load_config
 from bench.settings.setting import Kind, WorkerConfig, parse_workers
 from bench.stats.validity import VALID
@@ -211,9 +211,9 @@ def phases_of(run: Run) -> set[tuple[str, tuple[str, ...], int | None]]:
 def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     in_process: Any, tmp_path: Path, decoder_file: Any
 ) -> None:
-    """One worker does all blocks; what was not split is split when the run goes on."""
+    """One worker does all blocks."""
     spec = decoder_file(FAILS_AT_TIMES)
-    chosen, file = config(decoders=spec, draft=None), spec.partition(":")[0]
+    chosen = config(decoders=spec, draft=None)
     alone = bench_run.run(chosen, tmp_path / "alone", RecordedProgress(), open_here, report=None)
     expected = phases_of(load_run(alone.run_dir))
     asked = {decoder for decoder, *_ in expected}
@@ -225,15 +225,7 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     ended = bench_run.run(
         chosen, tmp_path / "one", RecordedProgress(), open_here, spread=one, report=None
     )
-    run = load_run(ended.run_dir)
-    assert phases_of(run) == expected
-    (run.path / PHASES_FILE).unlink()
-    write_status(run.path, replace(run.status, status="interrupted"))
-    in_process()
-    bench_run.resume(
-        run.path, RecordedProgress(), open_here, spread=one, allowed=[file], report=None
-    )
-    assert phases_of(load_run(run.path)) == expected
+    assert phases_of(load_run(ended.run_dir)) == expected
 
 
 def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(

@@ -114,7 +114,6 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
     for short, name in names.items():
         if (value := metadata.get(f"tokenizer.ggml.{short}_token_id")) is not None:
             setattr(module.config, name, int(value))
-            setattr(module.generation_config, name, int(value))
             token = tokenizer.convert_ids_to_tokens(int(value))
             setattr(tokenizer, name.removesuffix("_id"), token)
     if metadata.get("tokenizer.ggml.pre") == _CUT_DIGITS:

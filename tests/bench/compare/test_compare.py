@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.compare.compare import compare
+from bench.compare.compare import _relative_units, compare
 from bench.compare.gate import Gate, Hard, load_gate
 from bench.compare.judge import Comparison, Measure, Regression
 from bench.errors import BenchError, Exit
 from bench.stats.side import load_side
+from bench.stats.times import Unit
 
 Pair = Callable[..., tuple[Path, Path]]
 Change = Callable[[dict[str, Any]], object]
@@ -671,3 +672,12 @@ def test_an_empty_option_or_setting_is_none_and_equals_one_that_is_not_there(pai
     (spec,) = (cell for cell in comparison.cells if cell.cell == "spec")
     assert "cascade: none -> tiny" in spec.options
     assert not any(change.startswith("models") for change in comparison.changes)
+
+
+def test_a_time_over_one_of_ar_that_failed_does_not_count() -> None:
+    def units(*oks: bool) -> list[Unit]:
+        facts: dict[str, Any] = {"cluster": "c", "family": "qa", "repeat": 0, "tokens": 2}
+        return [Unit(key=f"p{i}", ok=ok, seconds=4.0, **facts) for i, ok in enumerate(oks)]
+
+    over_ar = _relative_units(units(True, False), units(True, True))
+    assert [(unit.key, unit.seconds) for unit in over_ar] == [("p0", 2.0)]

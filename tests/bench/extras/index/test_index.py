@@ -140,8 +140,9 @@ def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> Non
         put(tmp_path, day, tokens_per_call=value)
     text = write_index(tmp_path)[0].read_text()
     assert "spec: tokens per call, now 3.5 (all runs: 3 to 4)." in text
-    places = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="2.5"><title>2026110(\d)-run: (?:3|4|3\.5)<', text)
-    (low, down), (mid, up), (high, between) = ((float(x), float(y)) for x, y, _ in places)
+    pattern = r'cx="([\d.]+)" cy="([\d.]+)" r="2.5"><title>2026110\d-run: (?:3|4|3\.5)<'
+    places = re.findall(pattern, text)
+    (low, down), (mid, up), (high, between) = ((float(x), float(y)) for x, y in places)
     assert low < mid < high, "from left to right in the order of the runs"
     assert up < between < down, "more is higher up"
     assert "<code>bench compare</code> says" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_tasks.tables import read_table
+from specbench_tasks.tables import read_table, short
 from tests.specbench_tasks.published import write_parquet
 
 

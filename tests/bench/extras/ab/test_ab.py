@@ -26,7 +26,7 @@ from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.records.environment import Environment, parse_environment
-from bench.records.run_folder import load_run
+from bench.records.run_folder import load_records, load_run
 from bench.stats.side import load_side
 from decoders.core.hf.graph_files import missing_compiler
 from tests.fake_clock import FakeClock
@@ -112,6 +112,9 @@ def test_the_same_code_on_both_sides_passes(sides: Any) -> None:
     assert {str(cell.verdict) for cell in comparison.cells} == {"pass"}
     assert comparison.how == "measured interleaved"
     assert comparison.exit_code == Exit.DONE
+    for folder in folders:  # the texts of all answers are kept, those of the quality pass too
+        answered = {str(token) for record in load_records(folder) for token in record.tokens or ()}
+        assert answered <= json.loads((folder / "vocab.json").read_text()).keys()
 
 
 @pytest.mark.slow

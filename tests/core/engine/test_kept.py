@@ -112,7 +112,8 @@ def test_one_row_is_always_run_and_rows_that_are_read_are_run() -> None:
     torch.testing.assert_close(session.hidden, states, atol=1e-5, rtol=1e-5)
     assert session.rows == 8
     model.close(session)
-    for how in ({}, {"read": ()}):
+    reads: list[dict[str, Any]] = [{}, {"read": ()}]
+    for how in reads:
         session = model.open()
         forward([session.call(PROMPT, read=())])
         session.keep_text(PROMPT)

@@ -224,5 +224,8 @@ def test_drafts_beyond_the_last_position_leave_the_rows_before_them_alone(
     model.forward([session.call([3] * (model.max_length - 1), read=())])
     expected = model.forward([session.call([5], output="logits")])
     session.truncate(model.max_length - 1)
-    found = model.forward([session.call([5] + [7] * beyond, output="logits", read=[0])])
+    positions = range(model.max_length - 1, model.max_length + beyond)
+    tokens = [5] + [7] * beyond
+    call = session.call(tokens, output="logits", read=[0], positions=[*positions])
+    found = model.forward([call])
     torch.testing.assert_close(found, expected)

@@ -464,7 +464,7 @@ def test_a_slow_down_must_exceed_the_drift_of_a_machine_unless_interleaved(
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_of_two_drifts_the_larger_counts(pair: Pair, side: int) -> None:
-    runs = pair(slower(1.25))
+    runs = pair(slower(1.3))
     for run, drift in ((runs[side], 0.16), (runs[1 - side], 0.06)):
         status = json.loads((run / "run.json").read_text()) | {"drift": drift}
         (run / "run.json").write_text(json.dumps(status))

@@ -99,7 +99,7 @@ def write_samples(
     with pq.ParquetWriter(file, schema, **how) as writer:
         packed = zlib.compress(json.dumps(events).encode())  # zlib adds a checksum
         writer.add_key_value_metadata({_EVENTS: base64.b85encode(packed)})
-        for start in range(0, max(len(records), 1), size):
+        for start in range(0, len(records), size):
             rows = [_row(record) for record in records[start : start + size]]
             writer.write_table(pa.Table.from_pylist(rows, schema))
 

@@ -72,6 +72,11 @@ def test_no_more_heads_are_asked_than_the_option_says() -> None:
     assert {step.depth for step in answer.steps[1:-1]} == {2}
 
 
+def test_more_heads_than_there_are_means_all_of_them() -> None:
+    many, all_ = (answer_of(Medusa(heads=heads, nodes=12), WARM) for heads in (50, 0))
+    assert many.steps == all_.steps
+
+
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
     """With top-k 1 one token may follow each: the tree is a chain."""

@@ -17,7 +17,7 @@ from bench.extras.external.table import ExternalAnswer, append_external
 from bench.extras.index.index import write_index
 from bench.extras.sweeps.settings import load_sweep
 from bench.extras.sweeps.sweeps import run_sweep
-from bench.records.files import append_text, write_text
+from bench.records.files import append_text, write_files, write_text
 from bench.report.write import write_report
 from tests.bench.conftest import write_run
 from tests.command_line import bench
@@ -205,6 +205,13 @@ def test_links_above_a_run_are_the_users_choice(
     (tmp_path / "disk" / "latest").symlink_to("whole")
     assert bench("export", tmp_path / "disk" / "latest", "--to", "csv").code == Exit.DONE
     assert (stopped.parent / "whole" / "export" / "answers.csv").is_file()
+
+
+def test_a_folder_to_write_to_may_itself_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    write_files(tmp_path / "out", {"a.csv": b"1\n", "tables/b.csv": b"2\n"})
+    assert (tmp_path / "disk" / "tables" / "b.csv").read_bytes() == b"2\n"
 
 
 @pytest.mark.parametrize(

@@ -338,3 +338,10 @@ def test_the_listing_names_every_family_and_source_and_its_counts_are_true() -> 
 
 def test_every_zoo_conversation_can_be_scored() -> None:
     assert all(scorable(c) for c in load_tasks(limit=10_000).timing)
+
+
+def test_each_pass_draws_conversations_of_its_own() -> None:
+    tasks = load_tasks("qa,rag", limit=20, quality_limit=10)
+    timed, scored = ({c.id for c in each} for each in (tasks.timing, tasks.quality))
+    assert len(timed) == len(scored) == 20
+    assert timed != scored

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_tasks.tables import read_table
+from specbench_tasks.tables import read_table, short
 from tests.specbench_tasks.published import write_parquet
 
 
@@ -84,3 +84,8 @@ def test_a_folder_and_a_pipe_are_named_as_what_they_are_and_not_waited_for(tmp_p
         read_table(tmp_path / "none.jsonl")
     with pytest.raises(ValueError, match="File name too long"):
         read_table(tmp_path / ("x" * 400))
+
+
+@pytest.mark.parametrize(("num", "shown"), [(58, "x" * 58 + "'"), (59, "x" * 56 + "…")])
+def test_a_value_is_shown_whole_up_to_sixty_characters(num: int, shown: str) -> None:
+    assert short("x" * num) == f"'{shown}"

@@ -178,3 +178,11 @@ def test_line_separators_inside_a_text_do_not_split_the_row(tmp_path: Path) -> N
     file = tmp_path / "odd.jsonl"
     file.write_text('{"prompt": "a\u2028b\u0085c"}\n', encoding="utf-8")
     assert load_jsonl(file)[0].turns == ("a\u2028b\u0085c",)
+
+
+def test_only_answers_before_a_later_turn_are_called_its_history(write: Write) -> None:
+    asked, told = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+    talks = ([asked, told], [asked, told, asked], [asked, asked, told])
+    for talk, is_history in zip(talks, (False, True, False), strict=True):
+        notes = load_file(write({"messages": talk})).notes
+        assert any("history of later turns" in note for note in notes) is is_history

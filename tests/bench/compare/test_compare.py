@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.compare.compare import compare
+from bench.compare.compare import _relative_units, compare
 from bench.compare.gate import Gate, Hard, load_gate
 from bench.compare.judge import Comparison, Measure, Regression
 from bench.errors import BenchError, Exit
 from bench.stats.side import load_side
+from bench.stats.times import Unit
 from tests.bench.compare.conftest import alter
 
 Pair = Callable[..., tuple[Path, Path]]
@@ -462,6 +463,15 @@ def test_a_slow_down_must_exceed_the_drift_of_a_machine_unless_interleaved(
     assert verdicts(judged(runs))["spec"] == "regressed"
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_of_two_drifts_the_larger_counts(pair: Pair, side: int) -> None:
+    runs = pair(slower(1.3))
+    for run, drift in ((runs[side], 0.16), (runs[1 - side], 0.06)):
+        status = json.loads((run / "run.json").read_text()) | {"drift": drift}
+        (run / "run.json").write_text(json.dumps(status))
+    assert verdicts(judged(runs))["spec"] == "inconclusive"
+
+
 def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
     gate = Gate(time={"fail": False})  # type: ignore[arg-type]
     comparison = judged(pair(slower(2)), gate)
@@ -695,3 +705,12 @@ def test_an_empty_option_or_setting_is_none_and_equals_one_that_is_not_there(pai
     (spec,) = (cell for cell in comparison.cells if cell.cell == "spec")
     assert "cascade: none -> tiny" in spec.options
     assert not any(change.startswith("models") for change in comparison.changes)
+
+
+def test_a_time_over_one_of_ar_that_failed_does_not_count() -> None:
+    def units(*oks: bool) -> list[Unit]:
+        facts: dict[str, Any] = {"cluster": "c", "family": "qa", "repeat": 0, "tokens": 2}
+        return [Unit(key=f"p{i}", ok=ok, seconds=4.0, **facts) for i, ok in enumerate(oks)]
+
+    over_ar = _relative_units(units(True, False), units(True, True))
+    assert [(unit.key, unit.seconds) for unit in over_ar] == [("p0", 2.0)]

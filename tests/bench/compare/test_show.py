@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,45 @@ def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> No
     text = printed(lambda console: print_comparison(comparison, console))
     assert text.rstrip().splitlines()[-1] == "regressed"
     assert "spec: 2 answers changed (--diff shows them)" in text
+
+
+def test_the_terminal_counts_the_differences_that_it_leaves_out(pair: Pair) -> None:
+    changes = tuple(f"setting {number} differs" for number in range(15))
+    comparison = replace(judged(pair(other_token)), changes=changes)
+    text = printed(lambda console: print_comparison(comparison, console))
+    assert [f"setting {number} differs" in text for number in (11, 12)] == [True, False]
+    assert "and 3 more differences (--json has all)" in text
+
+
+@pytest.mark.parametrize("verdict", ["improved", "regressed", "pass"])
+def test_a_measure_beside_the_usual_ones_has_a_column_once_it_moved(
+    pair: Pair, verdict: str
+) -> None:
+    comparison = judged(pair(other_token))
+    measure = Measure("draft_calls", 10, 5, -0.5, True, 0.0, Regression(verdict))
+    cell = replace(comparison.cells[0], measures=(measure,))
+    headings = to_table(replace(comparison, cells=(cell,))).headings
+    assert ("draft calls" in headings) is (verdict != "pass")
+
+
+@pytest.mark.parametrize(
+    ("ar", "line"),
+    [
+        (("a1", "a2"), "code of decoders: ar a1 -> a2, spec s1 on both sides, ptp p1 -> p2"),
+        (("a1", "a1"), "code of decoders: spec s1 on both sides, ptp p1 -> p2"),
+    ],
+)
+def test_the_code_of_decoders_is_told_but_for_an_unchanged_ar(
+    pair: Pair, ar: tuple[str, str], line: str
+) -> None:
+    codes = {"ar": ar, "spec": ("s1", "s1"), "ptp": ("p1", "p2"), "nar": (None, "n1")}
+    comparison = judged(pair(other_token))
+    cells = [
+        replace(comparison.cells[0], cell=name, base_code=base, head_code=head)
+        for name, (base, head) in codes.items()
+    ]
+    comparison = replace(comparison, cells=tuple(cells))
+    assert f"* {line}\n" in to_markdown(comparison).replace("\\", "")
 
 
 def test_every_column_is_whole_on_a_narrow_terminal(pair: Pair) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from bench.measure import quality
 from bench.measure.quality import score_quality, target_scores
-from bench.plan.make import baseline_answers, batch_size, make_plan
+from bench.plan.make import baseline_answers, batch_size, make_plan, quality_batch_size
 from bench.plan.select import choose_decoders
 from bench.records.record import SampleRecord
 from bench.records.samples import SampleWriter
@@ -44,6 +45,27 @@ def test_every_arm_but_the_second_baseline_answers_every_held_out_prompt(scored:
     }
     assert len(asked) == 4
     assert shown.phases == [("quality", 8, 0)]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "compiled", "num_weights", "size"),
+    [
+        ("cpu", "bfloat16", True, 10**8, 1),  # else a row's bits would depend on the batch
+        ("cuda", "bfloat16", True, 10**8, 32),
+        ("cpu", "float32", True, 10**8, 8),
+        ("cpu", "bfloat16", False, None, 8),
+        ("cpu", "float32", True, 10**6, 32),
+    ],
+)
+def test_answers_are_batched_unless_compiled_rows_must_keep_their_bits(
+    small: Any, opener: Any, device: str, dtype: str, compiled: bool, num_weights: Any, size: int
+) -> None:
+    setup = opener(choose_decoders(small(), print))
+    models = dataclasses.replace(setup.models, target=SimpleNamespace(device=device))
+    config, facts = setup.config.with_values(dtype=dtype), {"compiled": compiled}
+    facts |= {"parameters": num_weights}
+    setup = dataclasses.replace(setup, config=config, models=models, facts={"target": facts})
+    assert quality_batch_size(setup) == size
 
 
 def test_a_record_is_scored_and_has_no_time(scored: Any) -> None:

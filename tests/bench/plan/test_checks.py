@@ -6,16 +6,22 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.errors import UsageError
 from bench.plan import checks, sources
 from bench.plan.checks import check_first
 from bench.settings.config import load_config
 from decoders.core.hf import gguf
+from decoders.core.hf.checkpoint import count_weights
 from decoders.core.hf.compiled import Graphs
+from decoders.core.hf.loading import load_tokenizer
 from decoders.core.hf.model import HFModel
+from specbench_tasks.registry import TaskSet
+from specbench_tasks.task import Conversation
 from tests.command_line import Output, bench
 from tests.tiny_checkpoint import save_checkpoint
 
@@ -208,7 +214,7 @@ def test_every_check_of_the_list_is_called_in_its_order(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    names = ("options", "files", "tasks", "device", "tokenizers", "memory")
+    names = ("options", "files", "tasks", "device", "prompts", "memory")
     for name in names:
         own: Any = getattr(checks, f"check_{name}")
 
@@ -222,3 +228,49 @@ def test_every_check_of_the_list_is_called_in_its_order(
     assert called == [*names]
     assert dataclasses.is_dataclass(check_first(config, lambda _: None, brings_models=True))
     assert called == [*names, "options"]
+
+
+def test_all_models_together_must_fit_into_the_free_memory(
+    begun: list[str], target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = 2 * 4 * (count_weights(target) or 0)  # of float32
+    job: Job = {"model": target, "draft": target, "decoders": "spec", "device": "cpu"}
+    job |= {"dtype": "float32", "max-new-tokens": 8, "limit": 1}
+    monkeypatch.setattr(checks, "available_bytes", lambda _: both - 1)
+    assert "out of memory: the weights of" in run(job, tmp_path / "out").err
+    assert begun == []
+    monkeypatch.setattr(checks, "available_bytes", lambda _: both)
+    with pytest.raises(Expensive):
+        run(job, tmp_path / "out")
+
+
+@pytest.mark.parametrize("renamed", ["target", "draft"])
+def test_a_special_token_may_have_another_name_in_either_tokenizer(renamed: str) -> None:
+    words = {role: {"a": 0, "b": 1, "<pad>": 2} for role in ("target", "draft")}
+    words[renamed] = {"a": 0, "b": 1, "[PAD]": 2}
+
+    def tokenizer(role: str) -> Any:
+        marks = {2: "[PAD]"} if role == renamed else {}
+        return SimpleNamespace(added_tokens_decoder=marks, get_vocab=lambda: words[role])
+
+    assert checks.first_difference(tokenizer("target"), tokenizer("draft")) is None
+    words["draft"] |= {"a": 1, "b": 0}
+    line = checks.first_difference(tokenizer("target"), tokenizer("draft"))
+    assert line == "id 0 is 'a' in the target's, 'b' in the draft's"
+
+
+def test_a_run_whose_first_prompts_alone_are_too_long_goes_on(target: Path) -> None:
+    talks = [
+        Conversation(id=f"c{n}", family="other", turns=("a " * n,), references=(None,))
+        for n in (99, 98, 1)
+    ]
+    model = checks.ModelInfo(tokenizer=load_tokenizer(target), context=40)
+    config = load_config(None, {"model": str(target), "max_new_tokens": 8})
+
+    def check(*timing: Conversation) -> None:
+        tasks = TaskSet(name="talks", timing=timing, quality=(), families=("other",))
+        checks.check_prompts(config, model, tasks)
+
+    check(*talks)
+    with pytest.raises(UsageError, match=r"all were skipped, e\.g\. c99#1"):
+        check(*talks[:2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,19 @@ def test_every_module_of_a_folder_belongs_to_the_code_or_none_but_workers_does(
         edit(module)
         changes = measures or module.parent == code / "bench" / "extras" / "workers"
         assert (setup_identity(setup)["code"] != before) is changes, module
+
+
+@pytest.mark.parametrize(
+    ("facts", "part"),
+    [("target", "target"), ("draft", "draft"), ("models", "models"), ("adapters", "adapter")],
+)
+def test_other_weights_change_their_own_part_of_the_identity_alone(
+    small: Any, opener: Any, facts: str, part: str
+) -> None:
+    setup = opener(choose_decoders(small(), print))
+    other = replace(setup, facts={**setup.facts, facts: {"weights_sha256": "other"}})
+    before, after = setup_identity(setup), setup_identity(other)
+    assert [name for name in before if before[name] != after[name]] == [part]
 
 
 @pytest.mark.parametrize("name", ["loop.py", "loop/custom_generate/generate.py"])

@@ -114,10 +114,14 @@ def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(set(widths)) == [1, 5, 9, 17]
 
 
-def test_a_machine_on_which_it_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numerics, "holds", lambda _model: False)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_machine_on_which_it_does_not_hold_is_told(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = {"target": HFModel(fresh("llama")), "draft": HFModel(fresh("llama"))}
+    monkeypatch.setattr(numerics, "holds", lambda model: model.module is not roles[role].module)
     with pytest.raises(BenchError, match="not computed identically in tiles of 8") as refused:
-        numerics.in_tiles(Models(target=HFModel(fresh("llama"))), 8)
+        numerics.in_tiles(Models.of(roles), 8)
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
-from bench.plan.tokenise import PromptEncoder, count_lines, to_length
+from bench.errors import UsageError
+from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, to_length
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
+from bench.settings.config import load_config
 from specbench_tasks.task import Conversation, GoldAnswer
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
@@ -156,12 +158,30 @@ def test_truncation_keeps_the_end_and_the_bos_and_counts_what_it_cut() -> None:
     assert (len(prompt.ids), prompt.num_cut, skipped) == (4, 5, [])
     (plain,), _ = build(conversation("abcdefgh"), max_prompt_tokens=4, overlong="truncate")
     assert (text(plain), plain.num_cut) == ("efgh", 4)
+    (last,), _ = build(
+        conversation("abcdefgh"),
+        tokenizer=Letters(adds_bos=True),
+        max_prompt_tokens=1,
+        overlong="truncate",
+    )
+    assert (text(last), last.num_cut) == ("h", 8), "a BOS alone would ask nothing"
 
 
 @pytest.mark.parametrize("overlong", ["skip", "truncate"])
 def test_a_prompt_that_just_fits_is_left_alone(overlong: str) -> None:
     (prompt,), _ = build(conversation("abcd"), max_prompt_tokens=4, overlong=overlong)
     assert (text(prompt), prompt.num_cut) == ("abcd", 0)
+
+
+def test_prompts_of_one_length_leave_room_for_the_answer_and_no_more() -> None:
+    def limit(num: int | None) -> int:
+        config = load_config(None, {"max_new_tokens": 30, "prompt_tokens": num})
+        return max_prompt_tokens(config, context=40)
+
+    assert limit(None) == limit(2) == limit(10) == 10
+    for num in (1, 11):
+        with pytest.raises(UsageError, match="of 40 has room for 2 to 10"):
+            limit(num)
 
 
 def test_what_was_left_out_or_cut_is_said_in_words() -> None:
@@ -212,6 +232,13 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
     assert [text(p) for p in prompts] == ["a", "a\n\nGiven \nb", "a\n\nGiven \nb\nown\nc"]
     # a cache holds the turn before, and the answer that was generated to it, not the given one
     assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n\nGiven \nb")]
+
+
+def test_a_cache_holds_the_baselines_answer_but_for_its_last_token() -> None:
+    encoder = PromptEncoder(LETTERS, 99, "skip", template=lambda texts: "|".join([*texts, ""]))
+    prompts, _ = encoder.prompts([conversation("a", "b")], lambda asked: ["yes"] * len(asked))
+    assert [text(p) for p in prompts] == ["a|", "a|yes|b|"]
+    assert [p.num_kept for p in prompts] == [0, len("a|ye")]
 
 
 def test_a_template_that_refuses_a_conversation_skips_it_visibly() -> None:
@@ -292,6 +319,11 @@ def test_prompts_are_brought_to_one_length_by_what_stands_before_their_question(
     assert long.ids == (1, 2, 0, 1, 2, 0, 1)
     empty = [prompt_of("a", 0)]
     assert to_length(empty, 4, bos=0) == empty
+
+
+def test_tokens_that_a_prompt_lost_before_and_for_its_length_are_counted_together() -> None:
+    (prompt,) = to_length([replace(prompt_of("a", 1, 2, 3, 4, 5), num_cut=7)], 3, None)
+    assert (prompt.ids, prompt.num_cut) == ((3, 4, 5), 7 + 2)
 
 
 def test_no_prompt_is_brought_to_its_length_by_an_answer_to_it() -> None:

@@ -23,7 +23,7 @@ from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import PhasedAnswer
-from bench.settings.config import RunConfig, wrong_value
+from bench.settings.config import RunConfig, load_config, wrong_value
 from tests.bench.conftest import make_record, write_run
 
 STORED = (
@@ -73,6 +73,12 @@ def test_no_measurement_is_infinite_or_none(name: str, value: float) -> None:
 def test_no_number_is_huge_or_negative(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"a record's {name} cannot be"):
         SampleRecord.from_dict({**LINE, name: value})
+
+
+def test_every_repeat_of_the_largest_seed_can_be_recorded() -> None:
+    config = load_config(None, {"seed": 10**18, "repeats": 10_000})
+    last = config.seed + config.repeats - 1
+    assert SampleRecord.from_dict({**LINE, "seed": last}).seed == last
 
 
 @pytest.mark.parametrize("name", ["emitted", "drafted", "accepted", "target_rows", "rejected"])

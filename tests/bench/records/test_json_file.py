@@ -10,6 +10,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.records.environment import Environment, Machine, read_environment, write_environment
+from bench.records.files import remove_scratch
 from bench.records.plan import RunStatus, read_status, write_status
 from bench.records.run_folder import load_run
 
@@ -139,3 +140,14 @@ def test_an_environment_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert read_environment(tmp_path) == env
     write_environment(tmp_path, read_environment(tmp_path))
     assert (tmp_path / "env.json").read_bytes() == before
+
+
+def test_only_files_of_broken_replacements_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    ours = [tmp_path / ".run.json.4711", tmp_path / "tables" / ".main.csv.12"]
+    others = [tmp_path / name for name in (".notes.2026.txt", ".gitignore", "run.json.4711")]
+    for file in (*ours, *others):
+        file.touch()
+    remove_scratch(tmp_path)
+    assert not any(file.exists() for file in ours)
+    assert all(file.exists() for file in others)

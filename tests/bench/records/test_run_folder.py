@@ -280,17 +280,25 @@ def test_a_copied_latest_is_read_until_a_newer_run_stands_beside_it(tmp_path: Pa
 # ---------------------------------------------------------------- writing
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space"),
+        (errno.EDQUOT, "quota exceeded; free some space"),
+        (errno.EROFS, "Read-only file system; choose a writable folder"),
+    ],
+)
 def test_a_small_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reason: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "run.json"
     write_text(file, "old")
 
     def full(_fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(reason, os.strerror(reason))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BenchError, match=r"No space left on device; free some space") as caught:
+    with pytest.raises(BenchError, match=advice) as caught:
         write_text(file, "new")
     assert caught.value.exit_code == 1
     assert file.read_text() == "old"

@@ -13,7 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.embedding import NUM_BITS, NUM_COSINES, UniformEmbedding
+from decoders.core.adapter.embedding import (
+    NUM_BITS,
+    NUM_COSINES,
+    NUM_LEVELS,
+    UniformEmbedding,
+    all_levels,
+    level_index,
+)
 from decoders.core.adapter_config import CODES, Code
 from decoders.core.types import NO_UNIFORM
 
@@ -89,6 +96,13 @@ def test_dyadic_tells_neighbours_on_the_grid_apart() -> None:
     assert apart.min() > 0.01
     # and nothing below: a step of half a level stays on it
     assert torch.equal(embed(embedding, u), embed(embedding, u + 2**-17))
+
+
+def test_a_level_stands_for_the_uniforms_around_it() -> None:
+    u = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    stands = all_levels()[[level_index(value) for value in u.tolist()]]
+    assert (stands - u).abs().max() <= 0.5 / NUM_LEVELS
+    assert all_levels()[level_index(NO_UNIFORM)] == NO_UNIFORM
 
 
 def test_float_bits_are_the_pattern_of_the_float32() -> None:

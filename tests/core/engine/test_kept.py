@@ -112,11 +112,14 @@ def test_one_row_is_always_run_and_rows_that_are_read_are_run() -> None:
     torch.testing.assert_close(session.hidden, states, atol=1e-5, rtol=1e-5)
     assert session.rows == 8
     model.close(session)
-    session = model.open()
-    forward([session.call(PROMPT, read=())])
-    session.keep_text(PROMPT)
-    forward([session.call(PROMPT)])
-    assert (session.length, session.rows) == (10, 1)
+    reads: list[dict[str, Any]] = [{}, {"read": ()}]
+    for how in reads:
+        session = model.open()
+        forward([session.call(PROMPT, read=())])
+        session.keep_text(PROMPT)
+        forward([session.call(PROMPT, **how)])
+        assert (session.length, session.calls, session.rows) == (10, 1, 1)
+        model.close(session)
 
 
 def test_long_prompts_run_in_chunks_behind_what_is_kept() -> None:

@@ -20,6 +20,7 @@ from decoders.core.engine.scheduler import Scheduler, _next_group, generate, wid
 from decoders.core.model import Call, Session
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import (
+    MAX_DRAFTS,
     NO_UNIFORM,
     DraftShape,
     Emit,
@@ -603,3 +604,20 @@ def test_calls_with_and_without_slots_may_share_one_forward_pass() -> None:
         expected = generate(Autoregressive(), prompt, sampling, models).tokens[:count]
         assert answer.steps[0].tokens == expected
         assert answer.steps[0].target_rows == 2 + (prompt[0] if prompt[0] % 2 else 0)
+
+
+@pytest.mark.parametrize("before", [20, 20 + MAX_DRAFTS, 500])
+def test_caches_always_have_room_for_rejected_rows_behind_the_text(before: int) -> None:
+    target = TableModel(5, seed=1)
+    target.reserve(1, before)
+    Models(target=target).ensure(1, 20)
+    assert target.holds(1, 20 + MAX_DRAFTS + 1)
+
+
+def test_a_decoder_gets_the_models_that_it_needs_and_no_others() -> None:
+    target, draft, judge, tiny = (TableModel(5, seed=seed) for seed in range(4))
+    models = Models(target=target, draft=draft, named={"judge": judge, "tiny": tiny})
+    assert models.used_by(Autoregressive()).roles == {"target": target}
+    assert models.used_by(Speculative()).roles == {"target": target, "draft": draft}
+    cascade = models.used_by(Speculative(cascade="tiny"))
+    assert cascade.roles == {"target": target, "draft": draft, "model:tiny": tiny}

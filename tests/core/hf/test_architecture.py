@@ -18,7 +18,7 @@ from decoders.core.types import Generation, Sampling
 from decoders.extras.hf import Transformers
 from decoders.jacobi import Jacobi
 from decoders.lookahead import Lookahead
-from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, WINDOW
+from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, WINDOW, fresh
 
 CONTEXT, BUDGET = 40, 12
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2}
@@ -211,3 +211,21 @@ def test_a_model_without_positions_is_refused(monkeypatch):
     )
     with pytest.raises(ValueError, match="LlamaForCausalLM takes no explicit positions"):
         HFModel(module)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("beyond", [1, 2, 5])
+def test_drafts_beyond_the_last_position_leave_the_rows_before_them_alone(
+    name: str, beyond: int
+) -> None:
+    model = HFModel(fresh(name))
+    model.reserve(1, model.max_length + 8)
+    session = model.open()
+    model.forward([session.call([3] * (model.max_length - 1), read=())])
+    expected = model.forward([session.call([5], output="logits")])
+    session.truncate(model.max_length - 1)
+    positions = range(model.max_length - 1, model.max_length + beyond)
+    tokens = [5] + [7] * beyond
+    call = session.call(tokens, output="logits", read=[0], positions=[*positions])
+    found = model.forward([call])
+    torch.testing.assert_close(found, expected)

@@ -41,7 +41,8 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted, run = list[int](), Graphs.__call__
 
     def counting(self: Graphs, name: Any, *rest: Any, **options: Any) -> Any:
-        counted.append(name.frame.size[0])
+        if isinstance(name, runner.GraphName):  # else no calls
+            counted.append(name.frame.size[0])
         return run(self, name, *rest, **options)
 
     monkeypatch.setattr(Graphs, "__call__", counting)
@@ -191,6 +192,18 @@ def test_a_chain_beyond_the_cache_leaves_its_entries_alone(passes: list[int]) ->
     expected = alone(sessions, GREEDY, "probs", 2)
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
     assert_alike(chained(sessions, GREEDY, "probs", *[Chain(1, 7)] * 2), expected)
+
+
+@pytest.mark.parametrize("length", range(11, 17))
+def test_a_chain_may_end_in_the_next_bucket_of_lengths(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph of the first call's bucket would hide the chain's own entries from its last calls."""
+    monkeypatch.setattr("decoders.core.hf.layout._LENGTH_BUCKET", 16)
+    _, sessions = opened("llama-gqa", ids(1, length))
+    expected = alone(sessions, GREEDY, "probs")
+    _, sessions = opened("llama-gqa", ids(1, length))
+    assert_alike(chained(sessions, GREEDY, "probs", Chain(3, 3)), expected)
 
 
 def test_a_window_and_large_chains_are_not_run_ahead(

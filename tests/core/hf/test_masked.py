@@ -36,6 +36,7 @@ def changed(folder: Path, **values: Any) -> Path:
         ({"mask_token_id": 9, "block_size": 8}, MaskedForm(mask_id=9, block=8)),
         ({"mask_token_id": 9, "shifted_logits": True}, MaskedForm(mask_id=9, shifted=True)),
         ({"model_type": "Dream", "mask_token_id": 9}, MaskedForm(mask_id=9, shifted=True)),
+        ({"model_type": "Dream", "shifted_logits": False}, MaskedForm()),
         ({"model_type": "sdar", "mask_token_id": 9}, MaskedForm(mask_id=9, block=4)),
         ({"model_type": "Fast_dLLM_Qwen", "bd_size": 16}, MaskedForm(shifted=True, block=16)),
         ({"model_type": "a2d-qwen3", "mask_token_id": 9}, MaskedForm(mask_id=9)),

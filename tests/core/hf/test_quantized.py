@@ -250,6 +250,7 @@ def test_bytes_and_weights_are_counted_as_they_are() -> None:
     assert len(layers) == 2 * 7 + 1
     rest = sum(parameter.nbytes for parameter in module.parameters())
     assert packed.weight_bytes == rest + sum(layer.weight_bytes for layer in layers)
+    assert layers[0].weight_bytes == layers[0].packed.nbytes + layers[0].scales.nbytes
     table = module.get_input_embeddings().weight
     assert packed.weight_bytes < plain.weight_bytes
     assert rest == table.nbytes + sum(p.nbytes for p in module.parameters() if p.ndim == 1)

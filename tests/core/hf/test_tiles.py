@@ -22,7 +22,9 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf import tiles
 from decoders.core.hf.model import HFModel
+from decoders.core.model import Session
 from decoders.core.registry import build, parse_spec
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling, Slots
 from tests.tiny_models import GQA, MODELS, SIZES, VOCAB, fresh, slot_adapter
 
@@ -350,3 +352,11 @@ def test_linear_layers_norms_and_head_see_tiles_alone() -> None:
     for width in (1, 5, LENGTH):
         logits(tiled, ids(1, LENGTH), width)
     assert seen == {("Linear", TILE), ("Qwen3RMSNorm", TILE)}
+
+
+def test_rows_of_a_tree_read_as_many_contexts_as_it_has_branches() -> None:
+    session = Session(TableModel(5), 0, 64)
+    sees = [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 1, 3, 4}, {0, 2, 5}]  # two branches behind row 0
+    mask = torch.tensor([[column in row for column in range(6)] for row in sees])
+    (block,) = tiles.pack([session.call([1] * 6, mask=mask)], 8).blocks
+    assert len(block.contexts) == 3, "one of each branch, and the plain order of rows 0 and 1"

@@ -278,3 +278,12 @@ def test_slots_of_blocks_carry_no_uniform() -> None:
     student, windows = student_of("llama"), blocks_of()
     u = torch.full(windows.index.shape, NO_UNIFORM, dtype=torch.float64)
     assert torch.equal(student.embed(u, windows), student.embed(u + 1.5, windows))
+
+
+@pytest.mark.parametrize(("share", "num"), [(0.0, 1), (0.1, 1), (0.5, 2), (0.51, 3), (1.0, 4)])
+def test_a_partly_masked_block_hides_at_least_one_token_and_never_its_first(
+    share: float, num: int
+) -> None:
+    rules = BlockRules(hidden=0.0, ratios=(share, share))
+    masked = rules.masked(5, np.random.default_rng(0))
+    assert (masked[0], masked.sum()) == (False, num)

@@ -427,3 +427,17 @@ def test_the_command_trains_a_drafter(tables: dict[str, Any], home: Path, tmp_pa
         ended = bench(*train, "--set", wrong)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    ("places", "score"), [((5, 9), 2.0), ((5, 0), 3.0), ((0, 9), 1.0), ((0, 0), 0.0)]
+)
+def test_the_score_is_the_mean_over_the_kinds_of_text_that_exist(
+    places: tuple[int, int], score: float
+) -> None:
+    def report(num: int, leading: float) -> HeldOut:
+        leading = leading if num else 0.0
+        shares: dict[str, Any] = {"accuracy": [], "among": [], "leading_among": leading}
+        return HeldOut(rows=9, places=num, leading=leading, **shares)
+
+    assert ByKind(report(places[0], 3.0), report(places[1], 1.0)).score == score

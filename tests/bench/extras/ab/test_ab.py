@@ -26,7 +26,7 @@ from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.records.environment import Environment, parse_environment
-from bench.records.run_folder import load_run
+from bench.records.run_folder import load_records, load_run
 from bench.stats.side import load_side
 from decoders.core.hf.graph_files import missing_compiler
 from tests.fake_clock import FakeClock
@@ -104,6 +104,13 @@ def with_clock(step_s: float) -> Callable[[Any], Any]:
     import dataclasses
 
     return lambda setup: dataclasses.replace(setup, clock=FakeClock(step_s=step_s))
+
+
+def test_both_sides_keep_the_texts_of_all_their_answers(sides: Any) -> None:
+    folders, _ = sides(limit=1, repeats=1, quality_limit=4)  # most answers are of the quality pass
+    for folder in folders:
+        answered = {str(token) for record in load_records(folder) for token in record.tokens or ()}
+        assert answered <= json.loads((folder / "vocab.json").read_text()).keys()
 
 
 def test_the_same_code_on_both_sides_passes(sides: Any) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,6 +121,23 @@ def test_noise_is_read_from_the_two_arms_of_the_baseline(
     lines = doctor.noise_lines(noise, 0.03)
     assert lines[-1].endswith(f"--limit {wanted.prompts} --repeats {wanted.repeats}")
     assert "too noisy" in doctor.noise_lines(noise, 0.0001)[-1]
+
+
+@pytest.mark.parametrize("failed", ["ar", "ar@aa"])
+def test_the_scatter_is_that_of_the_pairs_that_both_arms_finished(
+    failed: str, record: Callable[..., SampleRecord]
+) -> None:
+    arms = []
+    for i, seconds in enumerate((1.0, 1.1, 1.3, 9.0)):
+        place: dict[str, Any] = {"conversation": f"c{i}", "prompt_hash": f"h{i}"}
+        for arm, total_s in (("ar", 1.0), ("ar@aa", seconds)):
+            arms.append(record(arm, total_s=total_s, **place))
+            if i == 3 and arm == failed:
+                arms[-1] = replace(arms[-1], error="Boom: no time counts")
+    noise = baseline_noise(arms)
+    assert noise is not None
+    assert noise.num_pairs == 3
+    assert noise.pair_sd == pytest.approx(stdev(map(log, (1.0, 1.1, 1.3))))
 
 
 def test_one_pair_is_no_measurement_of_noise(record: Callable[..., SampleRecord]) -> None:

@@ -45,6 +45,12 @@ def test_csv_and_parquet_hold_one_row_per_answer(findings: Findings, tmp_path: P
         row = findings.summary.query("decoder == 'spec' and family == 'all'").iloc[0]
         rate = timed["tokens"].sum() / timed["target_calls"].sum()
         assert rate == pytest.approx(row["tokens_per_call"])
+        for counts, record in zip(frame.to_dict("records"), findings.run.records, strict=True):
+            steps = record.steps
+            assert steps is not None
+            assert counts["steps"] == len(steps.emitted)
+            for name in ("target_calls", "target_rows", "draft_calls", "drafted", "accepted"):
+                assert counts[name] == sum(getattr(steps, name)), name
 
 
 def test_a_run_without_answers_has_nothing_to_export(

@@ -140,8 +140,23 @@ def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> Non
         put(tmp_path, day, tokens_per_call=value)
     text = write_index(tmp_path)[0].read_text()
     assert "spec: tokens per call, now 3.5 (all runs: 3 to 4)." in text
+    pattern = r'cx="([\d.]+)" cy="([\d.]+)" r="2.5"><title>2026110\d-run: (?:3|4|3\.5)<'
+    places = re.findall(pattern, text)
+    (low, down), (mid, up), (high, between) = ((float(x), float(y)) for x, y in places)
+    assert low < mid < high, "from left to right in the order of the runs"
+    assert up < between < down, "more is higher up"
     assert "<code>bench compare</code> says" in text
     assert "`" not in text[text.index("<body>") : text.index("<script>")]
+
+
+def test_a_curve_of_speed_ups_is_of_the_newest_runs_machine_alone(tmp_path: Path) -> None:
+    for day, value in enumerate((9.0, 9.0, 9.0, 2.0, 4.0, 3.0), start=1):
+        run = put(tmp_path, day, speedup=value)
+        env = json.loads((run / "env.json").read_text())
+        env["comparability_key"] = "old" if day <= 3 else "new"
+        (run / "env.json").write_text(json.dumps(env))
+    text = write_index(tmp_path)[0].read_text()
+    assert "spec: speed-up, now 3 (all runs: 2 to 4)." in text
 
 
 def test_the_baseline_of_a_run_has_no_speed_up_and_ar_may_have_one(tmp_path: Path) -> None:

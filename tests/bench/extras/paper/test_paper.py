@@ -125,6 +125,17 @@ def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) ->
     assert "The run is INCOMPLETE." in text
 
 
+def test_a_caption_says_of_an_interval_once_what_it_is_of(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
+    members = load_members([str(synthetic_run())], tmp_path)
+    layout, columns = PaperLayout(venue="icml"), ["speedup", "acceptance_length", "tokens_per_call"]
+    text = write_caption(members, layout, fill_grid(members, layout, columns))
+    interval = "with its 95\\,\\% interval"
+    assert f"tokens per step after prefill {interval}; emitted tokens per target call." in text
+    assert text.count(interval) == 1, "the speed-up's own words name its interval"
+
+
 def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run(quality=0)
     layout = PaperLayout(venue="icml", labels={"ptp": "PTP"})

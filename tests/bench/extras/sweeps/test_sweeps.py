@@ -7,11 +7,19 @@ import pandas as pd
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.sweeps.report import HEADLINES, curve_figure, frame, other_curves, speedups
+from bench.extras.sweeps.report import (
+    HEADLINES,
+    curve_figure,
+    frame,
+    other_curves,
+    speedups,
+    write_sweep,
+)
 from bench.extras.sweeps.settings import Point, Sweep, load_sweep
-from bench.extras.sweeps.sweeps import POINTS, run_sweep
+from bench.extras.sweeps.sweeps import POINTS, plan_lines, run_sweep
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Setup
+from bench.records.plan import RunStatus, write_status
 from bench.records.run_folder import load_run
 from bench.settings.config import RunConfig
 from tests.bench.conftest import over_spec
@@ -352,3 +360,33 @@ def test_a_sweep_follows_the_baseline_of_its_runs(synthetic_run, tmp_path: Path)
     assert curve.label == "speed-up over spec"
     assert curve.caption.endswith("below the line, a decoder is slower than spec.")
     assert "(ar@LABEL:cache=false)" in HEADLINES[2].over("spec").caption
+
+
+def test_figures_are_along_axes_of_numbers_alone(tmp_path: Path) -> None:
+    axes = "fixed_length = [false, true]\ntasks = ['qa', 'rag']\nlimit = [1, 2]\nseed = [3]\n"
+    sweep = sweep_of(tmp_path, f"{BASE}[sweep]\n{axes}")
+    left_out = write_sweep(tmp_path / "out", sweep, {}, {})
+    curves = [line for line in left_out if "not an axis" not in line]
+    assert curves == ["speedup_by_limit (limit: nothing was measured along it)"]
+
+
+@pytest.mark.parametrize(
+    ("status", "num_missing"),
+    [
+        (RunStatus(status="complete"), 1),
+        (RunStatus(status="complete", reported=True), 1),
+        (RunStatus(status="complete", reported=False), 2),
+        (RunStatus(status="interrupted"), 2),
+    ],
+)
+def test_a_point_is_complete_once_it_is_measured_and_reported(
+    status: RunStatus, num_missing: int, tmp_path: Path
+) -> None:
+    sweep = sweep_of(tmp_path, BASE + "[sweep]\nlimit = [1, 2]\n")
+    point = tmp_path / "out" / POINTS / "first"
+    point.mkdir(parents=True)
+    (point / "config.toml").write_text(f'run_name = "{sweep.points[0].name}"\n')
+    write_status(point, status)
+    head, *missing = plan_lines(sweep, tmp_path / "out", brings_models=True)
+    assert len(missing) == num_missing
+    assert head.endswith("1 complete already") is (num_missing == 1)

@@ -29,6 +29,7 @@ class Scripted:
     def __init__(self, nodes: list[str], dead: set[str], unborn: int = 0) -> None:
         self._nodes, self._dead, self._unborn = deque(nodes), dead, unborn
         self._asked: deque[tuple[str, Request]] = deque()
+        self.peers: dict[str, tuple[int, ...]] = {}
 
     def start(self, worker: str) -> None:
         pass
@@ -42,10 +43,11 @@ class Scripted:
             if self._unborn:
                 self._unborn -= 1
                 return worker, None
-            return worker, Hello(node=self._nodes.popleft(), pid=1, cores=(0, 1))
+            return worker, Hello(node=self._nodes.popleft(), pid=int(worker[1:]), cores=(0, 1))
         if isinstance(request, Opening):
             return worker, Done()
         assert isinstance(request, Work)
+        self.peers[worker] = request.peers
         if worker in self._dead:
             self._dead.discard(worker)
             return worker, None
@@ -89,6 +91,18 @@ def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> Non
     assert sorted(told.blocks) == list(range(7))
     assert told.lost_by == ["w1"]
     assert told.places == {"w0": 0, "w1": 1, "w2": 0, "w3": 1}
+
+
+def test_a_dead_workers_job_is_the_next_one() -> None:
+    told = Told()
+    told.take(JobQueue(Scripted(["a", "a"], {"w0"}), 1, told.opening).run(jobs(3)))
+    assert told.blocks == [0, 1, 2]
+
+
+def test_a_worker_hears_of_the_runs_processes_on_its_own_node_alone() -> None:
+    told, executor = Told(), Scripted(["a", "b", "a"], set())
+    told.take(JobQueue(executor, 3, told.opening).run(jobs(6)))
+    assert executor.peers == {"w0": (0, 2), "w1": (1,), "w2": (0, 2)}
 
 
 def test_workers_stay_for_the_next_queue() -> None:

@@ -358,5 +358,5 @@ def test_rows_of_a_tree_read_as_many_contexts_as_it_has_branches() -> None:
     session = Session(TableModel(5), 0, 64)
     sees = [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 1, 3, 4}, {0, 2, 5}]  # two branches behind row 0
     mask = torch.tensor([[column in row for column in range(6)] for row in sees])
-    (block,) = tiles.pack([session.call([1] * 6, mask=mask)], 8).blocks
+    _, (block,) = tiles.pack([session.call([1] * 6, mask=mask)], 8)
     assert len(block.contexts) == 3, "one of each branch, and the plain order of rows 0 and 1"

@@ -64,6 +64,8 @@ class MaskBuilder:
 
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
+        if num_rows == 1:  # a lone row sees all
+            return self._seen.expand(1, 1, 1, start + 1)
         entries = self._entries[: start + num_rows]
         visible = entries <= entries[start:, None]
         if mask is not None:

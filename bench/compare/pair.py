@@ -117,6 +117,19 @@ class RunPair:
             if None not in (old[fact], new[fact]) and old[fact] != new[fact]
         ]
 
+    @property
+    def other_template(self) -> str:
+        """Say what differs between the sides' chat templates, as far as it is known."""
+        base, head = (
+            (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
+        )
+        names = {"date": "date (--date)", "arguments": "--template-args", "sha256": "text"}
+        return "; ".join(
+            f"the chat template's {name} is {base[key]} in base and {head[key]} in head"
+            for key, name in names.items()
+            if key in base and key in head and base[key] != head[key]
+        )
+
     def changes(self) -> list[str]:
         """List other differences of two comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)
@@ -145,11 +158,11 @@ def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
 
 
 def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the shortened hash of each model's weights, and of its chat template."""
+    """Yield the shortened hash of each model's weights."""
     for key, value in facts.items():
         if isinstance(value, Mapping):
             yield from _hashes(value, f"{prefix}{key}.")
-        elif key in ("weights_sha256", "sha256") and value:
+        elif key == "weights_sha256" and value:
             kind, colon, digits = str(value).rpartition(":")
             yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 

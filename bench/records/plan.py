@@ -232,9 +232,10 @@ class Difference:
     `num_answers` of `num_compared` answers differ, e.g. for the prompt `example`; `num_wrong` of
     them differ by more than rounding explains (None: not verified). Of the baseline's `num_tokens`
     tokens, `num_equal` come before a first difference. `places` counts the tokens before each first
-    difference. `places_off` is the largest distance from a tie of the differences, in units of the
-    dtype's last place, and in half precision of all tokens of greedy answers from the target's
-    likeliest ones.
+    difference. `gaps` are the examined differences' distances from a tie (repeats counted once):
+    between two logits, or above temperature 0 from u to the other token's share of the CDF.
+    `places_off` is the largest distance of logits, in units of the dtype's last place: of these,
+    and in half precision of all tokens of greedy answers from the target's likeliest ones.
     `check` is the check of the contract that the cell fails, if it fails one.
     """
 
@@ -246,6 +247,7 @@ class Difference:
     num_tokens: Num | None = None
     num_equal: Num | None = None
     places: tuple[Num, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     places_off: Gap | None = None
     check: str | None = None
 

@@ -84,7 +84,7 @@ class Compared:
         """Pairs whose tokens differ."""
         return tuple(pair for pair in self.pairs if pair[1] != pair[2])
 
-    def difference(self, num_wrong: int | None) -> Difference:
+    def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
         """Summarise the pairs, at least one of which differs, as a `Difference`."""
         unequal = self.unequal
         parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
@@ -99,6 +99,7 @@ class Compared:
             num_tokens=num_tokens,
             num_equal=num_tokens - lost,
             places=tuple(parted),
+            gaps=gaps,
         )
 
 

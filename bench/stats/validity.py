@@ -53,6 +53,8 @@ MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _MAX_FAILING = 3
 """Most failed decoders with one warning each; more share one warning."""
+_GAPS = (0.03, 0.06, 0.125, 0.25)
+"""Distances from a tie; first differences are counted below each."""
 _UNVERIFIED = {
     False: "not verified, as it leaves ar's tokens more often than rounding does",
     True: "not verified, as the run measured no rounding of its own to compare with",
@@ -175,6 +177,10 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
         "their tokens precede the first difference; its median position is token "
         f"{median(difference.places):g})"
     )
+    if difference.gaps:
+        near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
+        line += f"; distances from a tie in {len(difference.gaps)} checked differences: "
+        line += f"{', '.join(near)}, at most {max(difference.gaps):.2g}"
     line += f". {_floor_line(difference, status.floor)}" if status.floor else ""
     if difference.num_wrong == 0:
         line += ": near-ties"

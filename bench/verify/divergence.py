@@ -97,7 +97,8 @@ def differences(
         invariant, greedy = precision == "invariant", setup.sampling.greedy
         parted = [] if invariant else _examined(setup, precision, each.unequal, prompts)
         distinct = {id(divergence): divergence for divergence in parted}.values()
-        places = [d.places for d in distinct if d.by != "length"]
+        within = [d for d in distinct if d.by != "length"]
+        places = [d.places for d in within]
         num_wrong: int | None = None
         if invariant:
             num_wrong = len(each.unequal)
@@ -112,7 +113,7 @@ def differences(
                     whole[pair[:2]] = Likeliest.of(target, ids, pair[1], precision, setup.sampling)
             places += [whole[pair[:2]].places for pair in each.unequal if pair[:2] in whole]
             num_wrong = _beyond_rounding(each, parted, whole, floor)
-        difference = each.difference(num_wrong)
+        difference = each.difference(num_wrong, tuple(d.distance for d in within))
         result.append(dataclasses.replace(difference, places_off=max(places, default=None)))
     failed = {each.cell: str(each.check_note) for each in cells if each.checked == REFUTED}
     return with_checks(result, failed)

@@ -50,7 +50,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         status: dict[str, Any] = {"status": "complete", "verdict": "VALID", "started_utc": moment}
         status |= {"attempts": 1, "num_errors": 0, "drift": 0.01}
         status["differences"] = [{"cell": "spec", "num_answers": 1, "num_compared": 2,
-                                  "num_wrong": 0, "places_off": 0.5, "places": [3]}]  # fmt: skip
+                                  "num_wrong": 0, "gaps": [0.01], "places": [3]}]  # fmt: skip
         target = {"parameters": 5_000_000, "compiled": True, "notes": ["note"], "layers": 2}
         env: dict[str, Any] = {"device": "cpu", "packages": {"torch": "2.11"}, "dtype": "float32"}
         env |= {"models": {"target": target}, "comparability_key": "k", "gpu": {"name": "G"}}

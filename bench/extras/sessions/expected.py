@@ -96,7 +96,7 @@ def conclusion(run_dir: Path) -> list[str]:
 
 def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:
     if (here := machine(findings.run)) not in ranges:
-        return f"No stored session of this processor ({here}) to compare these speed-ups with"
+        return f"No stored session of this processor ({here}): expect what `bench cost` shows"
     outside = [
         f"{name} {factor(speedup)}, not {interval(*ranges[here][name])}"
         for name, speedup in _speedups(findings).items()

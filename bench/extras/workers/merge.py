@@ -239,18 +239,20 @@ def pool_differences(
         whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
         if not whole.unequal:
             continue
+        gaps: tuple[int | float, ...] = ()
         farthest: list[int | float] = []
         num: int | None = 0
         for of_run, each in zip(by_run, of_runs, strict=True):
             difference = of_run.get(cell)
             if not each.unequal or difference is None:
                 continue
+            gaps += tuple(difference.gaps)
             farthest += [] if difference.places_off is None else [difference.places_off]
             if num is None or difference.num_wrong is None:
                 num = None
             else:
                 num += min(difference.num_wrong, len(each.unequal))
-        total = whole.difference(num)
+        total = whole.difference(num, gaps)
         totals.append(replace(total, places_off=max(farthest, default=None)))
     failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
     return tuple(with_checks(totals, failed))

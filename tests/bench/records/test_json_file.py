@@ -15,7 +15,7 @@ from bench.records.plan import RunStatus, read_status, write_status
 from bench.records.run_folder import load_run
 
 ROOT = Path(__file__).parents[3]
-UNREAD = {"num_blocks", "num_loaded_blocks", "max_other_cores", "split", "gaps"}
+UNREAD = {"num_blocks", "num_loaded_blocks", "max_other_cores", "split"}
 """Fields of run.json that nothing reads, and that are not written any more."""
 REFERENCES = sorted(file.parent for file in (ROOT / "results" / "reference").glob("*/run.json"))
 MANIFEST: dict[str, list[object]] = {"cells": [], "prompts": [], "blocks": []}

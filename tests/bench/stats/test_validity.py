@@ -314,15 +314,17 @@ def test_near_ties_and_what_is_not_judged_are_a_warning(
     assert ("near-ties" in validity.warnings[0]) == (num_wrong == 0)
 
 
-def test_a_warning_says_how_much_is_identical_and_where(record: Make) -> None:
+def test_a_warning_says_how_much_is_identical_where_and_how_near_a_tie(record: Make) -> None:
     parted = LEFT | {"num_wrong": None, "num_tokens": 800, "num_equal": 600, "places": [5, 20, 90]}
+    parted |= {"gaps": [0.01, 0.1, 0.13]}
     floor = parted | {"cell": "ar@rows5", "num_answers": 2}
     warnings = judge(run_of([record()], differences=[parted, floor])).warnings
     assert warnings[0] == (
         "spec is identical to ar on 62% of 8 answers (75% of their tokens precede the first "
-        "difference; its median position is token 20): not verified, as the run measured no "
-        "rounding of its own to compare with. ar itself, as ar@rows5, is identical on 75% of 8 "
-        "answers; e.g. c0#1"
+        "difference; its median position is token 20); distances from a tie in 3 checked "
+        "differences: 1 below 0.03, 1 below 0.06, 2 below 0.125, 3 below 0.25, at most 0.13: "
+        "not verified, as the run measured no rounding of its own to compare with. ar itself, as "
+        "ar@rows5, is identical on 75% of 8 answers; e.g. c0#1"
     )
     assert "ar itself" not in warnings[1]
     almost = parted | {"num_answers": 1, "num_compared": 480}

@@ -64,7 +64,7 @@ def test_sampled_only_blunders_are_wrong(record: Make, small: Any, opener: Any) 
     other = dataclasses.replace(opener(run), config=run.config)
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
     (found,) = differences(other, records, {"c0#1": PROMPT})
-    assert found.num_wrong == 1
+    assert (found.num_wrong, len(found.gaps)) == (1, 1)
 
 
 @pytest.mark.parametrize(("places", "wrong"), [(0.9, 0), (1.1, 1)])
@@ -162,10 +162,5 @@ def test_differences_are_told_by_place_share_and_distance_from_a_tie(
     ]
     (found,) = differences(setup, records, {"c0#1": PROMPT})
     assert (found.num_tokens, found.num_equal, found.places) == (9, 4, (0, 1))
-    behind = setup.models.target.logits((*PROMPT.ids, best))  # type: ignore[attr-defined]
-    pairs = [(logits, best, second), (behind, 1, third)]
-    places = [
-        float((row[one] - row[other]).abs() / last_place(row[None], "float32"))
-        for row, one, other in pairs
-    ]
-    assert found.places_off == pytest.approx(max(places), rel=1e-3)
+    assert found.gaps[0] == pytest.approx(float(logits[best] - logits[second]), abs=1e-5)
+    assert len(found.gaps) == 2

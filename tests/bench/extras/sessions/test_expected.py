@@ -93,7 +93,7 @@ def test_a_run_on_another_machine_says_that_no_session_is_stored(
     run = ended(synthetic_run, env=env)
     (line,) = expected.conclusion(run)
     assert line.startswith("No stored session of this processor (EPYC")
-    assert line.endswith(") to compare these speed-ups with")
+    assert line.endswith("): expect what `bench cost` shows")
     (table,) = expected.section(Findings(load_run(run)))
     assert table.note.endswith(f"{line}.")
     assert [row[0].text for row in table.rows][1:] == [EPYC]

@@ -156,7 +156,8 @@ def test_differences_are_counted_among_the_answers_that_count(
     shutil.copytree(parts[0], again)
     folder, _ = merge([parts[0], again, *parts[1:]], tmp_path / "merged")
     (found,) = load_run(folder).status.differences or ()
-    assert replace(found, example=expected.example) == expected
+    assert set(found.gaps) == set(expected.gaps)  # each part looks at its own repeats
+    assert replace(found, example=expected.example, gaps=expected.gaps) == expected
 
 
 def test_what_was_not_asked_of_every_part_is_known_of_none(

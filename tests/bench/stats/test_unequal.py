@@ -25,7 +25,7 @@ def test_equal_tokens_are_the_baselines_before_the_first_difference(
     same, expected = (7, 8, 9), (1, 2, 3, 4, 5)
     other = ("first", (4,), (5,), 0)  # one token, and it differs
     pairs = (other, ("same", same, same, 0), ("asked", answer, expected, 0))
-    found = Compared(cell="spec", pairs=pairs).difference(0)
+    found = Compared(cell="spec", pairs=pairs).difference(0, ())
     assert found.num_tokens == 9
     assert found.num_equal == 3 + equal
     assert found.num_answers == (1 if answer == expected else 2)

@@ -30,6 +30,7 @@ from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
     COMPILED_ROWS,
     Backend,
+    Function,
     Graphs,
     Inputs,
     Outputs,
@@ -108,15 +109,11 @@ class ModuleRunner:
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
-        self._works = Graphs(
-            lambda work, inputs, _: (work(inputs),),
-            self.facts,
-            device=self._device,
-            backend=backend,
-        )
+        self._works = self._graphs(backend, lambda work, inputs, _: (work(inputs),))
 
-    def _graphs(self, backend: Backend | None) -> Graphs:
-        return Graphs(self._computed, self.facts, device=self._device, backend=backend)
+    def _graphs(self, backend: Backend | None, function: Function | None = None) -> Graphs:
+        run = self._computed if function is None else function
+        return Graphs(run, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""

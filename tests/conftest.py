@@ -85,6 +85,7 @@ class RecordedProgress(Progress):
 def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9) -> Setup:
     """A setup of two table models that agree most of the time."""
     from bench.plan.setup import assemble
+    from bench.records.environment import ModelFacts
     from decoders.core.engine.models import Models
     from decoders.core.testing.table_model import TableModel
     from tests.fake_clock import FakeClock
@@ -101,7 +102,7 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
         cast(Any, Characters()),
         stop_ids=frozenset({STOP}),
         clock=FakeClock(step_s=0.5),
-        facts={"target": {"vocab_size": VOCAB}, "draft": None},
+        facts=ModelFacts(target={"vocab_size": VOCAB}),
     )
 
 

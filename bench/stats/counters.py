@@ -20,7 +20,7 @@ from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.samples import PhasedAnswer
 
-T = TypeVar("T")
+T, K = TypeVar("T"), TypeVar("K")
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -54,10 +54,10 @@ def timed_again(
 
 
 def group_by(
-    records: Iterable[T], key: Callable[[T], str] = attrgetter("decoder")
-) -> dict[str, list[T]]:
+    records: Iterable[T], key: Callable[[T], K] = attrgetter("decoder")
+) -> dict[K, list[T]]:
     """Group records by `key`, in order of first appearance."""
-    groups: dict[str, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
@@ -66,6 +66,12 @@ def group_by(
 def cluster_names(records: Iterable[SampleRecord]) -> Mapping[str, str]:
     """Return the cluster of each conversation, named after the cluster's first conversation."""
     return join_clusters((record.conversation, record.prompt_hash) for record in records)
+
+
+def by_cluster(records: Iterable[SampleRecord]) -> dict[str, list[SampleRecord]]:
+    """Group records by cluster."""
+    clusters = cluster_names(records := list(records))
+    return group_by(records, lambda record: clusters[record.conversation])
 
 
 def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:

@@ -78,16 +78,6 @@ class RunConfig(BaseModel):
     columns: dict[bounds.Text, bounds.Text] = setting(
         {}, "A table maps a prompt's fields to columns of a file or dataset."
     )
-    template_args: dict[bounds.Text, JsonValue] = _amount(
-        {},
-        "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable.",
-        parse=parse_arguments,
-        last=True,
-    )
-    date: bounds.Day | None = _amount(
-        None, "Date for chat templates that write it. [default: today, UTC]", last=True
-    )
-    """None: today, if the template asks (`bench.plan.template`)."""
     split: Literal["tune", "test"] | None = _amount(
         None, "tune (to choose options by) or test (to report). [default: both]"
     )
@@ -100,7 +90,6 @@ class RunConfig(BaseModel):
     phase_limit: bounds.Num = _amount(6, "Prompts to run again with instrumentation.")
     """Their time is split by phase; 0: none."""
     repeats: bounds.Repeats = _amount(3, "Timed answers per prompt.")
-    session: bounds.Count | None = _amount(None, "A job's session: its own order.", last=True)
     batch_size: bounds.BatchSize = _amount(1, "Sequences per batch.")
     max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Most tokens per answer.")
     temperature: bounds.Temperature = _sampling(0.0, "0 is greedy.")
@@ -156,8 +145,18 @@ class RunConfig(BaseModel):
     overlong: Literal["skip", "truncate"] = _amount(
         "skip", "Prompts longer than the context: skip or truncate."
     )
+    template_args: dict[bounds.Text, JsonValue] = _amount(
+        {},
+        "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable.",
+        parse=parse_arguments,
+    )
+    date: bounds.Day | None = _amount(
+        None, "Date for chat templates that write it. [default: today, UTC]"
+    )
+    """None: today, if the template asks (`bench.plan.template`)."""
+    session: bounds.Count | None = _amount(None, "A job's session: its own order.")
     prompt_tokens: bounds.Count | None = _amount(
-        None, "Pad (with other prompts) or cut every prompt to N tokens.", last=True
+        None, "Pad (with other prompts) or cut every prompt to N tokens."
     )
     """It makes times and counts comparable between context lengths, and scores meaningless
     (`bench.plan.tokenise.to_length`)."""

@@ -32,8 +32,8 @@ Kind = Literal["local", "ray", "submitit"]
 class Setting:
     """The option that sets a field, called like it unless `name` says otherwise.
 
-    It stands under the heading `panel` in the order of the fields, or behind these if `last`; None:
-    only a file sets the field. `parse` makes a field's value of an option that may be repeated.
+    It stands under the heading `panel`, in the order of the fields; None: only a file sets it.
+    `parse` makes a field's value of an option that may be repeated.
     """
 
     help: str
@@ -41,7 +41,6 @@ class Setting:
     panel: str | None = None
     name: str = ""
     parse: Callable[[Sequence[str] | None], Any] | None = None
-    last: bool = False
 
 
 def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:

@@ -128,7 +128,6 @@ def _unsaved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Draw figures and save none unless a test is `saved`: that takes most of a report's time."""
     if "saved" not in request.fixturenames:
         monkeypatch.setattr("bench.report.figures.canvas.render", unsaved)
-        monkeypatch.setattr("bench.report.figures.dots._make_room", lambda _figure: None)
 
 
 @pytest.fixture

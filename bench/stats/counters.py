@@ -20,7 +20,8 @@ from bench.records.plan import PlannedPrompt
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.samples import PhasedAnswer
 
-T, K = TypeVar("T"), TypeVar("K")
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 def ratio(part: float, whole: float) -> float | None:

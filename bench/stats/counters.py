@@ -21,7 +21,6 @@ from bench.records.record import SampleRecord, StepColumns
 from bench.records.samples import PhasedAnswer
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -55,10 +54,10 @@ def timed_again(
 
 
 def group_by(
-    records: Iterable[T], key: Callable[[T], K] = attrgetter("decoder")
-) -> dict[K, list[T]]:
+    records: Iterable[T], key: Callable[[T], str] = attrgetter("decoder")
+) -> dict[str, list[T]]:
     """Group records by `key`, in order of first appearance."""
-    groups: dict[K, list[T]] = {}
+    groups: dict[str, list[T]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups

@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from statistics import fmean
 
 from bench.stats.counters import group_by
@@ -114,7 +113,8 @@ def _rates(
         turns[unit.cluster].add(unit.key)
     rates: defaultdict[str, list[_Rates]] = defaultdict(list)
     for name, answers in questions.items():
-        for repeat, pairs in group_by(answers, lambda pair: pair[1].repeat).items():
+        for repeat in {unit.repeat for _, unit in answers}:
+            pairs = [pair for pair in answers if pair[1].repeat == repeat]
             base_s, _, arm_s, tokens = _sums(pairs)
             counted = sum(b.tokens if b.recounted is None else b.recounted for b, _ in pairs)
             if len(pairs) == len(turns[name]) and counted > 0:
@@ -122,7 +122,8 @@ def _rates(
     return rates
 
 
-def _log_of_rates(questions: Iterable[_Rates]) -> float:
-    repeats = group_by(questions, itemgetter(0)).values()
-    sums = [[sum(rates) for rates in zip(*repeat, strict=True)] for repeat in repeats]
+def _log_of_rates(questions: Sequence[_Rates]) -> float:
+    repeats = {repeat for repeat, _, _ in questions}
+    rates = ([each for each in questions if each[0] == repeat] for repeat in repeats)
+    sums = [[sum(column) for column in zip(*of_repeat, strict=True)] for of_repeat in rates]
     return math.log(fmean(arm / base for _, arm, base in sums))

@@ -112,13 +112,11 @@ def _real(path: str) -> str:
 
 
 def own_files(decoder: Decoder) -> list[Path]:
-    """Return the files of a decoder's classes and of what they import from package or folder.
+    """Return the file of a decoder's class and of what it imports from its package or folder.
 
     The core, which all decoders share, is left out, except its building blocks of drafting.
     """
-    modules = dict.fromkeys(kind.__module__ for kind in type(decoder).__mro__)
-    files = dict.fromkeys(file for name in modules for file in _module_files(name))
-    return [*files, *map(Path, decoder.sources)]
+    return [*_module_files(type(decoder).__module__), *map(Path, decoder.sources)]
 
 
 def law_files(law: str | None) -> list[Path]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
 
 def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
     """Return the file of a decoder's outcome, or None if its code cannot be read."""
-    files = [*sorted(ROOT.glob("decoders/**/*.py")), *own_files(decoder), Path(__file__)]
+    files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_files(decoder), Path(__file__)]
     try:
         code = source_hash(files)
     except OSError:
@@ -138,6 +139,14 @@ def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
     inputs = (kind.__module__, kind.__qualname__, options, sampled)
     key = hashlib.sha256(repr((inputs, code, versions)).encode()).hexdigest()[:32]
     return cache_folder() / "checked" / f"{key}.json"
+
+
+def code_files(decoder: Decoder) -> list[Path]:
+    """Return the files of a decoder's code: its own, and those of the classes it derives from."""
+    methods = [each for kind in type(decoder).__mro__ for each in vars(kind).values()]
+    derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
+    files = [file for file in map(Path, sorted(derived)) if file.is_file()]
+    return [*own_files(decoder), *files]
 
 
 def _read(file: Path) -> Checked | None:

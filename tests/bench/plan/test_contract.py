@@ -10,8 +10,7 @@ import pytest
 
 from bench.errors import Exit
 from bench.plan import contract
-from bench.plan.code import own_files
-from bench.plan.contract import Checked, check_cell, examine
+from bench.plan.contract import Checked, check_cell, code_files, examine
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import run
@@ -232,7 +231,7 @@ def test_an_outcome_is_kept_until_the_code_or_an_option_changes(
     def check(k: int = 1, sampled: bool = False) -> Checked:
         return check_cell("mine", own_decoder.mine.Mine(k=k), sampled, RecordedProgress())
 
-    assert own_files(own_decoder.mine.Mine())[0].parent == folder
+    assert code_files(own_decoder.mine.Mine())[0].parent == folder
     assert check() == check() == Checked(outcome="verified")
     assert len(asked) == 1
     check(k=2)

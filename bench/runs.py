@@ -30,12 +30,11 @@ from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
 from bench.records.environment import Process, write_environment
-from bench.records.files import only_writer, remove_scratch, write_text
+from bench.records.files import only_writer, remove_scratch, write_json, write_text
 from bench.records.plan import (
     BASELINE,
     MANIFEST,
     STATUS,
-    WRONG,
     Plan,
     RunStatus,
     parse_part,
@@ -43,7 +42,7 @@ from bench.records.plan import (
     write_plan,
     write_status,
 )
-from bench.records.prompts import Prompt, read_prompts, write_prompts, write_vocabulary
+from bench.records.prompts import VOCABULARY, Prompt, pieces_in, read_prompts, write_prompts
 from bench.records.run_folder import (
     CONFIG,
     Run,
@@ -58,7 +57,7 @@ from bench.records.samples import ERRORS
 from bench.registry import extra
 from bench.settings.config import RunConfig, load_config
 from bench.settings.setting import ALONE, WorkerConfig
-from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, from_here, judge
+from bench.stats.validity import DAMAGED, EXIT_CODES, INCOMPLETE, VALID, judge
 from bench.text import counted
 from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor
@@ -183,7 +182,7 @@ def _finished_result(stopped: Run, progress: Progress, report: Report | None) ->
     """Return the result of a run with nothing to resume, or refuse one that cannot be resumed."""
     run_dir, judgement = stopped.path, judge(stopped)
     if judgement.verdict == DAMAGED:
-        progress.note(f"{run_dir} is {DAMAGED}: {from_here(judgement.reasons[0], run_dir)}")
+        progress.note(f"{run_dir} is {DAMAGED}: {judgement.reasons[0]}")
     elif stopped.status.complete:
         if stopped.status.reported is False:
             progress.note(f"{run_dir} is complete but for its report, which is written now")
@@ -237,7 +236,7 @@ def _plan(
     write_environment(run_dir, setup.environment())
     write_plan(run_dir, plan)
     if not link_newest(run_dir):
-        progress.note(f"{run_dir.parent / 'latest'} is a folder: it stays as it is")
+        progress.note(f"{run_dir.parent / 'latest'} cannot be made a link to this run")
     progress.note(f"writing to {run_dir}")
     return plan, prompts
 
@@ -245,7 +244,8 @@ def _plan(
 def _judge(attempt: Attempt) -> None:
     """Compare answers with the baseline's, and write the verdict on all records."""
     setup, prompts, measured = attempt.setup, attempt.prompts, load_run(attempt.run_dir)
-    write_vocabulary(attempt.run_dir, setup.tokenizer, measured.records, list(prompts.values()))
+    pieces = pieces_in(setup.tokenizer, measured.records, prompts.values())
+    write_json(attempt.run_dir / VOCABULARY, pieces, indent=0)
     peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
     write_environment(attempt.run_dir, replace(measured.env, process=peak))
     floor = measure_floor(setup, measured.records, prompts)
@@ -274,9 +274,6 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
         command = resume_command(run_dir, load_config(run_dir / CONFIG, {}))
         progress.note(f"interrupted; all finished answers are kept. Go on: {command}")
         return Exit.INTERRUPTED
-    if status.verdict == WRONG:
-        cells = ", ".join(status.wrong)
-        progress.note(f"{cells}: claims to be lossless and is not")
     answered_nothing = status.verdict == INCOMPLETE and status.complete
     if status.verdict != VALID and not answered_nothing:
         return EXIT_CODES[str(status.verdict)]

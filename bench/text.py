@@ -86,6 +86,14 @@ def name_lines(name: str, width: int = 26) -> list[str]:
     return [line.replace("\v", "") for line in lines]
 
 
+def shortened(text: str, limit: int = 600) -> str:
+    """Return a text, or its beginning and its end if it has more characters than the limit."""
+    if len(text) <= limit:
+        return text
+    head, left_out = limit * 3 // 4, len(text) - limit
+    return f"{text[:head]}\n[… {left_out} characters …]\n{text[head + left_out :]}"
+
+
 def printable(text: str) -> str:
     """Make control characters visible (ESC as ␛), so that they do not move the cursor.
 

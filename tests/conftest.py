@@ -85,6 +85,7 @@ class RecordedProgress(Progress):
 def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9) -> Setup:
     """A setup of two table models that agree most of the time."""
     from bench.plan.setup import assemble
+    from bench.records.environment import ModelFacts
     from decoders.core.engine.models import Models
     from decoders.core.testing.table_model import TableModel
     from tests.fake_clock import FakeClock
@@ -101,7 +102,7 @@ def open_tables(run: ResolvedRun, max_length: int = 256, agreement: float = 0.9)
         cast(Any, Characters()),
         stop_ids=frozenset({STOP}),
         clock=FakeClock(step_s=0.5),
-        facts={"target": {"vocab_size": VOCAB}, "draft": None},
+        facts=ModelFacts(target={"vocab_size": VOCAB}),
     )
 
 
@@ -127,7 +128,6 @@ def _unsaved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Draw figures and save none unless a test is `saved`: that takes most of a report's time."""
     if "saved" not in request.fixturenames:
         monkeypatch.setattr("bench.report.figures.canvas.render", unsaved)
-        monkeypatch.setattr("bench.report.figures.dots._make_room", lambda _figure: None)
 
 
 @pytest.fixture

@@ -366,7 +366,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--run-name=",), 2, "--run-name is empty"),
         (("--output", " "), 2, "what follows --output is empty"),
         (("--adapter", "x"), 2, "NAME=PATH"),
-        (("--adapter", "x=a", "--adapter", "x=b"), 2, "two adapters are called 'x'"),
+        (("--adapter", "x=a", "--adapter", "x=b"), 2, "--adapter names 'x' twice"),
         (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
         (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp'; pass --adapter ptp=PATH"),
         (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder './missing'"),

@@ -22,6 +22,7 @@ from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
+from bench.text import shortened
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.hf.checkpoint import graphs_folder
@@ -31,8 +32,6 @@ from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_MAX_TEXT = 600
-"""Maximum characters of a turn or reference that `show_prompts` prints."""
 _ANY_WIDTH = 1_000_000
 _UNBROKEN = ("decoder", "task", "status", "verdict", "records")
 """Columns that are never wrapped."""
@@ -229,10 +228,10 @@ def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) 
     for conversation in conversations:
         console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
         if conversation.system is not None:
-            console.print(Text(f"  system: {_shortened(conversation.system)}", style="dim"))
+            console.print(Text(f"  system: {shortened(conversation.system)}", style="dim"))
         pairs = zip(conversation.turns, conversation.references, strict=True)
         for turn, (text, reference) in enumerate(pairs, start=1):
-            console.print(Text(f"  #{turn} {_shortened(text)}"))
+            console.print(Text(f"  #{turn} {shortened(text)}"))
             console.print(Text(f"     = {_reference(reference)}", style="green"))
         console.print()
     counts = Counter(c.family for c in task_set.timing)
@@ -247,9 +246,5 @@ def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) 
 def _reference(reference: GoldAnswer | None) -> str:
     if reference is None:
         return "no reference"
-    parts = [_shortened(answer) for answer in reference.answers]
+    parts = [shortened(answer) for answer in reference.answers]
     return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"

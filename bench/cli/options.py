@@ -79,10 +79,7 @@ def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
         if about.panel
     } | _FILE
 
-    def place(name: str) -> tuple[int, bool]:
-        return PANELS.index(str(options[name][1].panel)), options[name][1].last
-
-    for name in sorted(options, key=place):
+    for name in sorted(options, key=lambda name: PANELS.index(str(options[name][1].panel))):
         kind, about = options[name]
         long = flag(name, about)
         if kind is bool and fields[name].default is not False:

@@ -26,7 +26,7 @@ from bench.records.record import SampleRecord
 from bench.stats import times
 from bench.stats.intervals import Repeats, log_ratio_of_medians, mean_log_ratio, paired_speedup
 from bench.stats.side import RunSnapshot
-from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted, from_here
+from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted
 
 
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
@@ -70,14 +70,14 @@ def _invalid(side: RunSnapshot) -> str | None:
     An INVALID, DAMAGED or incomplete run is invalid. A WRONG decoder does not affect the others.
     """
     if side.verdict not in (VALID, WRONG, INCOMPLETE):
-        return ": ".join((side.verdict, *(from_here(r, side.path) for r in side.reasons[:1])))
+        return ": ".join((side.verdict, *side.reasons[:1]))
     if not side.status.complete:
         return f"{INCOMPLETE}: its status is {side.status.status or UNKNOWN}"
     return None
 
 
 def _unjudged(pair: RunPair) -> list[str]:
-    rounded = filter(None, map(pair.rounded, sorted(pair.held_to_ar - {BASELINE})))
+    rounded = filter(None, map(pair.rounded, sorted(pair.base.same_as_ar - {BASELINE})))
     lines = [
         f"identical_to_ar is measured but not judged in {dtype}, where equality "
         "proves nothing: `bench verify` judges it"
@@ -126,7 +126,7 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     numbers: dict[str, Any] = {"num_pairs": len(joined.base), "num_base": joined.num_base}
     numbers["options"] = tuple(pair.option_changes(cell))
     notes = []
-    if cell in pair.held_to_ar - pair.head.same_as_ar:
+    if cell in pair.base.same_as_ar - pair.head.same_as_ar:
         notes.append("base claims ar's tokens, head does not; head is judged by that claim")
     coverage = min((both / num for both, num in joined.shared.values()), default=0.0)
     if not joined.base or coverage < gate.verdict.min_coverage:

@@ -43,37 +43,36 @@ GATED: dict[str, Metric] = {
     each.gate.name or name: each for name, each in METRICS.items() if each.gate is not None
 }
 """Metrics of a run that the gate judges, by their keys in a gate file."""
-_FIELDS: dict[str, Any] = {
-    name: (Annotated[_Override, gate.better, gate.relative], gate.tolerance)
-    for name, each in GATED.items()
-    if (gate := each.gate) is not None
+HARD: dict[str, tuple[_Better, bool]] = {
+    "calls": ("less", True),
+    "rows": ("less", True),
+    "draft_calls": ("less", True),
+    "emitted": ("same", True),
+    "accepted": ("more", True),
+    "identical_to_ar": ("more", False),
+    "wrong_answers": ("less", False),
+    "changed_answers": ("less", False),
+    "quality": ("more", False),
+    "errors": ("less", False),
+    **{name: (m.gate.better, m.gate.relative) for name, m in GATED.items() if m.gate is not None},
 }
-_MetricTolerances: Any = create_model("_MetricTolerances", __base__=_Table, **_FIELDS)
+"""For every hard measure: the better direction, and whether its change is relative to the base."""
+_DEFAULTS = {name: each.gate.tolerance for name, each in GATED.items() if each.gate is not None}
+_FIELDS: dict[str, Any] = {name: (_Override, _DEFAULTS.get(name)) for name in HARD}
+_Tolerances: Any = create_model("_Tolerances", __base__=_Table, **_FIELDS)
 
 
-class Hard(_MetricTolerances):  # type: ignore[misc]
-    """Tolerances of hard measures: relative for counters, absolute for shares.
+class Hard(_Tolerances):  # type: ignore[misc]
+    """Tolerances of the measures in `HARD`: relative for counters, absolute for shares.
 
     `tolerance` applies to float32 runs of one machine and to `FAULTS`. `tolerance_elsewhere`
     applies where rounding may differ (another machine, half precision), so that two nearly tied
-    tokens may swap. A measure's own tolerance overrides both. Its annotation also says which
-    direction is better, and whether its change is relative to the base. `bench.stats.metrics`
-    declares measures that are metrics of a run. `KEY_FIGURE` is only shown unless it gets a
-    tolerance, because `calls` judges what it is made of.
+    tokens may swap. A measure's own tolerance overrides both. `KEY_FIGURE` is only shown unless it
+    gets a tolerance, because `calls` judges what it is made of.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
-    calls: Annotated[_Override, "less", True] = None
-    rows: Annotated[_Override, "less", True] = None
-    draft_calls: Annotated[_Override, "less", True] = None
-    emitted: Annotated[_Override, "same", True] = None
-    accepted: Annotated[_Override, "more", True] = None
-    identical_to_ar: Annotated[_Override, "more", False] = None
-    wrong_answers: Annotated[_Override, "less", False] = None
-    changed_answers: Annotated[_Override, "less", False] = None
-    quality: Annotated[_Override, "more", False] = None
-    errors: Annotated[_Override, "less", False] = None
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
         """Return a measure's tolerance, where rounding may differ at least one answer's `step`."""
@@ -83,14 +82,6 @@ class Hard(_MetricTolerances):  # type: ignore[misc]
         if exact or measure in FAULTS:
             return self.tolerance
         return max(self.tolerance_elsewhere, step)
-
-
-HARD: dict[str, tuple[_Better, bool]] = {
-    name: (field.metadata[0], field.metadata[1])
-    for name, field in Hard.model_fields.items()
-    if len(field.metadata) == 2
-}
-"""For every hard measure: the better direction, and whether its change is relative."""
 
 
 class Time(_Table):

@@ -79,11 +79,6 @@ class RunPair:
         """Return the cell that shows how fast a side's machine was: ar, else base's baseline."""
         return BASELINE if BASELINE in self.base.cells else self.base.plan.baseline
 
-    @property
-    def held_to_ar(self) -> frozenset[str]:
-        """Return the cells whose answers must equal the baseline's, even if head gives that up."""
-        return self.base.same_as_ar
-
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not comparable."""
@@ -231,13 +226,13 @@ def counted(
         records, ar = ([each[side] for each in answers.finished] for answers in (joined, baseline))
         data = CellData(decoder=cell, family=ALL, records=records, baseline=ar)
         values = _counters(data) | _quality(records, gold)
-        if cell != BASELINE and cell in pair.held_to_ar:
+        if cell != BASELINE and cell in pair.base.same_as_ar:
             values["identical_to_ar"] = identical_to_ar(records, ar)
         both.append(values)
     for values, all_ in zip(both, (joined.base, joined.head), strict=True):
         values["errors"] = counters.ratio(sum(r.error is not None for r in all_), len(all_))
     base, head = both
-    if cell in pair.held_to_ar and pair.exact(cell):
+    if cell in pair.base.same_as_ar and pair.exact(cell):
         timed = [(old, new) for old, new in joined.finished if old.kind == "timing"]
         changed = sum(old.tokens != new.tokens for old, new in timed)
         base["changed_answers"], head["changed_answers"] = 0.0, counters.ratio(changed, len(timed))

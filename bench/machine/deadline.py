@@ -6,8 +6,8 @@ continue. If a decoder does not return (a loop without a yield) and has used `_G
 limit, the signal handler raises inside the decoder. Python cannot interrupt C code (a kernel, a
 lock), so the error waits until that code returns.
 
-Without timer signals (outside the main thread, on Windows), the scheduler reads the clock at every
-turn, and only loops without a yield are not stopped.
+Outside the main thread there are no timer signals: the scheduler reads the clock at every turn, and
+only loops without a yield are not stopped.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class TimeLimit(Deadline):
     def __init__(self, limit_s: float) -> None:
         """Set a limit above 0."""
         assert limit_s > 0, f"a limit of {limit_s} s"
-        super().__init__(limit_s, time.monotonic, always_due=not _has_signals())
+        super().__init__(limit_s, time.monotonic, always_due=not _in_main_thread())
         self._raised = (-1.0, 0.0, 0.0)  # interrupted answer's start, time, CPU time
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
         """Run the timer, and restore the signal handler afterwards."""
-        if self._always_due or not _has_signals():
+        if self._always_due or not _in_main_thread():
             yield
             return
         tick_s = max(self.limit_s / _TICKS, _MIN_TICK_S)
@@ -71,13 +71,13 @@ class TimeLimit(Deadline):
 def interrupting(limit_s: float, again_s: float) -> Iterator[None]:
     """Raise `TimeoutError` after `limit_s` seconds, and every `again_s` while code swallows it.
 
-    Nothing is raised outside of the main thread, or where the system has no timer.
+    Nothing is raised outside of the main thread.
     """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"not finished after {limit_s:g} s")
 
-    with _alarms(stop, limit_s, again_s) if _has_signals() else nullcontext():
+    with _alarms(stop, limit_s, again_s) if _in_main_thread() else nullcontext():
         yield
 
 
@@ -95,6 +95,5 @@ def _alarms(
         signal.signal(signal.SIGALRM, before)
 
 
-def _has_signals() -> bool:
-    main = threading.current_thread() is threading.main_thread()
-    return main and hasattr(signal, "setitimer")
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -15,20 +15,18 @@ import resource
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
 from bench.records.environment import (
-    AdapterFacts,
     Environment,
     GitState,
     Machine,
@@ -54,13 +52,8 @@ _ATTENTION = ("flash", "mem_efficient", "cudnn", "math")
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
-def capture(
-    *, device: str, dtype: str, models: Mapping[str, Mapping[str, Any] | None]
-) -> Environment:
-    """Return the content of env.json without peak memory, which `peak_rss_bytes` gives at the end.
-
-    `models` holds facts of ``target`` and ``draft``, and by name of ``models`` and ``adapters``.
-    """
+def capture(*, device: str, dtype: str, models: ModelFacts) -> Environment:
+    """Return the content of env.json but for `peak_rss_bytes`, which are known at a run's end."""
     import torch
 
     allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
@@ -84,20 +77,9 @@ def capture(
         ),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         git=git_state(ROOT),
-        models=model_facts(models),
+        models=models,
     )
     return replace(env, comparability_key=comparability_key(env))
-
-
-def model_facts(facts: Mapping[str, Mapping[str, Any] | None]) -> ModelFacts:
-    """Convert facts of opened models to their record in env.json."""
-    adapters = facts.get("adapters")
-    return ModelFacts(
-        target=facts.get("target"),
-        draft=facts.get("draft"),
-        models=facts.get("models"),
-        adapters=adapters and {name: AdapterFacts(**each) for name, each in adapters.items()},
-    )
 
 
 def comparability_key(env: Environment) -> str:

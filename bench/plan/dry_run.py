@@ -15,14 +15,12 @@ from bench.progress import Progress, duration
 from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
-from bench.text import counted, printable
+from bench.text import counted, printable, shortened
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.graph_children import side_by_side
 from decoders.core.types import Generation
 
 _NUM_PROBES = 4
-_MAX_TEXT = 600
-"""Most characters shown of the first prompt, half from its beginning and half from its end."""
 
 
 def dry_run(
@@ -45,10 +43,7 @@ def dry_run(
         eager = "; ar ran eagerly here, and compiled it may be several times as fast"
         lines.append(line + eager * bool(children.missing))
     prompt = timed[0]
-    text = str(setup.tokenizer.decode(list(prompt.ids)))
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]} […] {text[-half:]}"
+    text = shortened(str(setup.tokenizer.decode(list(prompt.ids))))
     head = f"the first prompt, {prompt.name} ({prompt.family}, {len(prompt.ids)} tokens):"
     return [
         *describe(plan),

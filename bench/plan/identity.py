@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bench.errors import UnavailableError
@@ -36,12 +37,11 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     brought |= {*law_files(setup.config.law)}
+    facts = asdict(setup.facts)
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
-        "target": _facts_hash(setup.facts.get("target")),
-        "draft": _facts_hash(setup.facts.get("draft")),
-        "models": _facts_hash(setup.facts.get("models")),
-        "adapter": _facts_hash(setup.facts.get("adapters")),
+        **{role: _facts_hash(facts[role]) for role in ("target", "draft", "models")},
+        "adapter": _facts_hash(facts["adapters"]),
     }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from bench.errors import UsageError, as_error, room_for
-from bench.machine.env import model_facts
 from bench.plan.contract import check_cells
 from bench.plan.identity import setup_identity
 from bench.plan.setup import Setup
@@ -41,7 +40,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     config = setup.config
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    models = model_facts(setup.facts)
+    models = setup.facts
     values = config.model_dump()
     notes = (
         *tasks.notes,
@@ -186,7 +185,7 @@ def batch_size(setup: Setup) -> int:
     """Return the batch size of untimed passes."""
     if setup.on_gpu:
         return _BATCH_ON_GPU
-    num_weights = (setup.facts.get("target") or {}).get("parameters")
+    num_weights = (setup.facts.target or {}).get("parameters")
     return _BATCH_ON_CPU if num_weights is None or num_weights > _SMALL else _BATCH_OF_SMALL
 
 
@@ -196,7 +195,7 @@ def quality_batch_size(setup: Setup) -> int:
     Compiled calls in bfloat16 on a CPU give a row the same bits in every call (ADR 0028), and only
     larger batches run eagerly. So one answer at a time keeps the timed pass's guarantees there.
     """
-    target = setup.facts.get("target") or {}
+    target = setup.facts.target or {}
     alone = target.get("compiled") and setup.config.dtype == "bfloat16" and not setup.on_gpu
     return 1 if alone else batch_size(setup)
 

@@ -32,7 +32,7 @@ from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
 from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
-from bench.records.environment import Environment
+from bench.records.environment import AdapterFacts, Environment, ModelFacts
 from bench.records.plan import SECOND, Cell
 from bench.settings.config import FAST, RunConfig, cell_spec
 from decoders.core import products
@@ -64,8 +64,8 @@ class Arm:
 class Setup:
     """Everything open during a run.
 
-    `arms` maps cells to arms, the baseline first. `facts` describes the models (``target``,
-    ``draft``) and, by name, further ``models`` and ``adapters``, including hashes of the weights.
+    `arms` maps cells to arms, the baseline first. `facts` describes the models and adapters,
+    including hashes of the weights.
     `stop_ids` end an answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
     `past` has the answers so far that decoders remember. `padding_price` is what padded calls cost
@@ -78,7 +78,7 @@ class Setup:
     tokenizer: PreTrainedTokenizerBase
     sampling: Sampling
     clock: Clock
-    facts: Mapping[str, Mapping[str, Any] | None]
+    facts: ModelFacts
     stop_ids: frozenset[int]
     template: ChatTemplate | None = None
     compiled: tuple[tuple[str, int, float], ...] = ()
@@ -183,7 +183,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         padded, price = pad_rows(target, padded, config.batch_size)
     elif padded is not None:
         raise UsageError(f"--pad-rows {padded} is for calls that a GPU captures; leave it out")
-    facts: dict[str, dict[str, Any] | None] = {"target": None, "draft": None}
+    facts: dict[str, dict[str, Any]] = {}
     for role, source in sources.items():
         model = used[role]
         notes = [*model.notes, *checks[role]]
@@ -195,11 +195,11 @@ def open_setup(run: ResolvedRun) -> Setup:
             for each in models.values():
                 other: Any = each.roles[role]
                 other.share_vocabulary(each.target.vocab_size)
-    facts["models"] = {n: facts.pop(f"model:{n}") for n in model_names(further)} or None
-    facts["adapters"] = _attach(run, folders, models)
+    named = {name: facts.pop(f"model:{name}") for name in model_names(further)}
+    adapters = _attach(run, folders, models)
     stop_ids = hf.stop_ids(target, tokenizer)
     template = chat_template(tokenizer, config.template_args, config.date or today())
-    facts["target"] = _with_template(facts["target"] or {}, template, tokenizer, stop_ids)
+    facts["target"] = _with_template(facts["target"], template, tokenizer, stop_ids)
     return assemble(
         run.with_values(
             date=template.date if template is not None and template.dated else config.date,
@@ -214,7 +214,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         stop_ids=stop_ids,
         template=template,
         clock=Clock.for_device(str(device)),
-        facts=facts,
+        facts=ModelFacts(**facts, models=named or None, adapters=adapters),
         invariant=models.get("invariant"),
         padding_price=price,
     )
@@ -264,9 +264,9 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
 
 def _attach(
     run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
-) -> dict[str, Any]:
+) -> dict[str, AdapterFacts]:
     """Load each adapter, attach it to the models that its cells use, and return the facts."""
-    facts: dict[str, Any] = {}
+    facts: dict[str, AdapterFacts] = {}
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
         takers = [
@@ -281,7 +281,7 @@ def _attach(
                     getattr(models[numerics], role).attach(name, adapter)
         except ValueError as error:
             raise UsageError(f"adapter {name!r}: {error}") from error
-        facts[name] = adapter_facts(adapter, folder, list(dict.fromkeys(r for _, r in takers)))
+        facts[name] = adapter_facts(adapter, folder, dict.fromkeys(role for _, role in takers))
     return facts
 
 
@@ -292,7 +292,7 @@ def assemble(
     *,
     stop_ids: frozenset[int],
     clock: Clock,
-    facts: Mapping[str, Mapping[str, Any] | None],
+    facts: ModelFacts,
     template: ChatTemplate | None = None,
     invariant: Models | None = None,
     padding_price: float | None = None,
@@ -346,7 +346,6 @@ def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], samplin
             comparable_to_ar=decoder.comparable_to_ar(sampling),
             code=code_hash(decoder, config.law),
             package=package(spec.name),
-            registered=vars(type(decoder)).get("name") if ":" in spec.name else None,
             drafts=bool(decoder.drafts),
             remembers=decoder.remembers,
         ),

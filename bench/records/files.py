@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -23,11 +24,6 @@ from pydantic_core import SchemaValidator
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
 from bench.settings.bounds import allowed
-
-try:
-    import fcntl
-except ImportError:  # this system has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
 """Version of all files, raised whenever the meaning of a field or metric changes."""
@@ -51,14 +47,13 @@ def only_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{folder} is not a run folder: {error.strerror}") from error
     try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                line = f"another process is writing to {folder}; wait until it ends, or stop it"
-                raise UnavailableError(line) from error
-            except OSError:  # a file system without locks
-                pass
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            line = f"another process is writing to {folder}; wait until it ends, or stop it"
+            raise UnavailableError(line) from error
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(descriptor)
@@ -155,7 +150,7 @@ def open_in_place(path: Path, flags: int) -> int:
     Raises:
         BenchError: the path is a link, a hard link or no ordinary file, or cannot be opened.
     """
-    flags |= os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o644)
     except OSError as error:

@@ -33,8 +33,6 @@ def broken_invariants(
     sources = [len(p) for p in steps.source]
     if sources and sources != list(steps.accepted):
         broken.append("a step names drafters, but not one per accepted draft")
-    if any(number >= len(record.drafters) for p in steps.source for number in p):
-        broken.append("a step's drafter has no name")
     decided = [(len(p), n) for p, n in zip(steps.decided, steps.emitted, strict=False) if p]
     if any(passes != num for passes, num in decided):
         broken.append("a step names deciding passes, but not one per emitted token")

@@ -59,10 +59,9 @@ class Cell:
     `remembers` (``answers``, or None). With the temperature, they determine `comparable_to_ar`:
     lossless then means exactly ar's tokens (greedy, or coupled). `code` is the SHA-256 of the
     decoder's own source files (`bench.plan.code`), `package` the name and version of the installed
-    package that has them (None: of none). `registered` is its name in ``@register``, if it is
-    in a user's file and has one. `checked` is the outcome of the contract's checks when the run was
-    planned (`VERIFIED`, `CLAIMED` or `REFUTED`; None: not a lossless cell, or not known);
-    `check_note` says what they found.
+    package that has them (None: of none). `checked` is the outcome of the contract's checks when
+    the run was planned (`VERIFIED`, `CLAIMED` or `REFUTED`; None: not a lossless cell, or not
+    known); `check_note` says what they found.
     """
 
     cell: str
@@ -73,17 +72,10 @@ class Cell:
     comparable_to_ar: bool | None = None
     code: str | None = None
     package: str | None = None
-    registered: str | None = None
     drafts: bool | None = None
     remembers: str | None = None
     checked: str | None = None
     check_note: str | None = None
-
-    @property
-    def title(self) -> str:
-        """Its name in tables: a file's decoder goes by the name in ``@register``."""
-        parts = (self.registered, self.registered and self.label)
-        return "@".join(filter(None, parts)) or self.cell
 
     @property
     def guarantee(self) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import InvalidRunError, UnavailableError
-from bench.records.files import parse, read_json, write_json, write_text
+from bench.records.files import parse, read_json, write_text
 from bench.records.record import SampleRecord
 from bench.settings.bounds import Num, TokenId
 from bench.text import printable
@@ -103,20 +103,13 @@ def kept_prompts(run_dir: Path) -> dict[str, Prompt]:
     return read_prompts(run_dir) if (run_dir / PROMPTS).is_file() else {}
 
 
-def write_vocabulary(
-    run_dir: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    records: Iterable[SampleRecord],
-    prompts: Sequence[Prompt],
-) -> None:
-    """Write `pieces_in` of a run to vocab.json."""
-    write_json(run_dir / VOCABULARY, pieces_in(tokenizer, records, prompts), indent=0)
-
-
 def pieces_in(
     tokenizer: PreTrainedTokenizerBase, records: Iterable[SampleRecord], prompts: Iterable[Prompt]
 ) -> dict[str, str]:
-    """Return ``{"id": "piece"}`` for the ids in answers, rejected drafts and prompts."""
+    """Return ``{"id": "piece"}``, as vocab.json has it, for all ids of answers and prompts.
+
+    Ids of rejected drafts are among them.
+    """
     ids = answered_ids(records).union(*(prompt.ids for prompt in prompts))
     return {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
 

@@ -21,14 +21,13 @@ without those of unfinished blocks and superseded ones.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, rea
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.settings.bounds import Num, Real, Time
-from bench.settings.config import wrong_value
+from bench.settings.config import INVARIANT, read_toml, stored_kinds
 
 CONFIG = "config.toml"
 
@@ -64,6 +63,17 @@ class Run:
     status: RunStatus
     records: tuple[SampleRecord, ...]
     events: tuple[_Event, ...]
+
+    @property
+    def dtype(self) -> str:
+        """Precision of weights and cache."""
+        return self.env.dtype or "float32"
+
+    def is_exact(self, name: str) -> bool:
+        """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
+        options = next((cell.options for cell in self.plan.cells if cell.cell == name), {})
+        numerics = options.get("numerics") or self.config.get("numerics")
+        return self.dtype == "float32" or numerics == INVARIANT
 
 
 def load_run(run_dir: Path | str) -> Run:
@@ -181,17 +191,18 @@ def _effective_records(
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run folder (`InvalidRunError` if damaged)."""
     path = run_dir / CONFIG
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError, OSError) as error:
-        raise InvalidRunError(f"{path} is damaged: {error}") from error
-    if wrong := wrong_value(values):
-        raise InvalidRunError(f"{path} is damaged: {wrong}")
+        values = read_toml(path) if path.exists() else {}
+    except UsageError as error:
+        raise InvalidRunError(f"{path} is damaged: {error.message}") from error
+    parse(_stored_config(), values, path)
     return values
+
+
+@cache
+def _stored_config() -> type:
+    kinds = stored_kinds().items()
+    return make_dataclass("config", [(key, kind | None, None) for key, kind in kinds])
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
@@ -219,23 +230,14 @@ def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = No
 
 
 def link_newest(run_dir: Path) -> bool:
-    """Point ``results/latest`` to this run: a symlink, or a text file if links are refused.
-
-    Return False if a user's folder of that name stays in its place.
-    """
-    link = run_dir.parent / "latest"
+    """Point the link ``results/latest`` to this run, or return False if that is not possible."""
     scratch = run_dir.parent / f".latest-{os.getpid()}"
     try:
         scratch.unlink(missing_ok=True)  # left by a killed process
         scratch.symlink_to(run_dir.name, target_is_directory=True)
-    except OSError:
-        with contextlib.suppress(BenchError):  # a convenience: never a reason to fail
-            write_text(link, run_dir.name + "\n")
-        return not link.is_dir()
-    try:
-        scratch.replace(link)
-    except OSError:  # `latest` is a folder made by a user: keep it
-        scratch.unlink()
+        scratch.replace(run_dir.parent / "latest")
+    except OSError:  # a user's folder has this name, or links are refused: never a reason to fail
+        scratch.unlink(missing_ok=True)
         return False
     return True
 
@@ -243,31 +245,6 @@ def link_newest(run_dir: Path) -> bool:
 def find_run(name: str, parent: Path) -> Path:
     """Find a run folder by path, by name under `parent`, or by ``latest`` (`UsageError`)."""
     for path in (Path(name), parent / name):
-        if path.is_file() and path.name == "latest":
-            path = path.parent / path.read_text(encoding="utf-8").strip()
         if (path / MANIFEST).is_file() or (path / STATUS).is_file():
-            if path.name == "latest" and not path.is_symlink():
-                _refuse_old_copy(path)
             return path.resolve() if path.is_symlink() else path
     raise UsageError(f"no run folder {name!r} (neither as a path nor in {parent})")
-
-
-def _refuse_old_copy(folder: Path) -> None:
-    """Refuse a ``latest`` that is a folder, hence a copy, if there are newer runs beside it.
-
-    A new run cannot replace the folder, so every command would go on reading the old one.
-    """
-    starts = {path: _start(path) for path in folder.parent.iterdir() if (path / STATUS).is_file()}
-    newest = max(starts, key=lambda path: starts[path], default=folder)
-    if _start(newest) > _start(folder):
-        raise UsageError(
-            f"{folder} is a copy of a run and not a link to the newest, {newest.name}: name that "
-            "run, or move the copy away"
-        )
-
-
-def _start(path: Path) -> str:
-    try:
-        return read_status(path).started_utc or ""
-    except BenchError:  # a damaged run beside it
-        return ""

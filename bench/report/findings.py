@@ -6,7 +6,6 @@ run folder, and covers the completed part of an interrupted run.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,12 +13,12 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NOT_VERIFIED, RunStatus, guarantee_rank
+from bench.records.plan import RunStatus, guarantee_rank
 from bench.records.run_folder import Run
 from bench.registry import extras
 from bench.report.tables import conclusion, main
 from bench.report.tables.setting import describe_model, report_title, setting
-from bench.report.tables.table import SESSIONS, Table, mark_wrong, without_wrong
+from bench.report.tables.table import SESSIONS, Table, mark_wrong
 from bench.settings.protocol import departures
 from bench.stats import summary as sums
 from bench.stats import workers
@@ -110,19 +109,7 @@ class Findings:
     def headline(self) -> Table:
         """The main table: every decoder over all families."""
         model = describe_model(self.run)
-        return self.shown(main.headline(self.report_summary, self.verdict, model))
-
-    @cached_property
-    def titles(self) -> Mapping[str, str]:
-        """Names in tables of cells that go by another one there, if it is theirs alone."""
-        cells = self.run.plan.cells
-        count = Counter(cell.title for cell in cells)
-        return {c.cell: c.title for c in cells if c.registered and count[c.title] == 1}
-
-    def shown(self, table: Table) -> Table:
-        """Return a table with decoders' titles, and with WRONG ones marked."""
-        wrong = [self.titles.get(cell, cell) for cell in self.wrong]
-        return mark_wrong(table.renamed(self.titles), wrong)
+        return mark_wrong(main.headline(self.report_summary, self.verdict, model), self.wrong)
 
     def sizes(self, column: str) -> str:
         """Format n of every family, as the first decoder (the baseline, if measured) has it."""
@@ -149,11 +136,10 @@ class Findings:
 
     @property
     def footnotes(self) -> list[str]:
-        """Limits of the main table, most important first: noise, resolution, interval widths."""
+        """Limits of the main table, most important first: noise, resolution."""
         lines = [
             self.floor_sentence,
             self.resolution,
-            conclusion.needs(without_wrong(self.summary)),
             conclusion.primary_sentence(self.summary, self.run.config.get("primary")),
             conclusion.telling(self.summary),
             conclusion.weights_sentence(self.summary, self.run.env.gpu_name),
@@ -176,8 +162,9 @@ class Findings:
     @property
     def status(self) -> str:
         """How the run ended, and how much of the plan was measured."""
+        num_blocks = len({r.block for r in self.run.records if r.kind == "timing"})
         text = (
-            f"{self.run.status.status or 'unfinished'}; {self._num_blocks} of "
+            f"{self.run.status.status or 'unfinished'}; {num_blocks} of "
             f"{len(self.run.plan.blocks)} timing blocks measured"
         )
         num_graphs, compile_s = self.validity.num_graphs, self.validity.compile_s
@@ -187,10 +174,6 @@ class Findings:
         return f"{text}; {graphs} compiled in {compile_s:.0f} s, not part of any recorded time"
 
     @cached_property
-    def _num_blocks(self) -> int:
-        return len({record.block for record in self.run.records if record.kind == "timing"})
-
-    @cached_property
     def caveats(self) -> list[str]:
         """Caveats about the numbers, one line each."""
         return [portable(line) for line in self._caveats()]
@@ -198,26 +181,13 @@ class Findings:
     def _caveats(self) -> Iterator[str]:
         run, summary = self.run, self.summary
         yield from (f"Reason: {reason}" for reason in self.validity.reasons)
-        if unverified := [
-            c for c, outcome in run.status.guarantees.items() if outcome == NOT_VERIFIED
-        ]:
-            yield (
-                f"Not verified: {', '.join(unverified)}. Tokens differ from {BASELINE}'s, and the "
-                "run does not show that its own rounding explains it."
-            )
         if self.verdict == DAMAGED:
             yield "An earlier samples.parquet or summary.csv was not overwritten."
         for warning in run.status.warnings or self.validity.warnings:
             yield f"Warning: {warning}"
-        if self._num_blocks < len(run.plan.blocks):
-            yield "Only complete blocks count."
         measured = {record.decoder for record in run.records}
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
-        dropped = summary[summary["family"] == ALL].set_index("decoder")["pairs_dropped"]
-        for name, num in dropped[dropped > 0].items():
-            pairs = f"{counted(num, 'pair')} of {name} with {run.plan.baseline}"
-            yield f"Left out: {pairs}; one of the answers failed."
         yield from conclusion.no_speedups(summary)
         yield from conclusion.shortfalls(summary)
         yield from conclusion.looping(summary)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.registry import extras
 from bench.report.findings import Findings
-from bench.report.tables.table import Table
+from bench.report.tables.table import Table, mark_wrong
 from bench.stats.intervals import LEVEL
 
 WITH_INTERVALS = f" with {LEVEL} intervals"
@@ -84,6 +84,6 @@ def sections() -> list[Section]:
 def tables_by_section(findings: Findings) -> dict[Section, list[Table]]:
     """Return the tables of all sections, with rows of WRONG decoders marked."""
     return {
-        section: [findings.shown(t) for t in section.tables(findings) if t is not None]
+        section: [mark_wrong(t, findings.wrong) for t in section.tables(findings) if t is not None]
         for section in sections()
     }

@@ -28,7 +28,7 @@ from bench.report.sections import sections, tables_by_section
 from bench.report.tables import main
 from bench.report.tables.table import TableCell
 from bench.stats.summary import ALL
-from bench.stats.validity import DAMAGED, EXIT_CODES, VALID, from_here
+from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
 from bench.text import latex, markdown
 
 SUMMARY, REPORT = "summary.csv", "report.md"
@@ -147,7 +147,7 @@ def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> No
     for caveat in findings.caveats:
         if caveat.startswith("Reason: ") == reasons:
             style = "bold red" if reasons else "yellow"
-            console.print(Text(f"! {from_here(caveat, findings.run.path)}", style=style))
+            console.print(Text(f"! {caveat}", style=style))
 
 
 def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]:

@@ -98,7 +98,6 @@ Day = Annotated[str, AfterValidator(_day)]
 Seed = Annotated[int, Field(ge=0, le=10**18)]
 """Repeat r uses seed + r, which a record stores in 64 bits."""
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 """The plan has a block for every repeat of every prompt."""
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
@@ -112,7 +111,7 @@ Minutes = Annotated[float, _FINITE, Field(ge=0, le=1_000_000)]
 Margin = Annotated[float, _FINITE, Field(gt=0, le=1)]
 """Relative difference to detect: 0.03 is 3 %."""
 Num = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-"""Number or index in a record."""
+"""Number or index, e.g. in a record."""
 Byte = Annotated[int, Field(ge=0, le=255)]
 TokenId = Annotated[int, Field(ge=0, le=2**53)]
 BlockNumber = Annotated[int, Field(ge=-1, le=MAX_COUNT)]

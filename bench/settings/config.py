@@ -6,7 +6,6 @@ error. The resolved configuration, ``config.toml`` in the run folder, asks for t
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import tomllib
 from collections.abc import Mapping
@@ -16,12 +15,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, field_validator
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
 from bench.settings.protocol import PRESETS, published
-from bench.settings.setting import PANELS, parse_arguments, parse_models, parse_paths, setting
+from bench.settings.setting import PANELS, parse_arguments, parse_models, parse_pairs, setting
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
 from specbench_tasks.task import EMBEDDED
@@ -67,7 +66,7 @@ class RunConfig(BaseModel):
     model: bounds.Text = _compared(ZOO, "Folder, file.gguf, hub id or name.", "-m")
     draft: bounds.Text | None = _compared(None, "Draft model. [default: the zoo's, for the zoo]")
     adapters: dict[bounds.Text, bounds.Text] = _compared(
-        {}, "NAME=PATH; repeatable.", name="adapter", parse=parse_paths
+        {}, "NAME=PATH; repeatable.", name="adapter", parse=parse_pairs
     )
     """A table maps an adapter's name to its folder, or to ``zoo`` for the embedded one."""
     models: dict[bounds.Text, bounds.Text] = _compared(
@@ -79,34 +78,23 @@ class RunConfig(BaseModel):
     columns: dict[bounds.Text, bounds.Text] = setting(
         {}, "A table maps a prompt's fields to columns of a file or dataset."
     )
-    template_args: dict[bounds.Text, JsonValue] = _amount(
-        {},
-        "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable.",
-        parse=parse_arguments,
-        last=True,
-    )
-    date: bounds.Day | None = _amount(
-        None, "Date for chat templates that write it. [default: today, UTC]", last=True
-    )
-    """None: today, if the template asks (`bench.plan.template`)."""
     split: Literal["tune", "test"] | None = _amount(
         None, "tune (to choose options by) or test (to report). [default: both]"
     )
     """It selects a part of the conversations (`specbench_tasks.registry.tuning_split`)."""
     limit: bounds.Count | None = _amount(None, "Conversations to time. [default: zoo 24]", "-L")
-    quality_limit: bounds.CountOrNone = _amount(
+    quality_limit: bounds.Num = _amount(
         40, "Held-out prompts per family to score. [default: 40, zoo 20]"
     )
     """0: no quality pass."""
-    phase_limit: bounds.CountOrNone = _amount(6, "Prompts to run again with instrumentation.")
+    phase_limit: bounds.Num = _amount(6, "Prompts to run again with instrumentation.")
     """Their time is split by phase; 0: none."""
     repeats: bounds.Repeats = _amount(3, "Timed answers per prompt.")
-    session: bounds.Count | None = _amount(None, "A job's session: its own order.", last=True)
     batch_size: bounds.BatchSize = _amount(1, "Sequences per batch.")
     max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Most tokens per answer.")
     temperature: bounds.Temperature = _sampling(0.0, "0 is greedy.")
     top_p: bounds.TopP = _sampling(1.0, "1 is off.")
-    top_k: bounds.CountOrNone = _sampling(0, "0 is off.")
+    top_k: bounds.Num = _sampling(0, "0 is off.")
     seed: bounds.Seed = _sampling(0, "Repeat r uses seed + r.")
     law: bounds.Text | None = _sampling(
         None, "FILE.py:NAME that changes the target's logits, e.g. a grammar's. [default: none]"
@@ -157,8 +145,18 @@ class RunConfig(BaseModel):
     overlong: Literal["skip", "truncate"] = _amount(
         "skip", "Prompts longer than the context: skip or truncate."
     )
+    template_args: dict[bounds.Text, JsonValue] = _amount(
+        {},
+        "NAME=VALUE for the chat template, e.g. enable_thinking=false; repeatable.",
+        parse=parse_arguments,
+    )
+    date: bounds.Day | None = _amount(
+        None, "Date for chat templates that write it. [default: today, UTC]"
+    )
+    """None: today, if the template asks (`bench.plan.template`)."""
+    session: bounds.Count | None = _amount(None, "A job's session: its own order.")
     prompt_tokens: bounds.Count | None = _amount(
-        None, "Pad (with other prompts) or cut every prompt to N tokens.", last=True
+        None, "Pad (with other prompts) or cut every prompt to N tokens."
     )
     """It makes times and counts comparable between context lengths, and scores meaningless
     (`bench.plan.tokenise.to_length`)."""
@@ -264,34 +262,22 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
 
 
-def wrong_value(values: Mapping[str, Any]) -> str | None:
-    """Describe the first value of a stored configuration that no configuration can have, or None.
+def stored_kinds() -> dict[str, Any]:
+    """Return the types of a stored configuration's values, by key.
 
     Only types and bounds count: options, references and machines may have changed since.
     """
-    kinds = _stored_kinds()
-    for key, value in values.items():
-        try:
-            if key in kinds:
-                kinds[key].validate_python(value, strict=True)
-        except ValidationError as error:
-            return bounds.format_error(error, {"": key}).replace("\n", " ")
-    return None
-
-
-@functools.cache
-def _stored_kinds() -> dict[str, TypeAdapter[Any]]:
     changed: dict[str, Any] = {"threads": bounds.Count, "decoders": dict[str, dict[str, Any]]}
     changed |= dict.fromkeys(("run_name", "device_map", "reference"), str)
     kinds: dict[str, Any] = {
         key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         for key, field in RunConfig.model_fields.items()
     }
-    return {key: TypeAdapter(kind) for key, kind in (kinds | changed).items()}
+    return kinds | changed
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import UnionType
@@ -31,8 +32,8 @@ Kind = Literal["local", "ray", "submitit"]
 class Setting:
     """The option that sets a field, called like it unless `name` says otherwise.
 
-    It stands under the heading `panel` in the order of the fields, or behind these if `last`; None:
-    only a file sets the field. `parse` makes a field's value of an option that may be repeated.
+    It stands under the heading `panel`, in the order of the fields; None: only a file sets it.
+    `parse` makes a field's value of an option that may be repeated.
     """
 
     help: str
@@ -40,7 +41,6 @@ class Setting:
     panel: str | None = None
     name: str = ""
     parse: Callable[[Sequence[str] | None], Any] | None = None
-    last: bool = False
 
 
 def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:
@@ -77,37 +77,30 @@ def option_type(annotation: Any) -> type:
     return str
 
 
-def parse_paths(
-    texts: Sequence[str] | None, option: str = "--adapter", noun: str = "adapters"
+def parse_pairs(
+    texts: Sequence[str] | None, option: str = "--adapter", form: str = "NAME=PATH"
 ) -> dict[str, str] | None:
-    """Parse ``NAME=PATH`` texts of an option into a table (`UsageError`)."""
-    paths = {}
+    """Parse the texts of a repeatable option into a table (`UsageError`)."""
+    pairs: dict[str, str] = {}
     for text in texts or ():
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"{option} {text!r} is not NAME=PATH")
-        if name in paths:
-            raise UsageError(f"two {noun} are called {name!r}; give one a name")
-        paths[name] = path
-    return paths or None
+        name, _, value = text.partition("=")
+        if not (name and value) or " " in name:
+            raise UsageError(f"{option} {text!r} is not {form}")
+        if name in pairs:
+            raise UsageError(f"{option} names {name!r} twice; give one another name")
+        pairs[name] = value
+    return pairs or None
 
 
-parse_models = partial(parse_paths, option="--models", noun="models")
+parse_models = partial(parse_pairs, option="--models")
 
 
 def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
     """Parse ``NAME=VALUE`` texts (TOML values, or else text) into a table (`UsageError`)."""
-    arguments: dict[str, Any] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--template-args {text!r} is not NAME=VALUE")
-        if name in arguments:
-            raise UsageError(f"--template-args gives {name!r} twice")
-        try:
+    arguments: dict[str, Any] = parse_pairs(texts, "--template-args", "NAME=VALUE") or {}
+    for name, value in arguments.items():
+        with suppress(tomllib.TOMLDecodeError):
             arguments[name] = tomllib.loads(f"x = {value}")["x"]
-        except tomllib.TOMLDecodeError:
-            arguments[name] = value
     return arguments or None
 
 
@@ -136,12 +129,7 @@ def parse_workers(kind: Kind, workers: int, options: Sequence[str] | None) -> Wo
     """Parse the command line's values, with ``KEY=VALUE`` texts as `options` (`UsageError`)."""
     if workers < 1:
         raise UsageError(f"--workers {workers} is not allowed; use 1 or more")
-    table = {}
-    for text in options or ():
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise UsageError(f"--executor-option {text!r} is not KEY=VALUE")
-        table[key] = value
+    table = parse_pairs(options, "--executor-option", "KEY=VALUE") or {}
     if kind == "local" and table:
         raise UsageError(f"--executor local takes no options, but got {', '.join(table)}")
     return WorkerConfig(kind=kind, workers=workers, options=table)

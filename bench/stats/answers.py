@@ -105,7 +105,7 @@ class Compared:
 
 def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
     """Compare the timed answers of the cells that guarantee exactly the baseline's tokens."""
-    timed = [r for r in records if r.kind == "timing" and r.error is None and r.tokens is not None]
+    timed = counters.timed(records)
     baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
     compared = []
     for cell in cells:

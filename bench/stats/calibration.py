@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.records.record import LEVELS, SampleRecord
-from bench.stats.counters import cluster_names, timed, timed_steps
+from bench.stats.counters import by_cluster, timed, timed_steps
 from bench.stats.intervals import Estimate, jackknife
 
 Counts = npt.NDArray[np.float64]
@@ -39,14 +39,9 @@ def count_drafts(records: Iterable[SampleRecord]) -> dict[int, Counts]:
 
 def calibrate(records: Iterable[SampleRecord]) -> tuple[Estimate, Estimate]:
     """Compute ECE and Brier score, with jackknife intervals over conversations."""
-    answers = timed(records)
-    clusters, groups = cluster_names(answers), dict[str, list[Counts]]()
-    for record in answers:
-        if counts := count_drafts([record]):
-            groups.setdefault(clusters[record.conversation], []).append(
-                np.sum([*counts.values()], 0)
-            )
-    both = (jackknife(groups, error) for error in (_ece, _brier))
+    groups = {n: [*count_drafts(group).values()] for n, group in by_cluster(timed(records)).items()}
+    drafting = {name: counts for name, counts in groups.items() if counts}
+    both = (jackknife(drafting, error) for error in (_ece, _brier))
     ece, brier = (replace(each, low=each.low and max(0.0, each.low)) for each in both)
     return ece, brier
 

@@ -68,6 +68,12 @@ def cluster_names(records: Iterable[SampleRecord]) -> Mapping[str, str]:
     return join_clusters((record.conversation, record.prompt_hash) for record in records)
 
 
+def by_cluster(records: Iterable[SampleRecord]) -> dict[str, list[SampleRecord]]:
+    """Group records by cluster."""
+    clusters = cluster_names(records := list(records))
+    return group_by(records, lambda record: clusters[record.conversation])
+
+
 def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
     """Warn if conversations of the timing pass ask the same text."""
     timed_texts = [(each.conversation, each.hash) for each in prompts if "timing" in each.passes]

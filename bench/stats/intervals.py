@@ -88,42 +88,36 @@ def cluster_mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
 def jackknife(
     items: Mapping[str, Sequence[Item]], statistic: Callable[[list[Item]], float]
 ) -> Estimate:
-    """Return a statistic of all items, with a jackknife t-interval over clusters."""
-    everything = [item for group in items.values() for item in group]
-    if not everything:
-        return Estimate()
-    without: list[float] = []
-    for left_out in items if len(items) > 1 else ():
-        rest = [item for name, group in items.items() if name != left_out for item in group]
-        without.append(statistic(rest))
-    estimate = from_left_out(statistic(everything), without)
-    return replace(estimate, num=len(everything), clusters=len(items))
-
-
-def from_left_out(value: float, without: Sequence[float]) -> Estimate:
-    """Return a statistic's value with its jackknife t-interval, from its values without a cluster.
+    """Return a statistic of all items, with a jackknife t-interval over clusters.
 
     Pseudo-value of cluster c: C s - (C - 1) s_(-c), for the statistic s and s_(-c) without c.
     """
-    count = len(without)
-    return _t_interval(value, [count * value - (count - 1) * each for each in without])
+    everything = [item for group in items.values() for item in group]
+    if not everything:
+        return Estimate()
+    value, pseudo = statistic(everything), list[float]()
+    for left_out in items if len(items) > 1 else ():
+        rest = [item for name, group in items.items() if name != left_out for item in group]
+        pseudo.append(len(items) * value - (len(items) - 1) * statistic(rest))
+    estimate = _t_interval(value, pseudo)
+    return replace(estimate, num=len(everything), clusters=len(items))
 
 
-def ratio_of_sums(parts: Mapping[str, Sequence[tuple[float, float]]]) -> Estimate:
-    """Return the sum of all a / sum of all b over the clusters' pairs (a, b), and its interval.
+def ratio_of_sums(sums: Mapping[str, tuple[float, float]]) -> Estimate:
+    """Return the sum of all a / sum of all b over the clusters' (a, b), and its interval.
 
-    The jackknife t-interval is on the logarithm, so it stays above 0; each cluster's pairs are
-    summed. No value if the b sum to 0; no interval if leaving out one cluster leaves a sum of 0.
+    The jackknife t-interval is on the logarithm, so it stays above 0. No value if the b sum to 0;
+    no interval if leaving out one cluster leaves a sum of 0.
     """
-    sums = {name: [(sum(a for a, _ in p), sum(b for _, b in p))] for name, p in parts.items()}
-    pairs = [pair for (pair,) in sums.values()]
+    pairs = list(sums.values())
     whole = sum(b for _, b in pairs)
     if not whole:
         return Estimate()
     value = sum(a for a, _ in pairs) / whole
     if min(sum(a > 0 for a, _ in pairs), sum(b > 0 for _, b in pairs)) < 2:
         return Estimate(value=value, num=len(pairs), clusters=len(pairs))
-    logs = jackknife(sums, lambda some: math.log(sum(a for a, _ in some) / sum(b for _, b in some)))
+    parts = {name: [pair] for name, pair in sums.items()}
+    logs = jackknife(parts, lambda p: math.log(sum(a for a, _ in p) / sum(b for _, b in p)))
     return replace(exponential(logs), value=value)
 
 
@@ -160,15 +154,6 @@ def t_ppf(share: float, df: float) -> float:
     return float(special.stdtrit(df, share))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Log ratios of baseline time / arm time, one per prompt, with the prompts' conversations."""
-
-    logs: tuple[float, ...]
-    clusters: tuple[str, ...]
-    dropped: int = 0
-
-
 Repeats = Sequence[tuple[float, float]]
 """Pairs (baseline time, arm time) of one prompt, for the repeats that both finished."""
 
@@ -192,22 +177,7 @@ def paired_speedup(
     time: Callable[[Unit], float | None] = TIME,
     log_ratio: Callable[[Repeats], float] = log_ratio_of_medians,
 ) -> Estimate:
-    """Return the geometric mean over prompts of baseline time / arm time, see `pair_up`."""
-    return geometric_mean(pair_up(baseline, arm, time, log_ratio))
-
-
-def geometric_mean(pairs: Pairs) -> Estimate:
-    """Return exp(mean of the log ratios), with exp of the t-interval on their clusters."""
-    return exponential(replace(cluster_mean(pairs.logs, pairs.clusters), dropped=pairs.dropped))
-
-
-def pair_up(
-    baseline: Iterable[Unit],
-    arm: Iterable[Unit],
-    time: Callable[[Unit], float | None] = TIME,
-    log_ratio: Callable[[Repeats], float] = log_ratio_of_medians,
-) -> Pairs:
-    """Return the log ratio baseline time / arm time of every prompt (or group) both finished.
+    """Return the geometric mean over prompts (or groups) of baseline time / arm time.
 
     Args:
         baseline: timed units of the baseline.
@@ -224,8 +194,13 @@ def pair_up(
         elif (times := pair_times(pair, time)) is not None:
             pairs.setdefault(pair[1].key, []).append(times)
             clusters[pair[1].key] = pair[1].cluster
-    logs = tuple(map(log_ratio, pairs.values()))
-    return Pairs(logs=logs, clusters=tuple(clusters[key] for key in pairs), dropped=dropped)
+    logs = [log_ratio(repeats) for repeats in pairs.values()]
+    return replace(geometric_mean(logs, list(clusters.values())), dropped=dropped)
+
+
+def geometric_mean(logs: Sequence[float], clusters: Sequence[str]) -> Estimate:
+    """Return exp(mean of the logs of ratios), with exp of the t-interval on their clusters."""
+    return exponential(cluster_mean(logs, clusters))
 
 
 def pair_times(

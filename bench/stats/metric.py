@@ -15,7 +15,7 @@ from bench.records.plan import BASELINE, Cell
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats import calibration, counters, parallel_counters, times
-from bench.stats.counters import Tally, cluster_names
+from bench.stats.counters import Tally, by_cluster
 from bench.stats.intervals import DECODE_TIME, TIME, Estimate, paired_speedup, ratio_of_sums
 from bench.stats.quality import Quality
 from bench.stats.speedups import Speedups, speedups
@@ -99,13 +99,9 @@ class CellData:
 
         The steps of an answer depend on each other, so their number is not the sample size.
         """
-        parts: dict[str, list[tuple[float, float]]] = {}
-        clusters = cluster_names(self.timed)
-        for record in self.timed:
-            tally = Tally.of(record)
-            steps = (tally.emitted - tally.first_emitted, tally.later_steps)
-            parts.setdefault(clusters[record.conversation], []).append(steps)
-        return ratio_of_sums(parts)
+        pooled = {name: Tally.pool(group) for name, group in by_cluster(self.timed).items()}
+        steps = {n: (t.emitted - t.first_emitted, t.later_steps) for n, t in pooled.items()}
+        return ratio_of_sums(steps)
 
     @cached_property
     def time_per_token_s(self) -> float | None:
@@ -268,28 +264,6 @@ class Metric:
         if value is None or math.isnan(value):
             return UNKNOWN
         return f"{csv_value(value) * self.unit.scale:{spec or self.spec or self.unit.spec}}"
-
-
-class MetricRow:
-    """Reads the columns of a `SummaryRow` by name."""
-
-    __slots__ = ()
-
-    @property
-    def floor(self) -> Estimate:
-        """Return the A/A noise floor of the row's speed-ups."""
-        value, low, high = map(self.value, ("aa_speedup", "aa_low", "aa_high"))
-        return Estimate(value=value, low=low, high=high)
-
-    def estimate(self, column: str) -> Estimate:
-        """Return the value of a column with its interval."""
-        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
-        return Estimate(value=value, low=low, high=high)
-
-    def value(self, column: str) -> float | None:
-        """Return the number in the column of this name, or None if it has no number."""
-        entry = getattr(self, column, None)
-        return entry if isinstance(entry, int | float) else None
 
 
 def compute(data: CellData, metrics: Mapping[str, Metric]) -> dict[str, object]:

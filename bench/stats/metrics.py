@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from bench.stats import answers, counters, parallel_counters, times
-from bench.stats.intervals import TEX_LEVEL, paired_speedup
+from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import (
     FACTOR,
     GIGABYTES_PER_SECOND,
@@ -29,7 +29,6 @@ from bench.stats.metric import (
     Gated,
     Heading,
     Metric,
-    MetricRow,
     Paper,
     declared_metrics,
     end,
@@ -52,7 +51,7 @@ _calibrated = partial(metric, section="Calibration of drafts", better="less", sp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRow(MetricRow):
+class SummaryRow:
     """A row of the summary: one decoder in one family. Its fields are the columns, in order.
 
     Outside readers rely on the columns up to `errors`, in this order.
@@ -419,6 +418,22 @@ class SummaryRow(MetricRow):
     def over(self) -> str:
         """Return the cell to which speed-ups refer."""
         return self.baseline or "ar"
+
+    @property
+    def floor(self) -> Estimate:
+        """Return the A/A noise floor of the row's speed-ups."""
+        value, low, high = map(self.value, ("aa_speedup", "aa_low", "aa_high"))
+        return Estimate(value=value, low=low, high=high)
+
+    def estimate(self, column: str) -> Estimate:
+        """Return the value of a column with its interval."""
+        value, low, high = (self.value(f"{column}{end}") for end in ("", "_low", "_high"))
+        return Estimate(value=value, low=low, high=high)
+
+    def value(self, column: str) -> float | None:
+        """Return the number in the column of this name, or None if it has no number."""
+        entry = getattr(self, column, None)
+        return entry if isinstance(entry, int | float) else None
 
 
 METRICS: Mapping[str, Metric] = declared_metrics(SummaryRow)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord, StepColumns
-from bench.stats.counters import cluster_names, ratio
+from bench.stats.counters import by_cluster, ratio
 from bench.stats.intervals import Estimate, jackknife
 
 LOOP_SHARE = 0.5
@@ -162,13 +162,12 @@ def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) 
     """
     reference = {r.prompt: r for r in _answers(baseline)}
     sums: dict[str, list[Sequence[float]]] = {}
-    answers = _answers(records)
-    clusters = cluster_names(answers)
-    for answer in answers:
-        sides = [(r.nll, len(r.tokens or ())) for r in (answer, reference.get(answer.prompt)) if r]
-        row = [x for nll, num in sides if nll is not None for x in (nll * num, num)]
-        if len(row) == 4:
-            sums.setdefault(clusters[answer.conversation], []).append(row)
+    for name, answers in by_cluster(_answers(records)).items():
+        for pair in ((answer, reference.get(answer.prompt)) for answer in answers):
+            sides = [(r.nll, len(r.tokens or ())) for r in pair if r]
+            row = [x for nll, num in sides if nll is not None for x in (nll * num, num)]
+            if len(row) == 4:
+                sums.setdefault(name, []).append(row)
 
     def difference(rows: Sequence[Sequence[float]]) -> float:
         nll, num, other_nll, other_num = map(sum, zip(*rows, strict=True))

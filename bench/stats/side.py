@@ -13,9 +13,9 @@ from bench.records.environment import GitState
 from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
 from bench.records.prompts import kept_prompts
 from bench.records.run_folder import Run, find_run, load_run
-from bench.settings.config import INVARIANT, as_text
+from bench.settings.config import as_text
 from bench.stats.summary import summarise
-from bench.stats.validity import FLOAT32, judge
+from bench.stats.validity import judge
 
 _SHORT = 9
 """Displayed digits of a commit or a hash."""
@@ -43,7 +43,7 @@ class RunSnapshot(Run):
 
     @property
     def same_as_ar(self) -> frozenset[str]:
-        """The cells that guarantee exactly the baseline's tokens."""
+        """The cells that guarantee exactly the baseline's tokens, to which head is held too."""
         return frozenset(c.cell for c in self.planned if c.guarantee == SAME_TOKENS)
 
     @property
@@ -70,16 +70,6 @@ class RunSnapshot(Run):
         """Return the shortened hash of a decoder's own source files."""
         code = next((planned.code for planned in self.planned if planned.cell == cell), None)
         return code and code[:_SHORT]
-
-    @property
-    def dtype(self) -> str:
-        """Return the precision of weights and cache."""
-        return self.env.dtype or FLOAT32
-
-    def is_exact(self, cell: str) -> bool:
-        """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
-        numerics = self.cells.get(cell, {}).get("numerics") or self.config.get("numerics")
-        return self.dtype == FLOAT32 or numerics == INVARIANT
 
     def num_wrong(self, cell: str) -> int | None:
         """Count a cell's answers with wrong tokens: other than the baseline's, without a near-tie.

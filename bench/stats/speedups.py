@@ -9,8 +9,6 @@
   repeats. It is not paired. Questions with a short prefill dominate it.
 
 The last two have a jackknife t-interval on the logs, over conversations.
-
-Letters: C conversations, K sums per conversation, B rows of sums, R repeats.
 """
 
 from __future__ import annotations
@@ -19,20 +17,18 @@ import math
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-import numpy as np
-
+from bench.stats.counters import group_by
 from bench.stats.intervals import (
     CONFIDENCE,
     Estimate,
-    Floats,
     exponential,
-    from_left_out,
-    geometric_mean,
+    jackknife,
     pair_times,
-    pair_up,
+    paired_speedup,
     t_ppf,
 )
 from bench.stats.times import Unit, matched
@@ -40,8 +36,11 @@ from bench.stats.times import Unit, matched
 PRECISION = 0.05
 """Distance of an interval's ends from the estimate above which the interval is called wide."""
 _UNKNOWN = Estimate()
-_COLUMNS = 4
-"""Sums per conversation before the repeats' rates: seconds and tokens of both sides."""
+_Pair = tuple[Unit, Unit]
+_Sums = tuple[float, float, float, float]
+"""Seconds and tokens of a conversation: the baseline's, then the decoder's."""
+_Rates = tuple[int, float, float]
+"""A question's repeat, and its tokens per second: the decoder's and the baseline's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,31 +60,17 @@ class Speedups:
 def speedups(baseline: Iterable[Unit], arm: Iterable[Unit]) -> Speedups:
     """Compute all estimators, end to end, from the answers that both sides finished."""
     baseline, arm = list(baseline), list(arm)
-    geometric = geometric_mean(pairs := pair_up(baseline, arm))
-    clusters = sorted(set(pairs.clusters))
-    if not clusters:
-        return Speedups(geometric=geometric)
+    geometric = paired_speedup(baseline, arm)
     answers = [pair for pair in matched(baseline, arm) if pair_times(pair) is not None]
-    row_of = {name: row for row, name in enumerate(clusters)}
-    sums = np.zeros((len(clusters), _COLUMNS))
-    for other, unit in answers:
-        times = (other.seconds or 0, other.tokens, unit.seconds or 0, unit.tokens)
-        sums[row_of[unit.cluster]] += times
-    sums = np.concatenate([sums, _question_rates(baseline, arm, answers, clusters)], axis=1)
-    logs = np.log(_statistics(sums.sum(0, keepdims=True)))[:, 0]
-    with np.errstate(invalid="ignore"):  # a sole conversation leaves none
-        without = np.log(_statistics((1 - np.eye(len(sums))) @ sums))
-    totals, specbench = map(_estimate, logs.tolist(), without.tolist())
+    questions = group_by(answers, lambda pair: pair[1].cluster)
+    sums = {name: [_sums(pairs)] for name, pairs in questions.items()}
     prompts = sum({unit.key: unit.prompts for _, unit in answers}.values())
-    more = more_prompts(replace(geometric, num=prompts))
-    return Speedups(geometric=geometric, totals=totals, specbench=specbench, more_prompts=more)
-
-
-def _estimate(log: float, without: Sequence[float]) -> Estimate:
-    """Return a ratio from its log over all conversations, and its logs without one of them."""
-    if math.isnan(log):
-        return _UNKNOWN
-    return exponential(from_left_out(log, () if np.isnan(without).any() else without))
+    return Speedups(
+        geometric=geometric,
+        totals=exponential(jackknife(sums, _log_of_totals)),
+        specbench=exponential(jackknife(_rates(baseline, arm, questions), _log_of_rates)),
+        more_prompts=more_prompts(replace(geometric, num=prompts)),
+    )
 
 
 def more_prompts(estimate: Estimate) -> int | None:
@@ -105,46 +90,40 @@ def more_prompts(estimate: Estimate) -> int | None:
     return math.ceil(more * estimate.num / estimate.clusters)
 
 
-def _question_rates(
-    baseline: Sequence[Unit],
-    arm: Sequence[Unit],
-    answers: Sequence[tuple[Unit, Unit]],
-    clusters: Sequence[str],
-) -> Floats:
-    """Return each question's tokens per second, decoder and baseline alternating: ``[C, 2 R]``.
+def _sums(pairs: Iterable[_Pair]) -> _Sums:
+    of_each = [(b.seconds or 0.0, b.tokens, u.seconds or 0.0, u.tokens) for b, u in pairs]
+    base_s, base, arm_s, arm = map(sum, zip(*of_each, strict=True))
+    return base_s, base, arm_s, arm
 
-    A question is a conversation; tokens and seconds are summed over its turns. If a turn failed on
-    either side, both rates are 0, which excludes the question from that repeat.
+
+def _log_of_totals(conversations: Iterable[_Sums]) -> float:
+    base_s, base, arm_s, arm = map(sum, zip(*conversations, strict=True))
+    return math.log(base_s / base / (arm_s / arm))
+
+
+def _rates(
+    baseline: Iterable[Unit], arm: Iterable[Unit], questions: Mapping[str, Sequence[_Pair]]
+) -> dict[str, list[_Rates]]:
+    """Return the rates of questions, which are conversations: sums over their turns.
+
+    A question has no rates in a repeat in which a turn failed on either side.
     """
     turns: defaultdict[str, set[str]] = defaultdict(set)
     for unit in (*baseline, *arm):
         turns[unit.cluster].add(unit.key)
-    questions: defaultdict[tuple[str, int], list[tuple[Unit, Unit]]] = defaultdict(list)
-    for other, unit in answers:
-        questions[unit.cluster, unit.repeat].append((other, unit))
-    repeats = sorted({repeat for _, repeat in questions})
-    rates = np.zeros((len(clusters), 2 * len(repeats)))
-    for row, cluster in enumerate(clusters):
-        for column, repeat in enumerate(repeats):
-            pairs = questions[cluster, repeat]
-            if len(pairs) < len(turns[cluster]):
-                continue
-            counted = sum(o.tokens if o.recounted is None else o.recounted for o, _ in pairs)
-            rates[row, 2 * column] = sum(u.tokens for _, u in pairs) / _seconds(u for _, u in pairs)
-            rates[row, 2 * column + 1] = counted / _seconds(o for o, _ in pairs)
+    rates: defaultdict[str, list[_Rates]] = defaultdict(list)
+    for name, answers in questions.items():
+        for repeat in {unit.repeat for _, unit in answers}:
+            pairs = [pair for pair in answers if pair[1].repeat == repeat]
+            base_s, _, arm_s, tokens = _sums(pairs)
+            counted = sum(b.tokens if b.recounted is None else b.recounted for b, _ in pairs)
+            if len(pairs) == len(turns[name]) and counted > 0:
+                rates[name].append((repeat, tokens / arm_s, counted / base_s))
     return rates
 
 
-def _seconds(units: Iterable[Unit]) -> float:
-    return sum(unit.seconds or 0.0 for unit in units)
-
-
-def _statistics(sums: Floats) -> Floats:
-    """Return ratio of totals and specbench_compat ``[2, B]`` from sums ``[B, K]``."""
-    totals = sums[:, 0] / sums[:, 1] / (sums[:, 2] / sums[:, 3])
-    arm, base = sums[:, _COLUMNS::2], sums[:, _COLUMNS + 1 :: 2]
-    there = base > 0
-    ratios = np.where(there, arm / np.where(there, base, 1), 0).sum(1)
-    repeats = there.sum(1)
-    compat = np.where(repeats > 0, ratios / np.maximum(repeats, 1), np.nan)
-    return np.stack([totals, compat])
+def _log_of_rates(questions: Sequence[_Rates]) -> float:
+    repeats = {repeat for repeat, _, _ in questions}
+    rates = ([each for each in questions if each[0] == repeat] for repeat in repeats)
+    sums = [[sum(column) for column in zip(*of_repeat, strict=True)] for of_repeat in rates]
+    return math.log(fmean(arm / base for _, arm, base in sums))

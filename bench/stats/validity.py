@@ -15,12 +15,10 @@ Noise gives a warning, not a verdict. *Drift* is how much slower the baseline be
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -41,7 +39,6 @@ from bench.records.plan import (
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
-from bench.settings.config import INVARIANT
 from bench.stats.adapter_fit import context_warnings, draft_warnings, training_warnings
 from bench.stats.answers import baseline_answers, carried
 from bench.stats.counters import repeated_texts
@@ -51,8 +48,6 @@ from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
-_MAX_FAILING = 3
-"""Most failed decoders with one warning each; more share one warning."""
 _GAPS = (0.03, 0.06, 0.125, 0.25)
 """Distances from a tie; first differences are counted below each."""
 _UNVERIFIED = {
@@ -62,9 +57,7 @@ _UNVERIFIED = {
 """The reason why a cell's differences are not verified, by whether there is no floor."""
 _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
-FLOAT32 = "float32"
 UNKNOWN = "unknown"
-_RESUME = "`bench resume {}`, in the folder that holds the run, measures the rest"
 VALID, INVALID, DAMAGED, INCOMPLETE = "VALID", "INVALID", "DAMAGED", "INCOMPLETE"
 EXIT_CODES: Mapping[str, Exit] = {
     VALID: Exit.DONE,
@@ -81,12 +74,7 @@ def judge(run: Run) -> RunStatus:
     damage, base = _damage(run), run.plan.baseline
     phased = read_phases(run.path)
     greedy = not run.config.get("temperature")
-    numerics = run.config.get("numerics")
-    exact = {
-        cell.cell: run.env.dtype in (None, FLOAT32)
-        or (cell.options.get("numerics") or numerics) == INVARIANT
-        for cell in run.plan.cells
-    }
+    exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
     remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
     broken = (*_broken(run), *_unanswered(run, [base]), *kept)
@@ -229,16 +217,8 @@ def _advice(run: Run) -> str:
     """Say how to resume, unless it is a side of `bench ab` or a stored run (not resumable)."""
     if run.status.ab or is_stored(run.path):
         return ""
-    return f"; {_RESUME.format(run.path.resolve().name)}"
-
-
-def from_here(line: str, run_dir: Path) -> str:
-    """Return a reason for the terminal, with the run's path in the resume command.
-
-    In files, which may be read anywhere, the command has only the run's name.
-    """
-    command = f"`bench resume {shlex.quote(str(run_dir))}` measures the rest"
-    return line.replace(_RESUME.format(run_dir.resolve().name), command)
+    name = run.path.resolve().name
+    return f"; `bench resume {name}`, in the folder that holds the run, measures the rest"
 
 
 def _missing(run: Run) -> str:
@@ -291,13 +271,6 @@ def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     cells = Counter(record.decoder for record in errors)
     first = {record.decoder: record for record in reversed(errors)}
-    if len(cells) > _MAX_FAILING:
-        each = ", ".join(f"{cell} on {num}" for cell, num in cells.most_common())
-        example = errors[0]
-        return [
-            f"{len(cells)} decoders failed on {counted(len(errors), 'answer')} ({each}), e.g. "
-            f"{example.decoder} on {example.prompt}: {example.failure}"
-        ]
     return [
         f"{cell} failed on {counted(num, 'answer')}, "
         f"e.g. {first[cell].prompt}: {first[cell].failure}"

@@ -181,7 +181,7 @@ def examine(
     margin = MARGINS[precision]
     if index == min(len(answer), len(expected)):  # they stopped by different rules
         return Divergence(index, "length", math.inf, margin)
-    cold = cold_logits(target, (*prompt, *expected[:index]))
+    cold = _cold_logits(target, (*prompt, *expected[:index]))
     (logits,) = lawful(cold, [expected[:index]], sampling)
     magnitude = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
     margin *= min(1.0, magnitude / _FULL_MARGIN)
@@ -198,15 +198,12 @@ def examine(
     return Divergence(index, "edge", distance, edge, as_gap / unit)
 
 
-def cold_logits(target: Model, ids: Sequence[int], read: Sequence[int] | None = None) -> Tensor:
-    """Return float32 logits ``[R, V]`` after R positions `read` of `ids` (None: the last).
-
-    This is one forward pass with an empty KV cache. The target may have no open session.
-    """
+def _cold_logits(target: Model, ids: Sequence[int]) -> Tensor:
+    """Return float32 logits ``[1, V]`` after `ids`, by one pass with an empty KV cache."""
     Models(target=target).ensure(1, len(ids))
     session = target.open()
     try:
-        return target.forward([session.call(ids, output="logits", read=read)])
+        return target.forward([session.call(ids, output="logits")])
     finally:
         target.close(session)
 

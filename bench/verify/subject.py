@@ -19,12 +19,12 @@ from bench.plan.setup import Arm
 from bench.records.plan import BASELINE
 from bench.records.prompts import Prompt
 from bench.records.samples import error_line
-from bench.verify.divergence import cold_logits
 from bench.verify.equality import EqualityCheck
+from bench.verify.floor import read
 from bench.verify.verdict import CheckOutcome, Examination, Finding
 from decoders.core.checks import Check, StepsDifferError, is_verdict
 from decoders.core.decoder import Memory
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.sampling import warp
@@ -120,11 +120,10 @@ def _entropies(
     target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
 ) -> list[float]:
     """Return the entropy, in nats, of the distribution of every token of an answer."""
-    ids = (*prompt, *answer[:-1])
-    logits = cold_logits(target, ids, range(len(prompt) - 1, len(ids)))
-    logits = lawful(logits, (answer[:num] for num in range(len(answer))), sampling)
-    distributions = warp(logits, sampling).double()
-    entropies: list[float] = torch.special.entr(distributions).sum(-1).tolist()
+    Models(target=target).ensure(1, len(prompt) + len(answer))
+    readings = read(target, prompt, answer, len(answer), sampling)
+    parts = [torch.special.entr(warp(logits, sampling).double()).sum(-1) for logits in readings]
+    entropies: list[float] = torch.cat(parts).tolist()
     return entropies
 
 

@@ -227,7 +227,7 @@ class _Work:
             ],
             facts={
                 "config": self._setup.config.model_dump(),
-                "models": self._setup.facts,
+                "models": dataclasses.asdict(self._setup.facts),
                 "dtype": self._setup.config.dtype or "float32",
                 "precision": self._precision,
                 "temperature": self.sampled.temperature,

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.stats.intervals import Pairs, geometric_mean
+from bench.stats.intervals import geometric_mean
 from docs.generate.places import ROOT
 
 _REFERENCE = "results/reference/"
@@ -148,7 +148,7 @@ def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> In
     shared = [prompt for prompt in mine if prompt in theirs]
     logs = [math.log(theirs[prompt][0] / mine[prompt][0]) for prompt in shared]
     clusters = [mine[prompt][1] for prompt in shared]
-    found = geometric_mean(Pairs(logs=tuple(logs), clusters=tuple(clusters), dropped=0))
+    found = geometric_mean(logs, clusters)
     if found.value is None:
         raise ValueError(f"{path.relative_to(ROOT)}: no prompt of both {kept} and {other}")
     return Interval(found.value, found.low, found.high)

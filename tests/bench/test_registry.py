@@ -287,19 +287,6 @@ def test_a_run_imports_no_verb_of_an_extra() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_plan_keeps_the_registered_name_of_a_file_s_decoder(tmp_path: Path) -> None:
-    text = "from decoders.ar import Autoregressive\nfrom decoders.core.registry import register\n"
-    text += "@register('mine')\nclass Mine(Autoregressive): pass\n"
-    (tmp_path / "a.py").write_text(text)
-    (tmp_path / "b.py").write_text(text.replace("@register('mine')\n", ""))
-    files = [f"{tmp_path}/a.py:Mine", f"{tmp_path}/a.py:Mine@x", f"{tmp_path}/b.py:Mine"]
-    config = load_config(None, {"decoders": [*files, "lookup"]})
-    arms = open_tables(check_first(config, lambda note: None, brings_models=True)).arms
-    assert [(arm.cell.registered, arm.cell.title) for arm in arms.values()] == [
-        (None, "ar"), ("mine", "mine"), ("mine", "mine@x"), (None, files[2]), (None, "lookup")
-    ]  # fmt: skip
-
-
 def test_extras_that_the_checkout_gained_since_it_was_installed_are_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

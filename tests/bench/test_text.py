@@ -9,7 +9,7 @@ import pytest
 
 from bench.records.frames import csv_bytes
 from bench.report.tables.table import number
-from bench.text import change, counted, factor, name_lines, percent, shown_value
+from bench.text import change, counted, factor, name_lines, percent, shortened, shown_value
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,14 @@ def test_an_empty_setting_is_none_and_a_flag_is_as_in_toml(value: object, text: 
 def test_a_name_breaks_between_its_parts(name: str, lines: list[str]) -> None:
     assert name_lines(name, 20) == lines
     assert "".join(lines).replace(" ", "") == name.replace(" ", "")
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    text = "".join(chr(97 + i % 26) for i in range(9_000))
+    short = shortened(text, 4_000)
+    head, left_out, tail = short.split("\n")
+    assert (len(head), len(tail)) == (3_000, 1_000)
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert left_out == "[… 5000 characters …]"
+    assert shortened(text[:4_000], 4_000) == text[:4_000]

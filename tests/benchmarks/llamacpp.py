@@ -26,7 +26,7 @@ from transformers import CompileConfig
 from bench.extras.external.engine import Settings
 from bench.extras.external.llamacpp import LlamaCpp
 from bench.plan.sources import named, package_file, resolve
-from bench.stats.intervals import Pairs, geometric_mean
+from bench.stats.intervals import geometric_mean
 from bench.text import factor
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
@@ -152,7 +152,7 @@ def _measure(
     base, *_ = seconds.values()
     for name, own in seconds.items():
         logs = tuple(math.log(other / mine) for mine, other in zip(base, own, strict=True))
-        ratio = geometric_mean(Pairs(logs=logs, clusters=tuple(map(str, range(len(own))))))
+        ratio = geometric_mean(logs, [*map(str, range(len(own)))])
         rate = budget * len(own) / sum(own)
         interval = f"[{factor(ratio.low, '')}, {factor(ratio.high, '')}]"
         print(f"{name:20} {rate:6.1f} tokens/s, ar is {factor(ratio.value)} {interval} as fast")

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from bench.stats.intervals import Estimate, Pairs, geometric_mean, mean_log_ratio
+from bench.stats.intervals import Estimate, geometric_mean, mean_log_ratio
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -61,9 +61,7 @@ def ratios(path: str, num_prompts: int, dtype: torch.dtype) -> tuple[Estimate, E
         both = [(a * b) ** 0.5 for a, b in zip(plain, again, strict=True)]
         own.append(mean_log_ratio(list(zip(both, joined, strict=True))))
     names = tuple(map(str, range(num_prompts)))
-    of_own, of_noise = (
-        geometric_mean(Pairs(logs=tuple(logs), clusters=names, dropped=0)) for logs in (own, noise)
-    )
+    of_own, of_noise = (geometric_mean(logs, names) for logs in (own, noise))
     return of_own, of_noise
 
 

@@ -26,6 +26,7 @@ from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
 from bench.machine.openmp import spinning
 from bench.machine.usage import LoadWatch
+from bench.records.environment import ModelFacts
 from bench.records.plan import baseline_arms
 from bench.records.record import SampleRecord
 from bench.stats import times
@@ -61,7 +62,7 @@ def examine(look_s: float = 1.0) -> list[Check]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    env = capture(device=device, dtype="float32", models={})
+    env = capture(device=device, dtype="float32", models=ModelFacts())
     watch = LoadWatch(device)
     time.sleep(look_s)
     load = watch.lap()

@@ -24,7 +24,6 @@ from bench.report.tables.table import Columns, Table, guarantee_label, number, o
 from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.stats.validity import from_here
 from bench.text import UNKNOWN, change, counted, factor, percent
 
 _WORDS = {
@@ -110,9 +109,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     if findings.summary.empty:
         return ["Nothing is measured yet."]
     lines = [f"{findings.name}: {findings.verdict}, {findings.status}."]
-    lines += [
-        f"Reason: {from_here(reason, findings.run.path)}." for reason in findings.validity.reasons
-    ]
+    lines += [f"Reason: {reason}." for reason in findings.validity.reasons]
     for facts in _facts(findings):
         if facts.row.decoder == facts.row.over:
             text = (

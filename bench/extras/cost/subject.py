@@ -19,6 +19,7 @@ from bench.plan.labels import Note
 from bench.plan.numerics import open_device, prepare_process, usual_dtype, usual_on_cpu
 from bench.plan.select import ResolvedRun
 from bench.plan.sources import checkpoint
+from bench.records.environment import ModelFacts
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
@@ -70,7 +71,7 @@ def open_subject(
             replay_by=None if no_replay else "CUDA graph" if on_gpu else "machine code",
             no_replay=no_replay,
         ),
-        env=capture(device=str(device), dtype=dtype, models={"target": facts}),
+        env=capture(device=str(device), dtype=dtype, models=ModelFacts(target=facts)),
         clock=Clock.for_device(str(device)),
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,

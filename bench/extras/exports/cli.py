@@ -38,7 +38,6 @@ def export(
     from bench.records.files import refuse_links
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.stats.validity import from_here
 
     choices = Choices(project=project, figures=figures or ())
     if to == "peft":
@@ -60,5 +59,4 @@ def export(
     for written in write(findings, to, folder, choices):
         typer.echo(written)
     for line in findings.validity.reasons:
-        reason = from_here(line, findings.run.path)
-        typer.echo(f"bench: {findings.name} is {findings.verdict}: {reason}", err=True)
+        typer.echo(f"bench: {findings.name} is {findings.verdict}: {line}", err=True)

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ def evaluate(
             raise
         except Exception as error:  # third-party tasks and data may raise anything
             raise UnavailableError(f"lm-eval: {type(error).__name__}: {error}"[:500]) from error
-    facts = {"decoder": cell, "chat_template": templated, "models": dict(setup.facts)}
+    facts = {"decoder": cell, "chat_template": templated, "models": asdict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
     write_text(folder / RESULTS, text + "\n")

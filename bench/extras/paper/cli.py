@@ -43,7 +43,7 @@ def paper(
     from bench.extras.paper.write import write_paper
     from bench.extras.together.runs import load_members
     from bench.records.files import refuse_links
-    from bench.stats.validity import EXIT_CODES, from_here
+    from bench.stats.validity import EXIT_CODES
 
     layout = parse_layout(venue, label or [], columns, bold)
     members = load_members(runs, output)
@@ -55,7 +55,5 @@ def paper(
         typer.echo(file)
     for side in (member.side for member in members):
         for reason in side.reasons:
-            typer.echo(
-                f"bench: {side.name} is {side.verdict}: {from_here(reason, side.path)}", err=True
-            )
+            typer.echo(f"bench: {side.name} is {side.verdict}: {reason}", err=True)
     raise typer.Exit(max(EXIT_CODES[member.side.verdict] for member in members))

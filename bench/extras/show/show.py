@@ -21,7 +21,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.stats.counters import Tally
 from bench.stats.summary import decoder_order
-from bench.stats.validity import VALID, from_here, judge
+from bench.stats.validity import VALID, judge
 from bench.text import colourless, counted, printable
 from decoders.core.nearest import nearest
 
@@ -58,7 +58,7 @@ def show_run(
         answers.setdefault(record.prompt, {}).setdefault(record.decoder, record)
     names = _choose_prompts(prompt, run.plan, answers)
     if status.verdict != VALID:
-        reasons = [f"  {from_here(reason, run_dir)}" for reason in status.reasons]
+        reasons = [f"  {reason}" for reason in status.reasons]
         console.print(Text(printable("\n".join([str(status.verdict), *reasons])), style="bold red"))
     if not names:
         console.print(Text("nothing is measured yet"))

@@ -22,7 +22,7 @@ from bench.report.findings import Findings
 from bench.report.tables.setting import hardware, short_name
 from bench.report.tables.table import estimated
 from bench.report.write import REPORT
-from bench.stats.validity import VALID, from_here
+from bench.stats.validity import VALID
 from bench.text import counted
 from specbench_tasks.loaders import is_pinned
 from specbench_tasks.task import FAMILIES, LISTS
@@ -69,8 +69,8 @@ def problems(
     """
     run, floor = findings.run, findings.floor
     if findings.verdict != VALID:
-        why = [from_here(reason, run.path) for reason in findings.validity.reasons]
-        yield ": ".join([f"it is {findings.verdict}, not {VALID}", *why[:1]])
+        reasons = findings.validity.reasons[:1]
+        yield ": ".join([f"it is {findings.verdict}, not {VALID}", *reasons])
     if run.plan.parts:
         yield "it is a part of a run: `bench merge` joins the parts"
     if errors := sum(record.error is not None for record in run.records):

@@ -32,7 +32,7 @@ from bench.report.tables.table import Table, TableCell
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.stats.validity import EXIT_CODES, VALID, from_here
+from bench.stats.validity import EXIT_CODES, VALID
 from bench.text import UNKNOWN, percent, portable
 
 Members = Sequence[NamedRun]
@@ -133,7 +133,7 @@ def print_joint(members: Members, console: Console) -> Exit:
         console.print(Text(f"{key}: {', '.join(value or '-' for value in values)}", style="dim"))
     console.print(Text(_machines(members), style="dim"))
     for run in (member.side for member in members if member.side.verdict != VALID):
-        why = "; ".join(from_here(line, run.path) for line in run.reasons)
+        why = "; ".join(run.reasons)
         console.print(Text(f"! {run.name} is {run.verdict}: {why}", style="bold red"))
     return max(EXIT_CODES[member.side.verdict] for member in members)
 

@@ -20,7 +20,7 @@ from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.side import RunSnapshot, load_side, summarise_run
 from bench.stats.summary import ALL
-from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID, from_here
+from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID
 from bench.stats.workers import noise_floor
 from bench.text import portable
 
@@ -125,7 +125,7 @@ def run_summary(side: RunSnapshot) -> pd.DataFrame:
 def refuse_invalid(side: RunSnapshot) -> None:
     """Refuse a damaged or invalid run (exit 4)."""
     if side.verdict in (DAMAGED, INVALID):
-        why = f": {from_here(side.reasons[0], side.path)}" if side.reasons else ""
+        why = f": {side.reasons[0]}" if side.reasons else ""
         line = f"{side.name} is {side.verdict} and cannot be combined with other runs{why}"
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 

@@ -37,8 +37,8 @@ _LETTER, _SYMBOL = 0.082, 0.35
 """Widths of a letter, and of a marker with its gaps, in the legend, in inches."""
 _REACH = 3.0
 """Largest end of an interval that is drawn, in units of the highest number."""
-_WHOLE = [1, 2, 5, 10]
-"""Steps between ticks that give whole per cents."""
+WHOLE = [1, 2, 5, 10]
+"""Steps between ticks that give round numbers, e.g. whole per cents."""
 
 
 def panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
@@ -116,7 +116,7 @@ def log_ticks(axis: Axis) -> None:
 def percents(axis: Axis, max_intervals: int) -> None:
     """Label fractions in whole per cents, with at most `max_intervals` between ticks."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_major_locator(MaxNLocator(max_intervals, steps=_WHOLE))
+    axis.set_major_locator(MaxNLocator(max_intervals, steps=WHOLE))
 
 
 def points(axis: Axis) -> None:
@@ -124,7 +124,7 @@ def points(axis: Axis) -> None:
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
     )
-    axis.set_major_locator(MaxNLocator(5, steps=_WHOLE))
+    axis.set_major_locator(MaxNLocator(5, steps=WHOLE))
 
 
 def styled(size: float = 9) -> AbstractContextManager[None]:

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bench.records.plan import BASELINE
 from bench.report.figures.canvas import (
+    WHOLE,
     Plot,
     annotate_point,
     draw_interval,
@@ -102,8 +102,10 @@ def dots_figure(
         within = interval_note(together, metric.column, ", ")
         base = " or ".join(dict.fromkeys(labels.get(n := over(r.summary), n) for r, _ in panels))
         figure.supxlabel(metric.label.format(base=base) + within, fontsize=size)
-        _scale(grid[-1, 0], together, metric)
-        _make_room(figure)
+        axis = grid[-1, 0].xaxis
+        axis.set_major_locator(MaxNLocator(5, steps=WHOLE))
+        if metric.share:
+            axis.set_major_formatter(PercentFormatter(1, decimals=0))
     named = [data.assign(run=run.name) for run, data in panels]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
@@ -184,34 +186,3 @@ def _draw(
     }
     name_rows(axes, names, marks)
     axes.tick_params(labelsize=size)
-
-
-def _scale(axes: Axes, data: pd.DataFrame, metric: Number) -> None:
-    """Fit the axis to the data, with ticks only there and room for texts on the right."""
-    ends = data[metric.columns].to_numpy(float)
-    values = [*ends[~np.isnan(ends)], *([] if metric.neutral is None else [metric.neutral])]
-    low, high = min(values), min(max(values), reach(data[metric.column]))
-    span = max(high - low, 0.02)
-    axes.set_xlim(low - 0.06 * span, low + 1.1 * span)
-    if metric.share:
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low - 0.06 * span, high)
-    axes.set_xticks(
-        [tick for tick in ticks if -0.06 * span <= tick - low <= high - low + 0.02 * span]
-    )
-
-
-def _make_room(figure: Figure) -> None:
-    """Extend the axis to the right until the texts next to points fit into the figure."""
-    texts = [t for axes in figure.axes for t in axes.texts if isinstance(t, Annotation)]
-    for text in texts:
-        text.set_in_layout(False)
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    low, high = axes.get_xlim()
-    width = figure.bbox.x1 - axes.bbox.x0  # upper bound: the axis, so its texts, end earlier
-    for text in texts:
-        beside = text.get_window_extent().x1 - axes.transData.transform(text.xy)[0]
-        room = max(width - 0.02 * figure.dpi - beside, 0.2 * width)
-        high = max(high, low + (text.xy[0] - low) * width / room)
-    axes.set_xlim(low, high)

@@ -36,7 +36,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.figures.style import RED, colours
 from bench.stats.summary import decoder_order, family_order
-from bench.text import portable, printable
+from bench.text import portable, printable, shortened
 
 MAX_BYTES = 11_000_000
 """Size limit of all answers; beyond it, prompts are chosen from the families in turn."""
@@ -181,12 +181,4 @@ def _texts(run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]) ->
     """Return the shortened texts of prompts, none where a run keeps no prompts."""
     prompts = kept_prompts(run_dir)
     present = [name for name in names if name in prompts]
-    return {name: _shortened("".join(map(pieces, prompts[name].ids))) for name in present}
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MAX_TEXT:
-        return text
-    head = _MAX_TEXT * 3 // 4
-    left_out = len(text) - _MAX_TEXT
-    return f"{text[:head]}\n[… {left_out} characters …]\n{text[head + left_out :]}"
+    return {name: shortened("".join(map(pieces, prompts[name].ids)), _MAX_TEXT) for name in present}

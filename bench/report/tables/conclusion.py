@@ -228,18 +228,6 @@ def _range(counts: Sequence[int | None]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def needs(summary: pd.DataFrame) -> str:
-    """State how many more prompts the wide intervals need, widest first."""
-    wide = {
-        row.decoder: row.prompts_needed for row in summary_rows(summary, ALL) if row.prompts_needed
-    }
-    if not wide:
-        return ""
-    first, *rest = sorted(wide, key=lambda decoder: -wide[decoder])
-    more = "".join(f", {wide[decoder]} for {decoder}" for decoder in rest)
-    return f"Wide intervals: {WITHIN} needs {wide[first]} more prompts for {first}{more}."
-
-
 def no_speedups(summary: pd.DataFrame) -> Iterable[str]:
     """Name the decoders that have no speed-up of their own, with the reason and the families."""
     families: dict[tuple[str, str], list[str]] = {}

@@ -36,11 +36,10 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     sha256, day = template.get("sha256"), template.get("date")
     parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
     parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
-    titles = {c.cell: f"{c.title} ({c.cell})" for c in run.plan.cells if c.registered}
     rows = {
         "model": describe_model(run),
         "tasks": _tasks(run.config),
-        "decoders": ", ".join(titles.get(name, name) for name in decoders),
+        "decoders": ", ".join(decoders),
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),
         "threads": run.env.torch.threads,

@@ -177,12 +177,6 @@ class Table:
             blocks.append(block(names))
         return blocks
 
-    def renamed(self, names: Mapping[str, str]) -> Table:
-        """Return the table with other names of rows and columns."""
-        firsts = [replace(row[0], text=names.get(row[0].text, row[0].text)) for row in self.rows]
-        rows = tuple((name, *row[1:]) for name, row in zip(firsts, self.rows, strict=True))
-        return replace(self, rows=rows, headings=tuple(names.get(h, h) for h in self.headings))
-
     def bare(self, headings: Collection[str] | None = None) -> Table:
         """Return the table without intervals in the named columns (None: in all columns)."""
         cut = [headings is None or heading in headings for heading in self.headings]

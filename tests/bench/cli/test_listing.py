@@ -195,7 +195,7 @@ def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("[/nonsense]") == 1
     assert "[red]" in text
-    assert "(2018 characters)" in text
+    assert "[… 1418 characters …]" in text
 
 
 def test_a_turn_without_reference_says_so() -> None:

@@ -23,12 +23,12 @@ from bench.machine.env import (
 )
 from bench.machine.gpu import gpu_facts, gpu_handle, slowdown
 from bench.machine.usage import LoadWatch
-from bench.records.environment import Environment, GitState, TorchSettings
+from bench.records.environment import Environment, GitState, ModelFacts, TorchSettings
 
 
 @pytest.fixture(scope="module")
 def captured() -> Environment:
-    return capture(device="cpu", dtype="float32", models={"target": {"layers": 2}, "draft": None})
+    return capture(device="cpu", dtype="float32", models=ModelFacts(target={"layers": 2}))
 
 
 def test_it_says_what_the_numbers_were_measured_on(captured: Environment) -> None:
@@ -82,7 +82,7 @@ def test_it_names_neither_the_host_nor_a_path(
     assert str(ROOT) not in text
     assert str(Path.home()) not in text
     assert "secret-token" not in json.dumps(
-        capture(device="cpu", dtype="float32", models={"target": None}).to_json()
+        capture(device="cpu", dtype="float32", models=ModelFacts()).to_json()
     )
     values = [value for value in _leaves(captured.to_json()) if isinstance(value, str)]
     assert not [value for value in values if value.startswith("/")]
@@ -190,5 +190,5 @@ def test_it_records_the_attention_kernels_of_a_gpu_alone(
     assert captured.torch.attention is None
     monkeypatch.setattr("torch.backends.cuda.cudnn_sdp_enabled", lambda: False)
     monkeypatch.setattr(environment, "gpu_facts", lambda gpu, device: {})
-    on_gpu = capture(device="cuda:0", dtype="bfloat16", models={"target": None})
+    on_gpu = capture(device="cuda:0", dtype="bfloat16", models=ModelFacts())
     assert on_gpu.torch.attention == ("flash", "mem_efficient", "math")

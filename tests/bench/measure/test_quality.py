@@ -14,6 +14,7 @@ from bench.measure import quality
 from bench.measure.quality import score_quality, target_scores
 from bench.plan.make import baseline_answers, batch_size, make_plan, quality_batch_size
 from bench.plan.select import choose_decoders
+from bench.records.environment import ModelFacts
 from bench.records.record import SampleRecord
 from bench.records.samples import SampleWriter
 from decoders.core.engine.scheduler import generate
@@ -64,7 +65,8 @@ def test_answers_are_batched_unless_compiled_rows_must_keep_their_bits(
     models = dataclasses.replace(setup.models, target=SimpleNamespace(device=device))
     config, facts = setup.config.with_values(dtype=dtype), {"compiled": compiled}
     facts |= {"parameters": num_weights}
-    setup = dataclasses.replace(setup, config=config, models=models, facts={"target": facts})
+    of_models = ModelFacts(target=facts)
+    setup = dataclasses.replace(setup, config=config, models=models, facts=of_models)
     assert quality_batch_size(setup) == size
 
 
@@ -149,7 +151,7 @@ def test_small_models_answer_more_prompts_at_a_time_on_a_cpu(
     scored: Any, num_weights: int | None, expected: int
 ) -> None:
     _, setup, _, _ = scored()
-    facts = {"target": {"parameters": num_weights}}
+    facts = ModelFacts(target={"parameters": num_weights})
     assert batch_size(dataclasses.replace(setup, facts=facts)) == expected
 
 

@@ -17,7 +17,7 @@ from bench.plan.identity import setup_identity
 from bench.plan.select import ResolvedRun, choose_decoders, stored_decoders
 from bench.plan.setup import Setup, assemble
 from bench.plan.sources import adapter_folder
-from bench.records.environment import ModelFacts
+from bench.records.environment import AdapterFacts, ModelFacts
 from bench.records.files import parse
 from bench.records.run_folder import load_run
 from bench.stats.adapter_fit import training_warnings
@@ -71,11 +71,12 @@ def with_adapter(opener: Any) -> Callable[[ResolvedRun], Setup]:
             setup.tokenizer,
             stop_ids=setup.sampling.stop_ids,
             clock=setup.clock,
-            facts={
-                "target": TARGET,
-                "draft": None,
-                "adapters": dict.fromkeys(run.config.adapters, TRAINED | trained),
-            },
+            facts=ModelFacts(
+                target=TARGET,
+                adapters=dict.fromkeys(
+                    run.config.adapters, parse(AdapterFacts, TRAINED | trained, "adapter")
+                ),
+            ),
         )
 
     return open_

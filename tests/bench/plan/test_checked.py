@@ -70,5 +70,5 @@ def test_without_the_check_it_runs_and_the_report_says_so(
 
 
 def test_a_sound_model_opens_without_a_word_of_the_check(small: Any, folder: Path) -> None:
-    facts = opened(small, folder).facts["target"] or {}
+    facts = opened(small, folder).facts.target or {}
     assert [note for note in facts["notes"] if "compared" in note] == []

@@ -29,8 +29,9 @@ def test_an_estimate_is_of_all_answers_at_the_speed_of_a_few(
 def test_a_long_first_prompt_is_shown_by_its_beginning_and_its_end(
     small: Any, opener: Any, progress: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.plan.dry_run._MAX_TEXT", 10)
+    monkeypatch.setattr("bench.text.shortened.__defaults__", (10,))
     (file := tmp_path / "long.jsonl").write_text('{"prompt": "abcdefghijklmnopqrstuvwxyz"}\n')
     lines = dry_run(small(tasks=str(file), limit=1, quality_limit=0), progress(), opener)
-    (shown,) = (line for line in lines if "[…]" in line)
-    assert shown.strip().endswith("abcd […] vwxyz")  # before them, the sign of the BOS
+    at = lines.index("  [… 17 characters …]")
+    assert lines[at - 1].endswith("abcdef")  # before them, the sign of the BOS
+    assert lines[at + 1] == "  xyz"

@@ -93,7 +93,7 @@ def test_a_cascade_runs_on_three_checkpoints(folders: dict[str, Path], tmp_path:
         ("spec", ("small={small}",), "none of ar, spec needs a model named 'small'"),
         ("spec:cascade=small", ("small={target}", "big={target}"), "a model named 'big'"),
         ("spec:cascade=small", ("small",), "--models 'small' is not NAME=PATH"),
-        ("spec:cascade=x", ("x=a", "x=b"), "two models are called 'x'"),
+        ("spec:cascade=x", ("x=a", "x=b"), "--models names 'x' twice"),
         ("spec:cascade=x", ("x=/nowhere",), "there is no such folder"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.errors import BenchError
-from bench.machine.env import ROOT, model_facts
+from bench.machine.env import ROOT
 from bench.plan import sources
 from bench.plan.select import choose_decoders
 from bench.plan.setup import open_setup
@@ -161,7 +161,7 @@ def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path
     assert {"spec", "idlm@isd"} < set(run.decoders)
     assert [note for note in notes if "needs an adapter named 'ptp'" in note]
     opened = open_setup(run)
-    models = model_facts(opened.facts)
+    models = opened.facts
     assert models.adapters is not None
     assert models.adapters["isd"].base_weights_sha256 == f"gguf:{packaged[0].sha256}"
     settings = {"temperature": 0.7, "top_p": 1.0, "top_k": 0}

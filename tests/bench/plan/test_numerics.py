@@ -50,8 +50,8 @@ def test_both_numerics_share_the_weights(setup: Setup) -> None:
 
 def test_a_run_records_numerics_tile_and_what_a_cell_chose(setup: Setup) -> None:
     assert (setup.config.numerics, setup.config.tile) == ("invariant", 8)
-    assert setup.facts["target"] is not None
-    assert setup.facts["target"]["tile"] == 8
+    assert setup.facts.target is not None
+    assert setup.facts.target["tile"] == 8
     assert setup.arms["ar@fast"].cell.options["numerics"] == "fast"
     assert "numerics" not in setup.arms["ar"].cell.options
     assert "row-invariant in tiles of 8" in computed_in(setup.config, setup.config)

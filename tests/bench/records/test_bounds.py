@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from pydantic import TypeAdapter
 
 from bench.errors import BenchError, InvalidRunError
@@ -21,9 +22,9 @@ from bench.records.invariants import broken_invariants
 from bench.records.plan import Plan, RunStatus
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
-from bench.records.run_folder import load_run
+from bench.records.run_folder import load_run, read_config
 from bench.records.samples import PhasedAnswer
-from bench.settings.config import RunConfig, load_config, wrong_value
+from bench.settings.config import RunConfig, load_config
 from tests.bench.conftest import make_record, write_run
 
 STORED = (
@@ -122,10 +123,16 @@ def test_events_have_bounds_too(event: str, field: str, value: Any, tmp_path: Pa
      ("seed", -1), ("tasks", 3), ("model", True), ("repeats", 0), ("threads", 0),
      ("decoders", {"spec": 3}), ("adapters", {"ptp": 1})],
 )  # fmt: skip
-def test_a_stored_configuration_has_values_of_its_settings(name: str, value: Any) -> None:
-    assert wrong_value({name: value})
-    assert not wrong_value({"temperature": 0.5, "threads": 10_000, "reference": "of old", "k": []})
-    assert not wrong_value(RunConfig(decoders="spec").model_dump(exclude_none=True))  # type: ignore[arg-type]
+def test_a_stored_configuration_has_values_of_its_settings(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    config = RunConfig(decoders="spec").model_dump(exclude_none=True)  # type: ignore[arg-type]
+    for good in (config, {"temperature": 0.5, "threads": 10_000, "reference": "of old", "k": []}):
+        (tmp_path / "config.toml").write_text(tomli_w.dumps(good))
+        assert read_config(tmp_path) == good
+    (tmp_path / "config.toml").write_text(tomli_w.dumps({name: value}))
+    with pytest.raises(InvalidRunError, match=rf"\.toml is damaged: its {name} cannot be read"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "2026-01-01T00:00:00", "", "9" * 400])

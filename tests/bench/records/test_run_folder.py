@@ -240,7 +240,7 @@ def test_a_run_is_found_by_path_by_name_and_as_latest(tmp_path: Path) -> None:
         find_run("other", tmp_path)
 
 
-def test_latest_moves_on_and_may_be_a_text_file(
+def test_latest_moves_on_unless_links_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [create_run_dir(tmp_path, "run") for _ in range(3)]
@@ -254,27 +254,14 @@ def test_latest_moves_on_and_may_be_a_text_file(
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     write_json(runs[2] / "manifest.json", MANIFEST)
-    link_newest(runs[2])
-    assert (tmp_path / "latest").read_text() == "run-3\n"
-    assert find_run("latest", tmp_path) == runs[2]
+    assert not link_newest(runs[2])
+    assert find_run("latest", tmp_path).samefile(runs[1])
 
 
-def test_a_copied_latest_is_read_until_a_newer_run_stands_beside_it(tmp_path: Path) -> None:
-    copy, old, new = (tmp_path / name for name in ("latest", "run-1", "run-2"))
-    for folder, begun in ((copy, "2026-01-01"), (old, "2026-01-01"), (new, "2026-01-02")):
-        assert not copy.exists() or find_run("latest", tmp_path) == copy
-        folder.mkdir()
-        write_json(folder / "manifest.json", MANIFEST)
-        write_json(
-            folder / "run.json", {"status": "complete", "started_utc": f"{begun}T00:00:00+00:00"}
-        )
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "run.json").write_text("{")
-    assert not link_newest(new)
-    for name in ("latest", str(copy)):
-        with pytest.raises(BenchError, match=r"latest is a copy of a run.* newest, run-2: name"):
-            find_run(name, tmp_path)
-    assert find_run("run-1", tmp_path) == old
+def test_a_folder_called_latest_stays(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    assert not link_newest(create_run_dir(tmp_path, "run"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "run"]
 
 
 # ---------------------------------------------------------------- writing

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.records.prompts import VOCABULARY, Prompt, answered_ids, read_pieces, write_vocabulary
+from bench.records.files import write_json
+from bench.records.prompts import VOCABULARY, Prompt, answered_ids, pieces_in, read_pieces
 from bench.records.record import SampleRecord
 
 Make = Callable[..., SampleRecord]
@@ -46,7 +47,7 @@ def test_rejected_drafts_have_pieces_as_answers_and_prompts_have(
     ]
     assert answered_ids(records) == {97, 98, 99, 120, 27}
     prompt = Prompt(conversation="c", turn=1, family="qa", ids=(112,), hash="h", reference=None)
-    write_vocabulary(tmp_path, cast(Any, Letters()), records, [prompt])
+    write_json(tmp_path / VOCABULARY, pieces_in(cast(Any, Letters()), records, [prompt]))
     pieces_kept = json.loads((tmp_path / VOCABULARY).read_text(encoding="utf-8"))
     assert pieces_kept == {"27": "\x1b", "97": "a", "98": "b", "99": "c", "112": "p", "120": "x"}
     pieces = read_pieces(tmp_path)

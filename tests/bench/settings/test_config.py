@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.errors import BenchError
 from bench.settings.config import RunConfig, load_config
-from bench.settings.setting import parse_paths
+from bench.settings.setting import parse_pairs
 
 
 def refusal(file: Path | None = None, **overrides: Any) -> str:
@@ -123,12 +123,12 @@ def test_a_configuration_cannot_be_changed_in_place() -> None:
 
 
 def test_adapters_are_name_and_path() -> None:
-    assert parse_paths(["ptp=a/b", "nar=c=d"]) == {"ptp": "a/b", "nar": "c=d"}
-    assert parse_paths(None) is None
+    assert parse_pairs(["ptp=a/b", "nar=c=d"]) == {"ptp": "a/b", "nar": "c=d"}
+    assert parse_pairs(None) is None
     with pytest.raises(BenchError, match="NAME=PATH"):
-        parse_paths(["ptp"])
-    with pytest.raises(BenchError, match="two adapters are called 'ptp'"):
-        parse_paths(["ptp=a", "ptp=b"])
+        parse_pairs(["ptp"])
+    with pytest.raises(BenchError, match="--adapter names 'ptp' twice"):
+        parse_pairs(["ptp=a", "ptp=b"])
 
 
 TEXTS = st.text(

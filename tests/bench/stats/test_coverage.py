@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.stats.intervals import Estimate, Pairs, geometric_mean
+from bench.stats.intervals import Estimate, geometric_mean
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.times import Unit
 
@@ -49,8 +49,8 @@ def drawn(population: list[Conversation], num: int, rng: np.random.Generator) ->
 
 def t_interval(conversations: Sequence[Conversation]) -> Estimate:
     turns = [(str(i), turn) for i, turns in enumerate(conversations) for turn in turns]
-    logs = tuple(math.log(base / mine) for _, (_, base, mine) in turns)
-    return geometric_mean(Pairs(logs=logs, clusters=tuple(name for name, _ in turns)))
+    logs = [math.log(base / mine) for _, (_, base, mine) in turns]
+    return geometric_mean(logs, [name for name, _ in turns])
 
 
 def estimators(conversations: Sequence[Conversation]) -> Speedups:

@@ -189,7 +189,7 @@ def test_the_jackknife_counts_values_and_clusters() -> None:
 
 
 def test_spread_by_rounding_alone_gives_no_interval() -> None:
-    made = ratio_of_sums({"a": [(0.1, 0.3)], "b": [(0.2, 0.6)], "c": [(0.7, 2.1)]})
+    made = ratio_of_sums({"a": (0.1, 0.3), "b": (0.2, 0.6), "c": (0.7, 2.1)})
     assert made.value == pytest.approx(1 / 3)
     assert (made.low, made.high) == (None, None)
 

@@ -184,7 +184,7 @@ def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Ma
         for turn, steps in enumerate(turns, 1)
     ]
     found = row(summary.summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "spec")
-    expected = ratio_of_sums({"a": [(3 + 1 + 2, 3)], "b": [(10, 2)], "c": [(4, 3)]})
+    expected = ratio_of_sums({"a": (3 + 1 + 2, 3), "b": (10, 2), "c": (4, 3)})
     assert found["acceptance_length"] == pytest.approx(expected.value)
     assert found["acceptance_length_low"] == pytest.approx(expected.low)
     assert found["acceptance_length_high"] == pytest.approx(expected.high)

@@ -156,17 +156,6 @@ def test_a_damaged_vocabulary_leaves_ids_and_a_note(told_run: Path, tmp_path: Pa
     assert index["notes"] == ["vocab.json is damaged: tokens are shown as ids."]
 
 
-def test_a_long_prompt_keeps_its_beginning_and_its_end() -> None:
-    text = "".join(chr(97 + i % 26) for i in range(9_000))
-    short = answers._shortened(text)
-    head, left_out, tail = short.split("\n")
-    assert (len(head), len(tail)) == (3_000, 1_000)
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert left_out == "[… 5000 characters …]"
-    assert answers._shortened(text[:4_000]) == text[:4_000]
-
-
 def test_a_run_without_timed_answers_has_no_viewer(record: Make, told_run: Path) -> None:
     run = load_run(told_run)
     assert viewer(dataclasses.replace(run, records=(record(kind="quality"),))) is None

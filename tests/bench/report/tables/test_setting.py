@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.records.run_folder import load_run
-from bench.report.findings import Findings
 from bench.report.tables.setting import report_title, setting
-from bench.report.tables.table import Table
 from bench.stats.side import load_side
-from tests.bench.conftest import tables_of
 
 REFERENCES = Path(__file__).parents[4] / "results" / "reference"
 
@@ -77,47 +71,3 @@ def test_a_title_names_model_tasks_and_date(model: str, tasks: str, title: str) 
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     config = {**side.config, "model": model, "tasks": tasks}
     assert report_title(dataclasses.replace(side, config=config)).startswith(title)
-
-
-def with_registered(path: Path, **names: str) -> Findings:
-    """A run whose cells `a` and `b` are of files, and registered under these names."""
-    file = path / "manifest.json"
-    plan = json.loads(file.read_text())
-    for cell in plan["cells"]:
-        cell["registered"] = names.get(cell["cell"].partition(".py:")[0])
-        cell["label"] = cell["cell"].partition("@")[2] or None
-    file.write_text(json.dumps(plan))
-    return Findings(load_run(path))
-
-
-def first_words(table: Table) -> list[str]:
-    return [row[0].text for row in table.rows]
-
-
-def test_a_decoder_of_a_file_goes_by_its_registered_name_in_tables(
-    synthetic_run: Callable[..., Path],
-) -> None:
-    path = synthetic_run({"a.py:Mine@x": 3.0, "b.py:Mine": 4.0})
-    findings = with_registered(path, a="mine", b="mine")
-    assert first_words(findings.headline) == ["ar", "mine", "mine@x"]
-    (rivals,) = tables_of(findings)["rivals"]
-    assert {*rivals.headings} == {"decoder", "ar", "mine@x", "mine"}
-    assert dict(findings.setting)["decoders"] == "ar, mine@x (a.py:Mine@x), mine (b.py:Mine)"
-    assert {*findings.summary["decoder"]} == {"ar", "a.py:Mine@x", "b.py:Mine"}  # files keep cells
-
-
-def test_a_name_that_two_cells_would_have_is_given_to_neither(
-    synthetic_run: Callable[..., Path],
-) -> None:
-    path = synthetic_run({"a.py:Mine": 3.0, "b.py:Mine": 4.0, "spec": 2.0})
-    assert with_registered(path, a="mine", b="mine").titles == {}
-    assert with_registered(path, a="spec", b="mine").titles == {"b.py:Mine": "mine"}
-
-
-def test_a_wrong_decoder_of_a_file_is_marked_under_its_name(
-    synthetic_run: Callable[..., Path],
-) -> None:
-    difference = {"cell": "a.py:Mine", "num_answers": 1, "num_compared": 2, "num_wrong": 1}
-    status = {"status": "complete", "verdict": "WRONG", "differences": [difference]}
-    findings = with_registered(synthetic_run({"a.py:Mine": 3.0}, status=status), a="mine")
-    assert first_words(findings.headline) == ["ar", "mine (WRONG)"]

@@ -15,7 +15,8 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -37,7 +38,9 @@ for none, without a word, if the probe's process fails or takes a minute."""
 _TIE, _PRICE = 1.05, 0.1
 """Our code computes N rows if it takes at most `_TIE` times as long as the library, or longer by at
 most `_PRICE` products of one row: with one code, a row has the same bits in calls of any size."""
-_TRIES, _MANY = 3, 64
+_TRIES, _MANY, _MERGED = 3, 64, 1 << 40
+_merges = False
+"""Whether the rows of a traced pass are those of several sequences, each of few rows."""
 
 
 def make(library: Path) -> None:
@@ -121,6 +124,17 @@ def _is_traced() -> bool:
     return torch.compiler.is_exporting() and bool(_max_rows)
 
 
+@contextmanager
+def merging(is_merged: bool) -> Iterator[None]:
+    """Trace products of rows ``[1, R, in]`` of several sequences inside, if they are `merged`."""
+    global _merges
+    _merges = is_merged
+    try:
+        yield
+    finally:
+        _merges = False
+
+
 def _limit(rows: Tensor, sequences: int = 1) -> int:
     """Return the most rows for our code while a graph for a CPU is traced, else 0.
 
@@ -130,7 +144,7 @@ def _limit(rows: Tensor, sequences: int = 1) -> int:
     limit = _max_rows.get(rows.dtype, 0) if _is_traced() else 0
     if rows.dtype != torch.bfloat16 or limit < _MANY:
         return limit
-    return limit * (len(rows) if rows.dim() > 2 else sequences)
+    return _MERGED if _merges else limit * (len(rows) if rows.dim() > 2 else sequences)
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, sequences: int = 1) -> Tensor:

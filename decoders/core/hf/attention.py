@@ -13,7 +13,9 @@ heads, G query heads of a key-value head, E width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +44,29 @@ def leave_out_cudnn(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """Rows of B sequences in one line ``[1, R]``, without the padding that attention needs.
+
+    `cache_rows` ``[1, R]`` are those of the rows, `places` ``[B, N]`` the rows of each sequence (of
+    padding, any row), and `order` ``[R]`` the places of the rows among all of these.
+    """
+
+    cache_rows: Tensor
+    places: Tensor
+    order: Tensor
+
+    def attend(
+        self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, *others: Any
+    ) -> Tensor:
+        """Return attention ``[1, R, H, E]`` of queries ``[1, H, R, E]`` by `attend`."""
+        heads, width = query.shape[1], query.shape[3]
+        padded = query[0].index_select(1, self.places.flatten())
+        padded = padded.view(heads, *self.places.shape, width).transpose(0, 1)
+        mixed = attend(padded, key, *others).reshape(-1, heads, width)
+        return mixed.index_select(0, self.order)[None]
 
 
 class MaskBuilder:

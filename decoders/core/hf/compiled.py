@@ -48,13 +48,17 @@ DIMS = {
     **dict.fromkeys(("behind", "levels"), "BK"),
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
+    "merged.cache_rows": "1F",
+    "merged.places": "SN",
+    "merged.order": "F",
 }
 """Dimensions of a graph's inputs: R rows read, L late slots, U late tokens.
 
-K is the number of drafts in one pass, which is fixed in a graph.
+K is the number of drafts in one pass, which is fixed in a graph. Merged calls of any number S of
+sequences have F rows in one line.
 """
 _MASK, _PLANE = "B1NT", "BHCD"
-_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29}
+_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29, "F": 37, "S": 5}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
@@ -182,7 +186,8 @@ class Graphs:
         def make() -> None:
             program = _export(flat, names, tensors)
             rows = "one row" if _rows(inputs).shape[1] == 1 else "rows"
-            kind = f"{sequences} x {rows}{name or ''}"
+            number = "several" if "merged.order" in inputs else sequences
+            kind = f"{number} x {rows}{name or ''}"
             package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
 
         if not package.exists:
@@ -219,9 +224,16 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
     """
     letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
     letters += [_PLANE] * (len(tensors) - len(names))
+    if "merged.order" in names:
+        is_line = [each.startswith("BN") for each in letters]
+        letters = [
+            each.replace(*("BN", "1F") if line else ("B", "S"))
+            for each, line in zip(letters, is_line, strict=True)
+        ]
     fixed = torch.export.Dim.STATIC
     # a named size for all planes; with AUTO, each plane would have its own size and its own index
-    free = {**dict.fromkeys(_SIZES, torch.export.Dim.AUTO), "C": torch.export.Dim("C", min=2)}
+    free = dict.fromkeys(_SIZES, torch.export.Dim.AUTO)
+    free |= {size: torch.export.Dim(size, min=2) for size in "CS"}
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
     with torch.inference_mode(False), torch.no_grad():

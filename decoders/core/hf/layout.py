@@ -7,7 +7,7 @@ key-value heads, D head dimension.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import MaskBuilder, Masks
+from decoders.core.hf.attention import MaskBuilder, Masks, MergedRows
 from decoders.core.hf.cache import KVStore, PlaneCache
 from decoders.core.model import Call, Session
 from decoders.core.token_reads import TokenRead
@@ -32,7 +32,8 @@ class Pass(NamedTuple):
     """One forward pass: ids, positions ``[B, N]``, masks, flat rows to `read` (None: all).
 
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
-    `planes`, `entries`, `seen` and `cache_rows` are those of `PlaneCache`. A pass for a CUDA graph
+    `planes`, `entries`, `seen` and `cache_rows` are those of `PlaneCache`. A pass without padding
+    has all rows in one line, ``[1, R]``, and says how they are `merged`. A pass for a CUDA graph
     lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of masks: the graph makes all
     else from them (`Frame`).
     """
@@ -48,6 +49,7 @@ class Pass(NamedTuple):
     seen: int = 0
     cache_rows: Tensor | None = None
     hidden: Sequence[int] = ()
+    merged: MergedRows | None = None
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
     contexts: Sequence[tiles.ContextBlock] = ()
@@ -105,16 +107,20 @@ class Layout:
         capacity: int,
         *,
         bucketed: bool = False,
+        merges: bool = False,
         tile: int | None = None,
     ) -> None:
-        """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None."""
+        """Allocate the cache, `bucketed` for CUDA graphs, in tiles of `tile` rows unless None.
+
+        A layout that `merges` calls leaves out their padding, which transformers' modules need.
+        """
         self._device = device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(architecture, num_rows, entries)
-        self._bucketed = bucketed
+        self._bucketed, self._merges = bucketed, merges
         windows = [window for window in architecture.windows.values() if window is not None]
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
@@ -149,7 +155,8 @@ class Layout:
         if len(calls) == 1 and self.fits_views(calls[0]):
             return self._lone(calls[0])
         by_row = _by_cache_row(calls)
-        return self._several(calls, [by_row[row] for row in sorted(by_row)])
+        used = range(min(by_row), max(by_row) + 1) if self._merges else sorted(by_row)
+        return self._several(calls, _filled(by_row, used))
 
     def _lone(self, call: Call, in_graph: bool = False) -> Pass:
         """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
@@ -184,7 +191,28 @@ class Layout:
         if last - first + 1 == len(ordered):  # consecutive rows are read as a view
             planes, fields["cache_rows"] = self.store.row_planes(first, len(ordered)), None
         rows = rows._replace(masks=masks, planes=planes, numbers={}, blocks=None, **fields)
+        if self._merges and len(calls) > 1 and rows.cache_rows is None:
+            rows = self._merged(rows)
         return _reading(calls, rows)
+
+    def _merged(self, rows: Pass) -> Pass:
+        """Leave out the padding of a pass, all whose cache rows are read."""
+        sizes, shape = [call.num_rows for call in rows.calls], rows.ids.shape
+        cells = [
+            (row, first + n)
+            for row, (first, size) in enumerate(zip(rows.firsts, sizes, strict=True))
+            for n in range(size)
+        ]
+        cache_rows, order = upload([*zip(*cells, strict=True)], self._device)
+        places = torch.zeros_like(rows.ids).view(-1)
+        places[order] = torch.arange(len(order), device=self._device)
+        lines = {
+            name: getattr(rows, name).view(-1)[order][None]
+            for name in ("ids", "positions", "entries")
+        }
+        merged = MergedRows(cache_rows[None], places.view(shape), order)
+        firsts = [*itertools.accumulate(sizes[:-1], initial=0)]
+        return rows._replace(merged=merged, firsts=firsts, cache_rows=merged.cache_rows, **lines)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.
@@ -196,12 +224,11 @@ class Layout:
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
             return self._lone(call, in_graph=True)
-        model, by_row = call.session.model, _by_cache_row(calls)
-        filled = [  # with empty calls for the other cache rows
-            by_row.get(row)
-            or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
-            for row in first_rows(by_row, self.store.num_rows)
-        ]
+        by_row = _by_cache_row(calls)
+        used = range(min(by_row), max(by_row) + 1)
+        if not self._merges:
+            used = first_rows(by_row, self.store.num_rows)
+        filled = _filled(by_row, used)
         if not bucketed:
             return self._several(calls, filled, 1 + lone_slot)
         width = power_of_two(max(1 + lone_slot, min_rows, *[call.num_rows for call in calls]))
@@ -326,6 +353,15 @@ def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
     by_row = {call.session.row: call for call in calls}
     assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
     return by_row
+
+
+def _filled(by_row: Mapping[int, Call], used: Iterable[int]) -> list[Call]:
+    """Return the calls of the `used` cache rows, empty ones where there is none."""
+    model = next(iter(by_row.values())).session.model
+    return [
+        by_row.get(row) or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
+        for row in used
+    ]
 
 
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:

@@ -363,8 +363,12 @@ class HFModel(Model):
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
-        bucketed, tile = self._runner.graphs.fixed, self.tile
-        self._layout = Layout(self.architecture, num_rows, capacity, bucketed=bucketed, tile=tile)
+        ways: Any = {
+            "bucketed": self._runner.graphs.fixed,
+            "merges": self.merges,
+            "tile": self.tile,
+        }
+        self._layout = Layout(self.architecture, num_rows, capacity, **ways)
 
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
@@ -379,6 +383,12 @@ class HFModel(Model):
         assert self._layout is not None
         self._runner.forget_calls()
         self._layout.gather(session.row, sources, start)
+
+    @property
+    def merges(self) -> bool:  # type: ignore[override]
+        """True on a CPU if the model's pass is ours."""
+        ours = self._runner.weights is not None and not self._runner.graphs.fixed
+        return ours and self.device.type == "cpu"
 
     @property
     def reads_ahead(self) -> bool:  # type: ignore[override]

@@ -290,8 +290,8 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
         width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
-        if model.merges and isinstance(call, Call):
-            width = 0  # no padding
+        if model.merges and not isinstance(call, DraftCall):
+            width = 0  # without padding
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,

@@ -164,9 +164,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
             out = products.attention(query, key, value, mask, scale)
         return out.transpose(1, 2)
     batch, shared, _, width = key.shape
-    few = batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
-    if few and (mixed := attend_in_parts(query, key, value, mask, scale)) is not None:
-        return mixed
+    if query.is_cuda and (batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE):
+        mixed = attend_in_parts(query, key, value, mask, scale)
+        if mixed is not None:
+            return mixed
     rows = query.reshape(batch, shared, num_groups * num_rows, width)
     out = products.attention(rows, key, value, mask, scale, num_groups)
     return out.view(query.shape).transpose(1, 2)

@@ -1,7 +1,7 @@
 """Graphs of a function of tensors, which run without the function's Python code.
 
-On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences.
-All other sizes may vary, but a size of one needs a separate graph. `graph_files` stores the code.
+On a CPU a graph is machine code (`torch.export`, then AOTInductor) for all sizes, but a size of one
+needs a separate graph, and so does each number of padded sequences. `graph_files` stores the code.
 On a GPU a graph is a CUDA graph of fixed shapes, captured from the plain function (`capture`).
 """
 
@@ -62,11 +62,11 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29, "F": 37, "S": 5}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
-COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
-"""Most rows of a call that runs as a graph, of several sequences on a GPU and of a single one.
+COMPILED_ROWS, COMPILED_PROMPT = MERGED_ROWS, 1024
+"""Most rows of a call that runs as a graph, beside those of other sequences and alone.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
-calls are padded to powers of two. On a CPU several sequences have up to `MERGED_ROWS`.
+calls are padded to powers of two.
 """
 MAX_CAPTURED = 512
 """Most CUDA graphs of a function; beyond, the one that was not used for the longest is dropped."""
@@ -96,8 +96,7 @@ class Graphs:
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        several = COMPILED_ROWS if self.fixed else MERGED_ROWS
-        limit = COMPILED_PROMPT if num_sequences == 1 else several
+        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
         return self.backend is not None and num_rows <= limit
 
     def __call__(

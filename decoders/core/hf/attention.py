@@ -99,6 +99,16 @@ class MaskBuilder:
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
 
+    def places(self, starts: Tensor, positions: Tensor, seen: int) -> Tensor:
+        """Return the position of each entry ``[B, T]``: committed ones lie in order of the text.
+
+        `starts` ``[B]`` are committed lengths, `positions` ``[B, N]`` those of the rows after them.
+        """
+        entries = self._entries[:seen]
+        columns = entries - starts[:, None]  # 0: the first row
+        rows = positions.gather(1, columns.clamp(0, positions.shape[1] - 1))
+        return torch.where(columns < 0, entries, rows)
+
     def windowed(self, visible: Tensor, positions: Tensor, entries: Tensor) -> Masks:
         """Add windows to `visible` ``[B, N, T]`` and return ``[B, 1, N, T]`` per kind of layer.
 

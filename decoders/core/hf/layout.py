@@ -119,21 +119,7 @@ class Layout:
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
             self._entries = torch.arange(capacity, device=device)[None]
-            shape = (num_rows, entries + 1)
-            self._places = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(architecture, entries + 1)
-
-    def move_row(self, source: int, row: int, length: int) -> None:
-        """Copy the first `length` entries of row `source` to `row`."""
-        self.store.move_row(source, row, length)
-        self._places[row] = self._places[source]
-
-    def gather(self, row: int, sources: Sequence[int], start: int) -> None:
-        """Copy entries `sources` (ascending) of a row to `start`, `start` + 1, …."""
-        self.store.gather(row, sources, start)
-        if self.window:
-            line = self._places[row]
-            line[start : start + len(sources)] = line[list(sources)]
 
     def fits_views(self, call: Call) -> bool:
         """Tell whether a single call can read views: no sliding window hides an entry from it."""
@@ -163,8 +149,6 @@ class Layout:
             positions = self.existing(self._entries[:, start:stop], stop)
         else:
             positions = self.existing(upload([call.row_positions()], self._device), stop)
-        if self.window:
-            self._places[call.session.row, start:stop] = positions[0]
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
         entries = self._entries[:, start:stop] if in_graph else start
         into = self.store.row_planes(call.session.row, 1), entries, stop
@@ -179,11 +163,13 @@ class Layout:
         frame, packed = Frame.of(self, rows)
         fields, masks = self.unpack(frame, upload(packed, self._device))
         del fields["starts"]
-        first, last = ordered[0].session.row, ordered[-1].session.row
-        planes = self.store.row_planes(0, self.store.num_rows)
-        if last - first + 1 == len(ordered):  # consecutive rows are read as a view
-            planes, fields["cache_rows"] = self.store.row_planes(first, len(ordered)), None
-        rows = rows._replace(masks=masks, planes=planes, numbers={}, blocks=None, **fields)
+        places = [call.session.row for call in ordered]
+        if places[-1] - places[0] + 1 == len(places):  # consecutive rows are read as a view
+            fields["planes"] = self.store.row_planes(places[0], len(places))
+        else:
+            fields["planes"] = self.store.row_planes(0, self.store.num_rows)
+            fields["cache_rows"] = upload(places, self._device)
+        rows = rows._replace(masks=masks, numbers={}, blocks=None, **fields)
         return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
@@ -219,7 +205,6 @@ class Layout:
             positions += (*(call.positions or call.row_positions()), *padding)
             entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
         numbers = {"ids": ids, "positions": positions, "entries": entries}
-        numbers["cache_rows"] = [call.session.row for call in ordered]
         numbers["starts"] = [call.session.length for call in ordered]
         firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
         return Pass(
@@ -250,14 +235,12 @@ class Layout:
         (_, width, seen), fields = frame.size, frame.fields(packed)
         stop = 8 * sum(map(len, fields.values()))
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
-        rows, positions = fields["cache_rows"], self.existing(fields["positions"], seen)
-        if self.window:
-            self._places[rows[:, None], fields["entries"]] = positions
+        positions, starts = self.existing(fields["positions"], seen), fields["starts"]
         blocks = (
             packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
         )
-        visible = self.masks.visible(blocks, fields["starts"], width, seen)
-        places = self._places.index_select(0, rows)[:, :seen] if self.window else visible
+        visible = self.masks.visible(blocks, starts, width, seen)
+        places = self.masks.places(starts, positions, seen) if self.window else visible
         masks = self.masks.windowed(visible, positions, places)
         return {**fields, "positions": positions}, masks
 
@@ -274,25 +257,22 @@ class Layout:
         numbers = upload(list(zip(*cells, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
-        if self.window:
-            self._places[row_index, entries] = positions
-        masks = self._tiled_masks(blocks, positions.view(-1, tile))
-        planes = self.store.row_planes(0, self.store.num_rows)
-        into = planes, entries[None], self.store.scrap + 1, row_index[None]
-        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
-        return _reading(calls, rows)
-
-    def _tiled_masks(self, blocks: Sequence[tiles.ContextBlock], positions: Tensor) -> Masks:
         counts = [counts for block in blocks for counts in block.contexts.values()]
         visible = (
             torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
         )
-        if not self.window:
-            return self.masks.windowed(visible, positions, visible)
-        planes = [block.select(self._places[:, None, :, None]) for block in blocks]
-        entries = torch.cat(planes).view(-1, tiles.BLOCK)
-        of_tile = [block.tile for block in blocks for _ in block.contexts]
-        return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
+        near, places, seen = positions.view(-1, tile), visible, self.store.scrap + 1
+        if self.window:
+            of_tile = [block.tile for block in blocks for _ in block.contexts]
+            near = near[upload(of_tile, self._device)]
+            places = torch.arange(seen, device=self._device).repeat(self.store.num_rows, 1)
+            places[row_index, entries] = positions
+            parts = [block.select(places[:, None, :, None]) for block in blocks]
+            places = torch.cat(parts).view(-1, tiles.BLOCK)
+        masks = self.masks.windowed(visible, near, places)
+        into = self.store.row_planes(0, self.store.num_rows), entries[None], seen, row_index[None]
+        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        return _reading(calls, rows)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:
         """Clamp positions to the model's last position, which drafts may overshoot.

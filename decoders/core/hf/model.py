@@ -370,7 +370,7 @@ class HFModel(Model):
         """See `Model.copy_row`."""
         assert self._layout is not None
         self._runner.forget_calls()  # their entries are beyond `length`
-        self._layout.move_row(source, row, length)
+        self._layout.store.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
 
@@ -378,7 +378,7 @@ class HFModel(Model):
         """See `Model.gather`."""
         assert self._layout is not None
         self._runner.forget_calls()
-        self._layout.gather(session.row, sources, start)
+        self._layout.store.gather(session.row, sources, start)
 
     @property
     def reads_ahead(self) -> bool:  # type: ignore[override]

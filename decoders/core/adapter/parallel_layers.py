@@ -14,7 +14,7 @@ words, C candidates, R rank of the bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ class SlotPass(DraftPass):
             both = planes[2 * number : 2 * number + 2]
             write(both, behind, entries)
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
-            return attention(query, keys, values, sees)
+            return attention(query, keys, values, sees).transpose(1, 2)
 
         embedded = self.levels.index_select(0, levels.flatten()).view(*levels.shape, -1)
         anchors = rows.flatten(0, 1).index_select(0, last)
@@ -145,7 +145,8 @@ class ParallelLayers(Joined):
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
-        self.join = spread(generator, *self.shapes(config)["join"])
+        num_states = max(1, len(config.sizes.get("hidden_layers", ())))
+        self.join = spread(generator, width, (1 + num_states) * width)
         self.start = spread(generator, width, width)
         self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
         self.warmth = nn.Parameter(torch.zeros(width))
@@ -169,22 +170,12 @@ class ParallelLayers(Joined):
         return (
             *super().rules(config),
             (config.num_words >= 1, "num_words", "1 or above"),
-            (config.num_layers >= 1, "num_layers", "1 or above"),
+            (config.num_layers in range(1, 101), "num_layers", "1 to 100"),
             (config.bias_rank >= 0, "bias_rank", "0 or above"),
             (not num or config.bias_rank >= 1, "bias_rank", "1 or above with candidates"),
             (num in range(max(1, config.num_words)), "sizes", "fewer candidates than words"),
             (are_numbers, "sizes", "hidden_layers that are a list of layers' numbers"),
         )
-
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        """See `HiddenAdapter.shapes`."""
-        feed, width = f"layers.{config.num_layers - 1}.feed", config.width
-        sizes = {"numbers": (config.num_slots, width), feed: (2 * config.rank, width)}
-        if config.sizes.get("candidates"):
-            sizes["context"] = (config.bias_rank, width)
-        sizes["join"] = (width, (1 + max(1, len(config.sizes.get("hidden_layers", ())))) * width)
-        return {**sizes, "right": (config.num_words, config.bias_rank)}
 
     @property
     def num_candidates(self) -> int:

@@ -1,14 +1,9 @@
-"""Attention of calls: additive masks with sliding windows, and grouped heads for few rows.
+"""Masks of calls, which are additive and have sliding windows.
 
 A mask is 0 where a row sees an entry and the lowest finite number elsewhere, because -inf could
 turn a row into NaN. Every row, padding included, sees at least one entry.
 
-Grouping joins the query heads of a key-value head as rows of one product, which reads each entry
-once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows use two batched
-products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
-
-Letters: B sequences, N rows of the widest call, T cache entries seen, H query heads, K key-value
-heads, G query heads of a key-value head, E width of a head.
+Letters: B sequences, N rows of the widest call, T cache entries seen.
 """
 
 from __future__ import annotations
@@ -16,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core import masks, products
+from decoders.core import masks
 from decoders.core.device import upload
 from decoders.core.hf.architecture import Architecture
-from decoders.core.kernels import attend_in_parts
 from decoders.core.model import Call
 
 Masks = Tensor | dict[str, Tensor | None] | None
 """One mask for all layers, or one per kind of layer. None: causal, or a single row."""
-
-GROUPED_ROWS = 16
-"""Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
-_PROCESSORS, _WIDE = 128, 32
-"""This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
-torch's kernel is faster (results/reference/h100/attention.csv)."""
 
 
 def leave_out_cudnn(device: torch.device) -> None:
@@ -121,37 +108,3 @@ class MaskBuilder:
                 near = visible & (positions[:, :, None] - entries[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Return attention ``[B, N, H, E]``, with grouped query heads if the rows are few.
-
-    Args:
-        query: ``[B, H, N, E]``.
-        key: ``[B, K, T, E]``.
-        value: like `key`.
-        mask: additive, ``[B or 1, 1, N, T]``; None: causal.
-        scale: factor of the scores.
-    """
-    num_heads, num_rows = query.shape[1:3]
-    num_groups = num_heads // key.shape[1]
-    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
-    is_causal = mask is None and num_rows > 1  # the kernel masks itself
-    if is_causal or wide or num_groups == 1:
-        if num_groups > 1:
-            repeated = (
-                each[:, :, None].expand(-1, -1, num_groups, -1, -1) for each in (key, value)
-            )
-            key, value = (each.flatten(1, 2) for each in repeated)
-        if is_causal:
-            out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
-        else:
-            out = products.attention(query, key, value, mask, scale)
-        return out.transpose(1, 2)
-    batch, shared, _, width = key.shape
-    few = batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
-    if few and (mixed := attend_in_parts(query, key, value, mask, scale)) is not None:
-        return mixed
-    rows = query.reshape(batch, shared, num_groups * num_rows, width)
-    out = products.attention(rows, key, value, mask, scale, num_groups)
-    return out.view(query.shape).transpose(1, 2)

@@ -72,7 +72,7 @@ class StoredAdapter(nn.Module):
             state = load_file(folder / WEIGHTS_FILE)
             state = {name: value.float() for name, value in state.items()}
             with torch.device("meta"):  # other sizes are refused before memory is allocated
-                cls(config).load_state_dict(state)
+                cls(config).load_state_dict(state, assign=True)
             adapter = cls(config)
             adapter.load_state_dict(state)
         except Exception as error:  # a network of another package may raise anything

@@ -26,7 +26,6 @@ from decoders.core.adapter.draft_pass import (
     Function,
     Inputs,
     Run,
-    ShortHead,
     Texts,
     normed,
     unpack,
@@ -54,11 +53,10 @@ class SlotPass(DraftPass):
     """A pass of slots after new text that returns drafts and probabilities, ``[B, 2, K]``."""
 
     layers: ParallelLayers
-    head: ShortHead
     num_brief = 1
 
     @torch.no_grad()
-    def __init__(self, layers: ParallelLayers, embed: Function, head: ShortHead) -> None:
+    def __init__(self, layers: ParallelLayers, embed: Function, head: Any) -> None:
         """See `DraftPass`."""
         super().__init__(layers, embed, head)
         self.levels = layers.embedded(all_levels().to(layers.join.device))

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from decoders.core.types import MaskedForm
 
@@ -179,8 +179,11 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     whole = sum(file.stat().st_size for file in files) <= limit_bytes
     digest = hashlib.sha256()
     for file in files:
-        for part in _read_all(file) if whole else _read_sample(file):
-            digest.update(part)
+        with file.open("rb") as stream:
+            if whole:
+                hashlib.file_digest(stream, lambda: digest)
+            else:
+                _add_sample(digest, file, stream)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
 
@@ -238,22 +241,15 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
-def _read_all(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while chunk := stream.read(2**20):
-            yield chunk
-
-
-def _read_sample(file: Path) -> Iterator[bytes]:
+def _add_sample(digest: Any, file: Path, stream: BinaryIO) -> None:
     """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
     size = file.stat().st_size
-    yield f"{file.name} {size}\n".encode()
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        yield stream.read(min(length, _MAX_HEADER_BYTES))
-        for number in range(_STRETCHES):
-            stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
-            yield stream.read(_STRETCH_BYTES)
+    digest.update(f"{file.name} {size}\n".encode())
+    length = int.from_bytes(stream.read(8), "little")
+    digest.update(stream.read(min(length, _MAX_HEADER_BYTES)))
+    for number in range(_STRETCHES):
+        stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
+        digest.update(stream.read(_STRETCH_BYTES))
 
 
 _TYPES: Mapping[str, tuple[str, bool, int]] = {

@@ -62,12 +62,23 @@ def why_none() -> str | None:
     return None
 
 
-def sha256(file: Path) -> str | None:
-    """Return a file's hash, or None if it cannot be read."""
+def seal(file: Path, facts: Mapping[str, Any]) -> None:
+    """Write facts about a file into a JSON file beside it, with the hash of both."""
+    text = json.dumps({**facts, _HASH: _hash(file, facts)})
+    file.with_suffix(".json").write_text(text, encoding="utf-8")
+
+
+def sealed(file: Path) -> dict[str, Any] | None:
+    """Return the facts about a file, or None unless both are as they were sealed."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:
+        facts: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        return facts if facts.pop(_HASH) == _hash(file, facts) else None
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged
         return None
+
+
+def _hash(file: Path, facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(file.read_bytes() + json.dumps(facts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +101,7 @@ class Package:
     @property
     def exists(self) -> bool:
         """Tell whether the graph is compiled, and its files are as they were written."""
-        facts = self._facts()
-        return {_NAMES, _VALUES} <= facts.keys() and facts.get(_HASH) == sha256(self.path)
-
-    def _facts(self) -> dict[str, Any]:
-        try:
-            facts = json.loads(self._names.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
-
-    @property
-    def _names(self) -> Path:
-        return self.path.with_suffix(".json")
+        return sealed(self.path) is not None
 
     def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Compile an exported program.
@@ -136,15 +135,13 @@ class Package:
                 )
                 if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
                     break
-            facts = file.with_suffix(".json")
-            text = json.dumps({**about, _NAMES: names, _VALUES: values, _HASH: sha256(file)})
-            facts.write_text(text, encoding="utf-8")
-            facts.replace(self._names)
-            file.replace(self.path)
+            seal(file, {**about, _NAMES: names, _VALUES: values})
+            for suffix in (".json", self.path.suffix):
+                file.with_suffix(suffix).replace(self.path.with_suffix(suffix))
 
     def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
         """Load the code and pass it the constants without copying them."""
-        facts = self._facts()
+        facts = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
         graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
         values = {name: constants[source] for name, source in facts[_NAMES].items()}
         for name, (dtype, shape, value) in facts[_VALUES].items():
@@ -169,11 +166,7 @@ def _library() -> Path:
 
 def has_products() -> bool:
     """Tell whether `products` (graphs or none beside it) is compiled for this machine."""
-    library = _library()
-    try:
-        return library.with_suffix(f".{_HASH}").read_text(encoding="utf-8") == sha256(library)
-    except (OSError, ValueError):
-        return False
+    return sealed(_library()) is not None
 
 
 def load_products() -> dict[torch.dtype, int]:
@@ -187,7 +180,7 @@ def load_products() -> dict[torch.dtype, int]:
         if why := why_none():
             raise NoGraphError(why)
         products.make(library)
-        library.with_suffix(f".{_HASH}").write_text(sha256(library) or "", encoding="utf-8")
+        seal(library, {})
     return products.load(library)
 
 

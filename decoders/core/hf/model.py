@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from decoders.core import masks
-from decoders.core.adapter.draft_pass import ShortHead
+from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.device import has_kernels, upload
@@ -42,7 +42,7 @@ from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
-from decoders.core.hf.runner import DraftRunner, ModuleRunner
+from decoders.core.hf.runner import DraftRunner, Head, ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
@@ -207,7 +207,7 @@ class HFModel(Model):
         self._runner.detach(name)
         head: Any = self._runner.head
         if heads.config.num_words:
-            head = ShortHead(head.module, heads.get_buffer("words"))
+            head = Head(short_head(head.module, heads.get_buffer("words")))
         try:
             work = heads.work(heads, self._runner.tokens, head)
         except (AttributeError, TypeError) as error:

@@ -284,7 +284,8 @@ class ModuleRunner:
         fed = name, inputs, masks, cache, layers
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            return self._logits(self._select(out, read), len(inputs["positions"])), out, *lower
+            logits = self.head(self._select(out, read), len(inputs["positions"]))
+            return logits.to(self._device).float(), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
@@ -295,9 +296,6 @@ class ModuleRunner:
             read = [row // width * len(columns) + index[row % width] for row in read]
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
-
-    def _logits(self, states: Tensor, sequences: int = 1) -> Tensor:
-        return self.head(states, sequences).to(self._device).float()
 
     def replay(
         self, layout: Layout, calls: Sequence[Call], min_rows: int = 1

@@ -45,23 +45,22 @@ def self_check(model: HFModel) -> list[str]:
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
-    try:
-        return _checked(model)
-    except Exception as error:  # compilers of kernels raise anything
-        if is_of_memory(error) or not has_kernels(model.device):
-            raise
-        note = f"this GPU runs torch's kernels, because ours fail there: {first_line(error)}"
-    switches.kernels = False
-    return [*_checked(model), note]
-
-
-def _checked(model: HFModel) -> list[str]:
+    notes = list[str]()
     with model.uncompiled():
-        _compare(model, (3,))
+        try:
+            _compare(model, (3,))
+        except Exception as error:  # compilers of kernels raise anything
+            if is_of_memory(error) or not has_kernels(model.device):
+                raise
+            line = "this GPU runs torch's kernels, because ours fail there"
+            notes.append(f"{line}: {first_line(error)}")
+            switches.kernels = False
+            _compare(model, (3,))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
-        return [f"not compared with transformers' own forward beyond its window of {window:,}"]
-    return []
+        line = f"not compared with transformers' own forward beyond its window of {window:,}"
+        notes.append(line)
+    return notes
 
 
 def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_pass import ShortHead, Texts
+from decoders.core.adapter.draft_pass import short_head, Texts
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain, select
@@ -48,7 +48,7 @@ class Made:
         self.layers.words.copy_(torch.arange(self.layers.config.num_words) + 5)
         self.table, head = noise(VOCAB, WIDTH), torch.nn.Linear(WIDTH, VOCAB, bias=True)
         head.weight.data, head.bias.data = noise(VOCAB, WIDTH, seed=2), noise(VOCAB, seed=6)
-        self.head = ShortHead(head, self.layers.words)
+        self.head = short_head(head, self.layers.words)
 
     def begin(self, num: int = 1) -> tuple[SlotPass, list[Tensor], list[Session]]:
         work = SlotPass(self.layers, lambda ids: self.table[ids], self.head)

@@ -110,7 +110,7 @@ def test_a_damaged_package_does_not_exist_and_is_made_again(
     ("suffix", "damage"),
     [
         *((".so", damage) for damage in (cut, emptied, flipped, gone)),
-        *((".sha256", damage) for damage in (emptied, other_text, gone)),
+        *((".json", damage) for damage in (emptied, other_text, other_json, gone)),
     ],
 )
 def test_a_damaged_library_is_not_loaded_but_compiled_again(

@@ -46,7 +46,7 @@ class Bigram(HiddenAdapter):
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         super().__init__(config)
         generator = torch.Generator().manual_seed(seed)
-        shape = config.width, 2 * config.width
+        shape = (config.width, 2 * config.width)
         self.mix = nn.Parameter(0.1 * torch.randn(shape, generator=generator))
 
     @classmethod

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,79 +80,71 @@ def _hash(file: Path, facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(file.read_bytes() + json.dumps(facts).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """The files of one graph: its code at `path`, and a JSON file that names its tensors."""
+def graph_file(key: str, tensors: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Path:
+    """Return this machine's file for a key and for inputs and constants of these kinds."""
+    digest = hashlib.sha256(_machine().encode())
+    digest.update(key.encode())
+    for each in tensors:
+        digest.update(f"{each.dtype} {each.dim()}".encode())
+    for name, each in constants.items():
+        digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
+    return graphs_folder() / f"{digest.hexdigest()[:32]}.pt2"
 
-    path: Path
 
-    @classmethod
-    def of(cls, key: str, tensors: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
-        """Find this machine's package for a key and for inputs and constants of these kinds."""
-        digest = hashlib.sha256(_machine().encode())
-        digest.update(key.encode())
-        for each in tensors:
-            digest.update(f"{each.dtype} {each.dim()}".encode())
-        for name, each in constants.items():
-            digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
-        return cls(graphs_folder() / f"{digest.hexdigest()[:32]}.pt2")
+def compile_graph(
+    path: Path, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]
+) -> None:
+    """Compile an exported program into a file.
 
-    @property
-    def exists(self) -> bool:
-        """Tell whether the graph is compiled, and its files are as they were written."""
-        return sealed(self.path) is not None
+    An interrupted compilation leaves no files. `about` describes the graph in listings.
 
-    def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Compile an exported program.
+    Raises:
+        ValueError: the program holds a tensor that is not among the constants; the code would
+            fix the values of such a tensor.
+    """
+    state = {**program.state_dict, **program.constants}
+    state = {name: each for name, each in state.items() if isinstance(each, Tensor)}
+    keys = {_place(each): name for name, each in constants.items()}
+    names = {name: keys[_place(each)] for name, each in state.items() if _place(each) in keys}
+    rest = {name: each for name, each in state.items() if name not in names}
+    large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
+    if large:
+        raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
+    values = {n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        file = Path(scratch) / path.name
+        # fused operations then round like separate ones: a row has the same bits in all graphs
+        is_half = any(each.dtype.itemsize == 2 for each in constants.values())
+        options = {_PACKED: False, "emulate_precision_casts": is_half, **products.VECTORS}
+        for _ in range(3):  # again while a process beside this one writes a file of both
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(file), inductor_configs=options
+            )
+            if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
+                break
+        seal(file, {**about, _NAMES: names, _VALUES: values})
+        for suffix in (".json", path.suffix):
+            file.with_suffix(suffix).replace(path.with_suffix(suffix))
 
-        An interrupted compilation leaves no files. `about` describes the graph in listings.
 
-        Raises:
-            ValueError: the program holds a tensor that is not among the constants; the code would
-                fix the values of such a tensor.
-        """
-        state = {**program.state_dict, **program.constants}
-        state = {name: each for name, each in state.items() if isinstance(each, Tensor)}
-        keys = {_place(each): name for name, each in constants.items()}
-        names = {name: keys[_place(each)] for name, each in state.items() if _place(each) in keys}
-        rest = {name: each for name, each in state.items() if name not in names}
-        large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
-        if large:
-            raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
-        values = {
-            n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
-            file = Path(scratch) / self.path.name
-            # fused operations then round like separate ones: a row has the same bits in all graphs
-            is_half = any(each.dtype.itemsize == 2 for each in constants.values())
-            options = {_PACKED: False, "emulate_precision_casts": is_half, **products.VECTORS}
-            for _ in range(3):  # again while a process beside this one writes a file of both
-                torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(file), inductor_configs=options
-                )
-                if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
-                    break
-            seal(file, {**about, _NAMES: names, _VALUES: values})
-            for suffix in (".json", self.path.suffix):
-                file.with_suffix(suffix).replace(self.path.with_suffix(suffix))
+def load_graph(
+    path: Path, constants: Mapping[str, Tensor]
+) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """Load the code and pass it the constants without copying them."""
+    facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    graph = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    values = {name: constants[source] for name, source in facts[_NAMES].items()}
+    for name, (dtype, shape, value) in facts[_VALUES].items():
+        values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
+    weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
+    graph.load_constants(weights, check_full_update=True, user_managed=True)
 
-    def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-        """Load the code and pass it the constants without copying them."""
-        facts = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
-        graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
-        values = {name: constants[source] for name, source in facts[_NAMES].items()}
-        for name, (dtype, shape, value) in facts[_VALUES].items():
-            values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
-        weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
-        graph.load_constants(weights, check_full_update=True, user_managed=True)
+    def run(inputs: list[Tensor], _kept: object = weights) -> Sequence[Tensor]:
+        out: list[Tensor] = graph.loader.run(inputs)
+        return out  # the code only points to its constants, which live as long as `run`
 
-        def run(inputs: list[Tensor], _kept: object = weights) -> Sequence[Tensor]:
-            out: list[Tensor] = graph.loader.run(inputs)
-            return out  # the code only points to its constants, which live as long as `run`
-
-        return run
+    return run
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

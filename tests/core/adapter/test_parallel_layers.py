@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_pass import short_head, Texts
+from decoders.core.adapter.draft_pass import Texts, short_head
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain, select

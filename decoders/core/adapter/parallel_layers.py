@@ -137,6 +137,7 @@ class ParallelLayers(Joined):
     noun, trainer = "draft layers were", "bench train drafter"
     work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
     words: Tensor
+    layers: Any
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
@@ -182,11 +183,11 @@ class ParallelLayers(Joined):
 
     def turn(self, positions: Tensor) -> Turn:
         """Return `TransformerBlock.turn`, which all layers share."""
-        return self._blocks[0].turn(positions)
+        return self.layers[0].turn(positions)
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""
-        return [layer.project(rows, turn)[1:] for layer in self._blocks]
+        return [layer.project(rows, turn)[1:] for layer in self.layers]
 
     def embedded(self, u: Tensor) -> Tensor:
         """Embed uniforms ``[..., K]`` (float64, may be `NO_UNIFORM`) as vectors ``[..., K, D]``."""
@@ -205,7 +206,7 @@ class ParallelLayers(Joined):
 
     def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
         """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
-        for number, layer in enumerate(self._blocks):
+        for number, layer in enumerate(self.layers):
             slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
 
@@ -218,10 +219,6 @@ class ParallelLayers(Joined):
         """Return the index of each token among the words, or W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
-
-    @property
-    def _blocks(self) -> list[_Layer]:
-        return [layer for layer in self.layers if isinstance(layer, _Layer)]
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:

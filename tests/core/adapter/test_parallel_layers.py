@@ -80,7 +80,7 @@ class Made:
         sees = torch.ones(len(u), num + len(u), dtype=torch.bool).tril_(num)
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            _, keys, values = layers._blocks[number].project(text, layers.turn(places[:num]))
+            _, keys, values = layers.layers[number].project(text, layers.turn(places[:num]))
             out = []
             for head in range(len(query)):
                 k, v = torch.cat([keys[head], key[head]]), torch.cat([values[head], value[head]])

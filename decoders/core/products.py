@@ -213,6 +213,15 @@ def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
     return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
+def leave_out_cudnn(device: torch.device) -> None:
+    """Switch cuDNN's attention off in this process, if `device` is a GPU, before its models open.
+
+    As in vLLM: cuDNN plans again for every shape.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:

@@ -158,21 +158,19 @@ class SlotAdapter(StoredAdapter):
 
     def check_fits(self, module: Any) -> None:
         """Raise `ValueError` unless a module has exactly these layers, fed with a call's rows."""
-        shapes = layer_shapes(module, self.config.enter)
-        for name, shape in self.config.layers.items():
-            if shapes.get(name) != tuple(shape):
+        layers, shapes = self.config.layers, layer_shapes(module, self.config.enter)
+        for name in (*layers, *shapes):
+            shape, expected = layers.get(name, "missing"), shapes.get(name, "missing")
+            if tuple(shape) != tuple(expected):
                 raise ValueError(
-                    f"the adapter was made for another model: its layer {name} is {tuple(shape)}, "
-                    f"the model's {shapes.get(name, 'missing')}"
+                    f"the adapter was made for another model: its layer {name} is {shape}, the "
+                    f"model's {expected}"
                 )
         width = module.get_input_embeddings().weight.shape[1]
         if width != self.config.width:
             raise ValueError(
                 f"the adapter was made for a model {self.config.width} wide, not {width}"
             )
-        extra = sorted(set(shapes) - set(self.config.layers))
-        if extra:
-            raise ValueError(f"the adapter was made for another model: it lacks layer {extra[0]}")
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
                 f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "

@@ -183,7 +183,8 @@ class ParallelLayers(Joined):
 
     def turn(self, positions: Tensor) -> Turn:
         """Return `TransformerBlock.turn`, which all layers share."""
-        return self.layers[0].turn(positions)
+        turn: Turn = self.layers[0].turn(positions)
+        return turn
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from safetensors import SafetensorError, safe_open
+
 from decoders.core.types import MaskedForm
 
 SAMPLED = "sampled:"
@@ -190,15 +192,13 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
 def count_weights(path: str | Path) -> int | None:
     """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
-    for file in _weight_files(_find_folder(path)):
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            try:
-                header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-                facts = [header[name] for name in header if name != "__metadata__"]
-                total += sum(math.prod(fact["shape"]) for fact in facts)
-            except (ValueError, TypeError, KeyError):  # loading the file reports the error
-                return None
+    try:
+        for file in _weight_files(_find_folder(path)):
+            with safe_open(file, framework="np") as reader:
+                parts = map(reader.get_slice, reader.keys())
+                total += sum(math.prod(part.get_shape()) for part in parts)
+    except (SafetensorError, OSError):  # loading the file reports the error
+        return None
     return total or None
 
 
@@ -207,8 +207,6 @@ def tensor_files(path: str | Path | None) -> dict[str, Path]:
 
     `ValueError` if an index or a file cannot be read.
     """
-    from safetensors import safe_open
-
     folder, files = _find_folder(path or "no/path"), dict[str, Path]()
     file = folder / "model.safetensors.index.json"
     try:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
+from decoders.core.hf.layout import Masks
 from decoders.core.kernels import fused_kernels
 from decoders.core.products import (
     attention,

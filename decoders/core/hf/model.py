@@ -34,10 +34,9 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
-from decoders.core.hf.attention import MaskBuilder
 from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
-from decoders.core.hf.layout import Layout
+from decoders.core.hf.layout import Layout, MaskBuilder
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer

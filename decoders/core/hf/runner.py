@@ -25,7 +25,6 @@ from decoders.core.device import fetched, first_rows, padded, staged, switches, 
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
     COMPILED_ROWS,
@@ -37,7 +36,7 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
-from decoders.core.hf.layout import Frame, Layout, Pass
+from decoders.core.hf.layout import Frame, Layout, Masks, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.outputs import launches_next
 from decoders.core.products import product

@@ -260,4 +260,4 @@ def attention(
         if mask is not None and num_groups > 1:
             mask = mask.repeat(1, 1, num_groups, 1)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return out.view(batch, num_heads, num_rows, -1).transpose(1, 2)
+    return out.view(batch, num_heads, num_rows, value.shape[-1]).transpose(1, 2)

@@ -28,9 +28,9 @@ def attend_in_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor | None:
     """Return `split_attention.split_attention`, or None for many rows or heads it does not fit."""
-    num_rows, width = query.shape[2:]
-    fits = num_rows <= _FEW and 16 <= width == power_of_two(width)  # what Triton multiplies
-    if not query.is_cuda or not fits or not runs_triton(query):
+    if not query.is_cuda or query.shape[2] > _FEW or not runs_triton(query):
+        return None
+    if not 16 <= query.shape[3] == power_of_two(query.shape[3]):  # Triton multiplies no others
         return None
     from decoders.core.kernels.split_attention import split_attention
 

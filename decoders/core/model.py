@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from decoders.core.token_reads import Ahead, TokenReads
     from decoders.core.types import MaskedForm
 
-MERGED_ROWS = 128
-"""Longest prompt that a CPU runs with others: more rows have no weights to share, only padding."""
+MERGED_ROWS = 64
+"""Most rows of a call that a CPU runs with others: more have no reading of weights to share."""
 
 
 class Model(ABC):
@@ -42,6 +42,7 @@ class Model(ABC):
         max_length: the longest sequence (prompt and answer) that the model supports.
         device: the device of the logits.
         masked: the form of a model that predicts masked tokens (None: a causal one).
+        merges: calls of several sequences need no padding.
         reads_ahead: a graph of the model may read tokens itself; otherwise it gets no `reads`.
     """
 
@@ -50,6 +51,7 @@ class Model(ABC):
     max_length: int
     device: torch.device
     masked: MaskedForm | None = None
+    merges = False
     reads_ahead = False
 
     def __init__(self) -> None:

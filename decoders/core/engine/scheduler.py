@@ -284,12 +284,14 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
-            if is_prefill and call.num_rows > MERGED_ROWS and model.device.type == "cpu":
+            if call.num_rows > MERGED_ROWS and model.device.type == "cpu":
                 kind = (job.index,)
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
         width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
+        if model.merges and not isinstance(call, DraftCall):
+            width = 0  # without padding
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)
     best = max(
         groups,

@@ -1,7 +1,7 @@
 """Graphs of a function of tensors, which run without the function's Python code.
 
-On a CPU a graph is machine code (`torch.export`, then AOTInductor) for one number of sequences.
-All other sizes may vary, but a size of one needs a separate graph. `graph_files` stores the code.
+On a CPU a graph is machine code (`torch.export`, then AOTInductor) for all sizes, but a size of one
+needs a separate graph, and so does each number of padded sequences. `graph_files` stores the code.
 On a GPU a graph is a CUDA graph of fixed shapes, captured from the plain function (`capture`).
 """
 
@@ -48,21 +48,25 @@ DIMS = {
     **dict.fromkeys(("behind", "levels"), "BK"),
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
+    "merged.cache_rows": "1F",
+    "merged.places": "SN",
+    "merged.order": "F",
 }
 """Dimensions of a graph's inputs: R rows read, L late slots, U late tokens.
 
-K is the number of drafts in one pass, which is fixed in a graph.
+K is the number of drafts in one pass, which is fixed in a graph. Merged calls of any number S of
+sequences have F rows in one line.
 """
 _MASK, _PLANE = "B1NT", "BHCD"
-_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29}
+_SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29, "F": 37, "S": 5}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
-COMPILED_ROWS, COMPILED_PROMPT = 64, 1024
-"""Most rows of a call that runs as a graph, of several sequences on a GPU and of a single one.
+COMPILED_ROWS, COMPILED_PROMPT = MERGED_ROWS, 1024
+"""Most rows of a call that runs as a graph, beside those of other sequences and alone.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
-calls are padded to powers of two. On a CPU several sequences have up to `MERGED_ROWS`.
+calls are padded to powers of two.
 """
 MAX_CAPTURED = 512
 """Most CUDA graphs of a function; beyond, the one that was not used for the longest is dropped."""
@@ -92,8 +96,7 @@ class Graphs:
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        several = COMPILED_ROWS if self.fixed else MERGED_ROWS
-        limit = COMPILED_PROMPT if num_sequences == 1 else several
+        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
         return self.backend is not None and num_rows <= limit
 
     def __call__(
@@ -177,25 +180,26 @@ class Graphs:
             return lambda tensors: module(*tensors)
         (name, sequences, *_), few = key, graph_files.load_products()
         text, constants = self._facts(name)
-        package = graph_files.Package.of(f"{key} {names} {few} {text}", tensors, constants)
+        file = graph_files.graph_file(f"{key} {names} {few} {text}", tensors, constants)
 
         def make() -> None:
             program = _export(flat, names, tensors)
             rows = "one row" if _rows(inputs).shape[1] == 1 else "rows"
-            kind = f"{sequences} x {rows}{name or ''}"
-            package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
+            number = "several" if "merged.order" in inputs else sequences
+            kind = f"{number} x {rows}{name or ''}"
+            about = {"model": text.partition("\n")[0], "kind": kind}
+            graph_files.compile_graph(file, program, constants, about)
 
-        if not package.exists:
+        if graph_files.sealed(file) is None:
             if graph_children.current.compiles and (why := graph_files.why_none()):
                 raise NoGraphError(why)
-            if graph_children.current.have(package.path, make):
+            if graph_children.current.have(file, make):
                 return None
             graph_children.apart(make)
-            if not package.exists:
-                raise NoGraphError(
-                    f"{package.path} is damaged again after it was compiled; is its disk full?"
-                )
-        return package.load(constants)
+            if graph_files.sealed(file) is None:
+                line = f"{file} is damaged again after it was compiled; is its disk full?"
+                raise NoGraphError(line)
+        return graph_files.load_graph(file, constants)
 
 
 def _rows(inputs: Inputs) -> Tensor:
@@ -219,9 +223,16 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
     """
     letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
     letters += [_PLANE] * (len(tensors) - len(names))
+    if "merged.order" in names:
+        is_line = [each.startswith("BN") for each in letters]
+        letters = [
+            each.replace(*("BN", "1F") if line else ("B", "S"))
+            for each, line in zip(letters, is_line, strict=True)
+        ]
     fixed = torch.export.Dim.STATIC
     # a named size for all planes; with AUTO, each plane would have its own size and its own index
-    free = {**dict.fromkeys(_SIZES, torch.export.Dim.AUTO), "C": torch.export.Dim("C", min=2)}
+    free = dict.fromkeys(_SIZES, torch.export.Dim.AUTO)
+    free |= {size: torch.export.Dim(size, min=2) for size in "CS"}
     example: list[Tensor] = []
     dynamic: list[dict[int, Any]] = []
     with torch.inference_mode(False), torch.no_grad():

@@ -11,8 +11,10 @@ key-value heads, E width of a head, R rank of an adapter, P token rows of a call
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +23,17 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
+from decoders.core.hf.layout import Masks, MergedRows
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import gated, gated_product, product, rotated, switched_product
+from decoders.core.products import (
+    attention,
+    gated,
+    gated_product,
+    product,
+    rotated,
+    switched_product,
+)
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -97,7 +106,7 @@ class Weights:
     num_heads: int
     num_shared: int
     scale: float
-    attend: Callable[..., Tensor] = attend
+    attend: Callable[..., Tensor] = attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,7 @@ def forward(
     *,
     gate: SlotGate | None = None,
     late: LateSlots | None = None,
+    merged: MergedRows | None = None,
     states: dict[int, Tensor | None] | None = None,
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
@@ -198,9 +208,12 @@ def forward(
         cache: keys and values of what came before; it takes those of the rows.
         gate: the adapter that slots run through.
         late: slots that enter above the first layer; a lone call's leave lower layers out.
+        merged: how rows ``[1, R]`` of B sequences attend.
         states: set to the outputs of the layers that it names, counted from 1 and without a norm.
     """
     states = {} if states is None else states
+    if merged is not None:
+        weights = dataclasses.replace(weights, attend=partial(merged.attend, weights.attend))
     cosines, sines = weights.turn(rows, positions)
     turn = cosines[:, None], sines[:, None]
     below = range(0 if late is None else late.layer)

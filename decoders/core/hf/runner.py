@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
@@ -25,7 +25,6 @@ from decoders.core.device import fetched, first_rows, padded, staged, switches, 
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
     COMPILED_ROWS,
@@ -37,10 +36,10 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
-from decoders.core.hf.layout import Frame, Layout, Pass
+from decoders.core.hf.layout import Frame, Layout, Masks, MergedRows, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.outputs import launches_next
-from decoders.core.products import product
+from decoders.core.products import merging, product
 from decoders.core.token_reads import Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
@@ -284,7 +283,8 @@ class ModuleRunner:
         fed = name, inputs, masks, cache, layers
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            return self._logits(self._select(out, read), len(inputs["positions"])), out, *lower
+            logits = self.head(self._select(out, read), len(inputs["positions"]))
+            return logits.to(self._device).float(), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
@@ -295,9 +295,6 @@ class ModuleRunner:
             read = [row // width * len(columns) + index[row % width] for row in read]
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
-
-    def _logits(self, states: Tensor, sequences: int = 1) -> Tensor:
-        return self.head(states, sequences).to(self._device).float()
 
     def replay(
         self, layout: Layout, calls: Sequence[Call], min_rows: int = 1
@@ -321,14 +318,16 @@ class ModuleRunner:
     def _slots(self, rows: Pass, bucketed: bool | None) -> tuple[str | None, dict[str, Tensor]]:
         """Return the adapter's name (or None), and ids or embedded slots by name."""
         name, inputs = self._adapter_name(rows), {"positions": rows.positions}
+        if (merged := rows.merged) is not None:
+            inputs |= {f"merged.{part.name}": getattr(merged, part.name) for part in fields(merged)}
         if name is None:
             return None, {**inputs, "ids": rows.ids}
         if not name:
             return None, {**inputs, "embeds": self._embed(rows)}
         adapter, sizes = self.adapters[name], (rows.firsts, rows.num_rows)
         numbers, warps = adapter.numbers(rows.calls, *sizes, bucketed=bucketed)
-        fields = {kind: upload(each, self._device) for kind, each in numbers.items()}
-        return name, inputs | adapter.inputs(fields, self._embed(rows), warps)
+        uploaded = {kind: upload(each, self._device) for kind, each in numbers.items()}
+        return name, inputs | adapter.inputs(uploaded, self._embed(rows), warps)
 
     def _inputs(
         self,
@@ -377,22 +376,23 @@ class ModuleRunner:
             masks: Masks = by_kind.get("", {**by_kind})
             seen = next(iter(by_kind.values())).shape[-1]
         else:
-            fields, masks = frame.layout.unpack(frame, inputs["packed"])
-            seen, inputs = frame.size[2], {**inputs, **fields}
+            numbers, masks = frame.layout.unpack(frame, inputs["packed"])
+            seen, inputs = frame.size[2], {**inputs, **numbers}
             if name.adapter is not None:
                 embedded, adapter = self.tokens(inputs["ids"]), self.adapters[name.adapter]
-                inputs = {**inputs, **adapter.inputs(fields, embedded, frame.warps)}
-        cache = PlaneCache(planes, inputs["entries"], seen)
+                inputs = {**inputs, **adapter.inputs(numbers, embedded, frame.warps)}
+        cache = PlaneCache(planes, inputs["entries"], seen, inputs.get("merged.cache_rows"))
         fed = name.adapter, inputs, masks, cache, name.layers
-        logits, *states = self._outputs(*fed, inputs["read"])
+        with merging("merged.order" in inputs):
+            logits, *states = self._outputs(*fed, inputs["read"])
         if frame is None:
             return logits, *states
-        numbers, laws = _run_reads(frame.reads, logits, inputs)
+        picks, laws = _run_reads(frame.reads, logits, inputs)
         if "chain.order" in inputs:
-            return self._chained(frame, inputs, planes, logits, numbers[0], *laws)
+            return self._chained(frame, inputs, planes, logits, picks[0], *laws)
         hidden = inputs["hidden"]
         states = [each.index_select(0, hidden) for each in states] if len(hidden) else []
-        return *numbers, logits, *laws, *states
+        return *picks, logits, *laws, *states
 
     def _chained(
         self, frame: Frame, inputs: Inputs, planes: Sequence[Tensor], logits: Tensor, *first: Tensor
@@ -442,7 +442,9 @@ class ModuleRunner:
         if self.weights is not None:
             gate = None if adapter is None else llama.SlotGate(adapter.deltas, inputs["gate"])
             lower: dict[int, Any] = dict.fromkeys(layers)
-            extra: Any = {"gate": gate, "late": late, "states": lower}
+            parts = {n[7:]: each for n, each in inputs.items() if n[:7] == "merged."}
+            merged = MergedRows(**parts) if parts else None
+            extra: Any = {"gate": gate, "late": late, "merged": merged, "states": lower}
             fed = inputs["positions"], masks, cache
             embeds = inputs["embeds"] if "embeds" in inputs else self.tokens(inputs["ids"])
             states = llama.forward(self.weights, embeds, *fed, **extra)

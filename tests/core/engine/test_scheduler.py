@@ -97,13 +97,17 @@ def waiting(kind: int, *, turns: int = 0, num_rows: int = 1, length: int = 9) ->
     session = SimpleNamespace(length=length, model=_MODELS[kind], root=object())
     call = SimpleNamespace(session=session, num_rows=num_rows, read=(0,))
     return SimpleNamespace(
+        index=0,
         pending=(call,),
         turns_waited=turns,
         request=SimpleNamespace(target=session.root),
     )
 
 
-_MODELS = [SimpleNamespace(device=torch.device(name)) for name in ("cpu", "cpu", "cuda")]
+_MODELS = [
+    SimpleNamespace(device=torch.device(name), merges=merges)
+    for name, merges in (("cpu", False), ("cpu", False), ("cuda", False), ("cpu", True))
+]
 
 
 def drafting(depth: int, num_rows: int) -> Any:
@@ -139,9 +143,16 @@ def test_calls_of_up_to_16_rows_are_one_where_rows_cost_less_than_passes() -> No
         assert _next_group(jobs) == jobs[:merged]
 
 
-def test_long_prompts_are_not_padded_to_each_other_on_a_cpu() -> None:
-    for kind, groups in ((0, [[65, 128], [129], [255]]), (2, [[65, 128], [129, 255]])):
-        jobs = [waiting(kind, num_rows=rows, length=0) for rows in (65, 128, 129, 255)]
+def test_calls_of_any_number_of_rows_are_one_where_none_is_padded() -> None:
+    jobs = [waiting(3, num_rows=num_rows) for num_rows in (1, 5, 64, 65)]
+    assert _next_group(jobs) == jobs[:3]
+    drafts = [waiting(3, num_rows=num_rows, length=0) for num_rows in (2, 40)]
+    assert _next_group([*jobs, *drafts]) == drafts
+
+
+def test_long_calls_run_alone_on_a_cpu() -> None:
+    for kind, groups in ((0, [[33, 64], [65], [128]]), (2, [[33, 64], [65, 128]])):
+        jobs = [waiting(kind, num_rows=rows, length=0) for rows in (33, 64, 65, 128)]
         for number, job in enumerate(jobs):
             job.index = number
         found = []

@@ -121,10 +121,16 @@ def test_no_hook_stays_in_the_layers(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "lone"),
-    [("llama-gqa", [9, 14, 3, 8]), ("qwen2", [9, 14, 3, 8]), ("gpt2", [14, 14, 8, 8])],
+    ("name", "lone", "merged"),
+    [
+        ("llama-gqa", [9, 14, 3, 8], 8),
+        ("qwen2", [9, 14, 3, 8], 8),
+        ("gpt2", [14, 14, 8, 8], 6),  # of each sequence, one of them padded
+    ],
 )
-def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(name, lone, monkeypatch):
+def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(
+    name, lone, merged, monkeypatch
+):
     model = HFModel(fresh(name))
     model.attach("ptp", slot_adapter(tiny(name), enter=ENTER))
     model.reserve(2, 100)
@@ -144,7 +150,7 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(name, lo
     model.forward([session.call(ids(2, 3), slots=slots)])
     model.forward([session.call(ids(2, 1))])
     model.forward([session.call(ids(2, 1), slots=slots), other.call(ids(2, 2))])
-    assert rows == [*lone, 1, 1, 6, 6]
+    assert rows == [*lone, 1, 1, merged, merged]
 
 
 @pytest.mark.slow
@@ -262,7 +268,7 @@ def test_an_adapter_without_the_option_is_written_as_before_and_one_with_it_come
     assert late.carried is not None
     assert torch.equal(again.carried, late.carried)
     everywhere = SlotAdapter(dataclasses.replace(late.config, enter=0))
-    with pytest.raises(ValueError, match="lacks layer"):
+    with pytest.raises(ValueError, match="is missing, the model's"):
         everywhere.check_fits(module)
 
 

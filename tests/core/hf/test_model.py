@@ -226,7 +226,7 @@ def test_ragged_batch_equals_cold_forwards(model):
     parts = logits.split([7, 13, 2])
     for place, part in zip((2, 0, 1), parts, strict=True):
         assert gap(part, expected[place][: lengths[place]]) < TOLERANCE
-    assert model.num_padded_rows == 11 + 6
+    assert model.num_padded_rows == (0 if model.merges else 11 + 6)
     # Then widths 5, 1 and 3, then one row each.
     for widths in ((5, 1, 3), (1, 1, 1)):
         calls, wanted = [], []
@@ -345,7 +345,7 @@ def test_counters_count_passes_rows_and_padding_apart(llama):
     first, second = opened(llama, ids(56, 6), ids(57, 3))
     assert (llama.num_forwards, llama.num_padded_rows) == (2, 0)
     llama.forward([first.call(ids(58, 4)), second.call(ids(59, 1))])
-    assert (llama.num_forwards, llama.num_padded_rows) == (3, 3)
+    assert (llama.num_forwards, llama.num_padded_rows) == (3, 0 if llama.merges else 3)
     assert (first.calls, first.rows, second.calls, second.rows) == (2, 10, 2, 4)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from decoders.core.plugins import NETWORKS, network, network_names
 from decoders.core.types import demand
 
-Code = Literal["dyadic", "float-bits", "interpolation", "constant"]
+Code = Literal["dyadic", "constant"]
 CODES: tuple[Code, ...] = get_args(Code)
 
 FORMAT = 1

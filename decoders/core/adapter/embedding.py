@@ -1,8 +1,7 @@
 """Embed a uniform u in [0, 1) as a slot's input (PTP, arXiv 2512.21323, appendix).
 
 `dyadic` feeds fixed-point bits, each -1 or 1, and cosines of multiples of pi * u to a small
-network. `float-bits` and `interpolation` (three anchors) are the codes of the authors' checkpoints.
-`constant` ignores u, as a control. Without u (greedy) a slot is *blank*: a learned vector.
+network. `constant` ignores u, as a control. Without u (greedy) a slot is *blank*: a learned vector.
 
 Letters: K slots, F features, D hidden width.
 """
@@ -22,7 +21,6 @@ NUM_LEVELS = 4096
 """Number of levels that u is rounded to in decoding."""
 NUM_BITS = 16
 NUM_COSINES = 32
-NUM_ANCHORS = 3
 
 
 @functools.lru_cache(4096)
@@ -43,7 +41,7 @@ class UniformEmbedding(nn.Module):
     def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
         """Draw fresh weights of a network with `hidden` hidden features (0: one linear layer)."""
         super().__init__()
-        self.code, self.conditioned = code, conditioned
+        self.conditioned = conditioned
         self.blank = nn.Parameter(torch.randn(width) * width**-0.5)
         self.net: nn.Module | None = None
         if code == "dyadic":
@@ -51,10 +49,6 @@ class UniformEmbedding(nn.Module):
             self.net = nn.Linear(num_features, hidden or width)
             if hidden:
                 self.net = nn.Sequential(self.net, nn.SiLU(), nn.Linear(hidden, width))
-        elif code == "float-bits":
-            self.net = nn.Linear(32, width)
-        elif code == "interpolation":
-            self.anchors = nn.Parameter(torch.randn(NUM_ANCHORS, width) * width**-0.5)
 
     def match(self, tokens: Tensor) -> None:
         """Scale the output to the root mean square of token embeddings ``[V, D]``."""
@@ -64,8 +58,6 @@ class UniformEmbedding(nn.Module):
             u = torch.arange(1024, dtype=torch.float64) * 0.6180339887498949 % 1
             scale = self(u, torch.ones(len(u), 2)).square().mean().sqrt()
             self.blank.mul_(target / self.blank.square().mean().sqrt())
-            if self.code == "interpolation":
-                self.anchors.mul_(target / scale)
             last = self.net[-1] if isinstance(self.net, nn.Sequential) else self.net
             if isinstance(last, nn.Linear):
                 last.weight.mul_(target / scale)
@@ -73,24 +65,13 @@ class UniformEmbedding(nn.Module):
 
     def forward(self, u: Tensor, warp: Tensor) -> Tensor:
         """Embed float64 `u` ``[K]`` (or `NO_UNIFORM`), `warp` ``[K, 2]``: temperature and top-p."""
-        if self.code == "constant":
+        if self.net is None:
             return self.blank.expand(len(u), -1)
         valid = u.clamp(min=0)  # a blank slot's result is thrown away below
-        if self.code == "interpolation":
-            position = valid * (NUM_ANCHORS - 1)
-            low = position.long().clamp(max=NUM_ANCHORS - 2)
-            share = (position - low).to(self.anchors.dtype)[:, None]
-            embedded = self.anchors[low] * (1 - share) + self.anchors[low + 1] * share
-        else:
-            assert self.net is not None
-            embedded = self.net(self._features(valid, warp).to(self.blank.dtype))
+        embedded: Tensor = self.net(self._features(valid, warp).to(self.blank.dtype))
         return torch.where((u < 0)[:, None], self.blank, embedded)
 
     def _features(self, u: Tensor, warp: Tensor) -> Tensor:
-        if self.code == "float-bits":
-            shifts = torch.arange(31, -1, -1, device=u.device, dtype=torch.int32)
-            pattern = u.float().view(torch.int32)
-            return ((pattern[:, None] >> shifts) & 1).float()
         shifts = torch.arange(NUM_BITS - 1, -1, -1, device=u.device)
         level = (u * 2**NUM_BITS).long()
         bits = ((level[:, None] >> shifts) & 1).float() * 2 - 1

@@ -6,7 +6,6 @@ Letters: K slots, D width.
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 import pytest
@@ -103,28 +102,6 @@ def test_a_level_stands_for_the_uniforms_around_it() -> None:
     stands = all_levels()[[level_index(value) for value in u.tolist()]]
     assert (stands - u).abs().max() <= 0.5 / NUM_LEVELS
     assert all_levels()[level_index(NO_UNIFORM)] == NO_UNIFORM
-
-
-def test_float_bits_are_the_pattern_of_the_float32() -> None:
-    embedding = embedding_of("float-bits")
-    us = [0.0, 0.5, 0.25, 0.75, 1 / 3, 0.1, 2**-20, 1 - 2**-24, 1e-40]
-    packed = [int.from_bytes(struct.pack(">f", u), "big") for u in us]
-    bits = torch.tensor([[int(digit) for digit in f"{pattern:032b}"] for pattern in packed])
-    torch.testing.assert_close(embed(embedding, doubles(*us)), affine(embedding, bits))
-
-
-def test_interpolation_is_piecewise_linear_between_three_anchors() -> None:
-    embedding = embedding_of("interpolation")
-    us = [0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 1 - 2**-53]
-    got = embed(embedding, doubles(*us))
-    anchors = embedding.anchors.detach()
-    assert anchors.shape == (3, WIDTH)
-    for u, row in zip(us, got, strict=True):
-        low = int(u >= 0.5)
-        share = 2 * u - low
-        expected = (1 - share) * anchors[low] + share * anchors[low + 1]
-        torch.testing.assert_close(row, expected)
-    assert torch.equal(got[[0, 3]], anchors[:2])
 
 
 def test_the_constant_code_ignores_u() -> None:

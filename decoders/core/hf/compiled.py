@@ -177,25 +177,25 @@ class Graphs:
             return lambda tensors: module(*tensors)
         (name, sequences, *_), few = key, graph_files.load_products()
         text, constants = self._facts(name)
-        package = graph_files.Package.of(f"{key} {names} {few} {text}", tensors, constants)
+        file = graph_files.graph_file(f"{key} {names} {few} {text}", tensors, constants)
 
         def make() -> None:
             program = _export(flat, names, tensors)
             rows = "one row" if _rows(inputs).shape[1] == 1 else "rows"
             kind = f"{sequences} x {rows}{name or ''}"
-            package.make(program, constants, {"model": text.partition("\n")[0], "kind": kind})
+            about = {"model": text.partition("\n")[0], "kind": kind}
+            graph_files.compile_graph(file, program, constants, about)
 
-        if not package.exists:
+        if graph_files.sealed(file) is None:
             if graph_children.current.compiles and (why := graph_files.why_none()):
                 raise NoGraphError(why)
-            if graph_children.current.have(package.path, make):
+            if graph_children.current.have(file, make):
                 return None
             graph_children.apart(make)
-            if not package.exists:
-                raise NoGraphError(
-                    f"{package.path} is damaged again after it was compiled; is its disk full?"
-                )
-        return package.load(constants)
+            if graph_files.sealed(file) is None:
+                line = f"{file} is damaged again after it was compiled; is its disk full?"
+                raise NoGraphError(line)
+        return graph_files.load_graph(file, constants)
 
 
 def _rows(inputs: Inputs) -> Tensor:

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,101 +61,90 @@ def why_none() -> str | None:
     return None
 
 
-def sha256(file: Path) -> str | None:
-    """Return a file's hash, or None if it cannot be read."""
+def seal(file: Path, facts: Mapping[str, Any]) -> None:
+    """Write facts about a file into a JSON file beside it, with the hash of both."""
+    text = json.dumps({**facts, _HASH: _hash(file, facts)})
+    file.with_suffix(".json").write_text(text, encoding="utf-8")
+
+
+def sealed(file: Path) -> dict[str, Any] | None:
+    """Return the facts about a file, or None unless both are as they were sealed."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:
+        facts: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        return facts if facts.pop(_HASH) == _hash(file, facts) else None
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """The files of one graph: its code at `path`, and a JSON file that names its tensors."""
+def _hash(file: Path, facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(file.read_bytes() + json.dumps(facts).encode()).hexdigest()
 
-    path: Path
 
-    @classmethod
-    def of(cls, key: str, tensors: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Package:
-        """Find this machine's package for a key and for inputs and constants of these kinds."""
-        digest = hashlib.sha256(_machine().encode())
-        digest.update(key.encode())
-        for each in tensors:
-            digest.update(f"{each.dtype} {each.dim()}".encode())
-        for name, each in constants.items():
-            digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
-        return cls(graphs_folder() / f"{digest.hexdigest()[:32]}.pt2")
+def graph_file(key: str, tensors: Sequence[Tensor], constants: Mapping[str, Tensor]) -> Path:
+    """Return this machine's file for a key and for inputs and constants of these kinds."""
+    digest = hashlib.sha256(_machine().encode())
+    digest.update(key.encode())
+    for each in tensors:
+        digest.update(f"{each.dtype} {each.dim()}".encode())
+    for name, each in constants.items():
+        digest.update(f"{name} {each.dtype} {tuple(each.shape)} {each.stride()}".encode())
+    return graphs_folder() / f"{digest.hexdigest()[:32]}.pt2"
 
-    @property
-    def exists(self) -> bool:
-        """Tell whether the graph is compiled, and its files are as they were written."""
-        facts = self._facts()
-        return {_NAMES, _VALUES} <= facts.keys() and facts.get(_HASH) == sha256(self.path)
 
-    def _facts(self) -> dict[str, Any]:
-        try:
-            facts = json.loads(self._names.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+def compile_graph(
+    path: Path, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]
+) -> None:
+    """Compile an exported program into a file.
 
-    @property
-    def _names(self) -> Path:
-        return self.path.with_suffix(".json")
+    An interrupted compilation leaves no files. `about` describes the graph in listings.
 
-    def make(self, program: Any, constants: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Compile an exported program.
+    Raises:
+        ValueError: the program holds a tensor that is not among the constants; the code would
+            fix the values of such a tensor.
+    """
+    state = {**program.state_dict, **program.constants}
+    state = {name: each for name, each in state.items() if isinstance(each, Tensor)}
+    keys = {_place(each): name for name, each in constants.items()}
+    names = {name: keys[_place(each)] for name, each in state.items() if _place(each) in keys}
+    rest = {name: each for name, each in state.items() if name not in names}
+    large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
+    if large:
+        raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
+    values = {n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        file = Path(scratch) / path.name
+        # fused operations then round like separate ones: a row has the same bits in all graphs
+        is_half = any(each.dtype.itemsize == 2 for each in constants.values())
+        options = {_PACKED: False, "emulate_precision_casts": is_half, **products.VECTORS}
+        for _ in range(3):  # again while a process beside this one writes a file of both
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(file), inductor_configs=options
+            )
+            if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
+                break
+        seal(file, {**about, _NAMES: names, _VALUES: values})
+        for suffix in (".json", path.suffix):
+            file.with_suffix(suffix).replace(path.with_suffix(suffix))
 
-        An interrupted compilation leaves no files. `about` describes the graph in listings.
 
-        Raises:
-            ValueError: the program holds a tensor that is not among the constants; the code would
-                fix the values of such a tensor.
-        """
-        state = {**program.state_dict, **program.constants}
-        state = {name: each for name, each in state.items() if isinstance(each, Tensor)}
-        keys = {_place(each): name for name, each in constants.items()}
-        names = {name: keys[_place(each)] for name, each in state.items() if _place(each) in keys}
-        rest = {name: each for name, each in state.items() if name not in names}
-        large = [f"{name} {tuple(each.shape)}" for name, each in rest.items() if each.numel() > 1]
-        if large:
-            raise ValueError(f"the graph would fix tensors that it is not given: {large[:3]}")
-        values = {
-            n: [str(each.dtype)[6:], list(each.shape), each.item()] for n, each in rest.items()
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
-            file = Path(scratch) / self.path.name
-            # fused operations then round like separate ones: a row has the same bits in all graphs
-            is_half = any(each.dtype.itemsize == 2 for each in constants.values())
-            options = {_PACKED: False, "emulate_precision_casts": is_half, **products.VECTORS}
-            for _ in range(3):  # again while a process beside this one writes a file of both
-                torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(file), inductor_configs=options
-                )
-                if all(each.file_size for each in zipfile.ZipFile(file).infolist()):
-                    break
-            facts = file.with_suffix(".json")
-            text = json.dumps({**about, _NAMES: names, _VALUES: values, _HASH: sha256(file)})
-            facts.write_text(text, encoding="utf-8")
-            facts.replace(self._names)
-            file.replace(self.path)
+def load_graph(
+    path: Path, constants: Mapping[str, Tensor]
+) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """Load the code and pass it the constants without copying them."""
+    facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    graph = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    values = {name: constants[source] for name, source in facts[_NAMES].items()}
+    for name, (dtype, shape, value) in facts[_VALUES].items():
+        values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
+    weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
+    graph.load_constants(weights, check_full_update=True, user_managed=True)
 
-    def load(self, constants: Mapping[str, Tensor]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-        """Load the code and pass it the constants without copying them."""
-        facts = self._facts()
-        graph = torch._inductor.aoti_load_package(str(self.path), run_single_threaded=True)
-        values = {name: constants[source] for name, source in facts[_NAMES].items()}
-        for name, (dtype, shape, value) in facts[_VALUES].items():
-            values[name] = torch.full(shape, value, dtype=getattr(torch, dtype))
-        weights = {name: values[name].detach() for name in graph.get_constant_fqns()}
-        graph.load_constants(weights, check_full_update=True, user_managed=True)
+    def run(inputs: list[Tensor], _kept: object = weights) -> Sequence[Tensor]:
+        out: list[Tensor] = graph.loader.run(inputs)
+        return out  # the code only points to its constants, which live as long as `run`
 
-        def run(inputs: list[Tensor], _kept: object = weights) -> Sequence[Tensor]:
-            out: list[Tensor] = graph.loader.run(inputs)
-            return out  # the code only points to its constants, which live as long as `run`
-
-        return run
+    return run
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
@@ -169,11 +157,7 @@ def _library() -> Path:
 
 def has_products() -> bool:
     """Tell whether `products` (graphs or none beside it) is compiled for this machine."""
-    library = _library()
-    try:
-        return library.with_suffix(f".{_HASH}").read_text(encoding="utf-8") == sha256(library)
-    except (OSError, ValueError):
-        return False
+    return sealed(_library()) is not None
 
 
 def load_products() -> dict[torch.dtype, int]:
@@ -187,7 +171,7 @@ def load_products() -> dict[torch.dtype, int]:
         if why := why_none():
             raise NoGraphError(why)
         products.make(library)
-        library.with_suffix(f".{_HASH}").write_text(sha256(library) or "", encoding="utf-8")
+        seal(library, {})
     return products.load(library)
 
 

@@ -33,10 +33,6 @@ _GPU_WORK = 1000
 """The same limit for a GPU, as a multiple of the CPU's."""
 
 
-_Answer = tuple[str, list[int], Tensor]
-"""How tokens were fed, the tokens, and our logits ``[N, V]`` of the last N of them."""
-
-
 def self_check(model: HFModel) -> list[str]:
     """Compare a model without open sessions and return one line for all that readers must know.
 
@@ -45,23 +41,22 @@ def self_check(model: HFModel) -> list[str]:
     Raises:
         ValueError: a call fails or logits differ; one line says where, and for which architecture.
     """
-    try:
-        return _checked(model)
-    except Exception as error:  # compilers of kernels raise anything
-        if is_of_memory(error) or not has_kernels(model.device):
-            raise
-        note = f"this GPU runs torch's kernels, because ours fail there: {first_line(error)}"
-    switches.kernels = False
-    return [*_checked(model), note]
-
-
-def _checked(model: HFModel) -> list[str]:
+    notes = list[str]()
     with model.uncompiled():
-        _compare(model, (3,))
+        try:
+            _compare(model, (3,))
+        except Exception as error:  # compilers of kernels raise anything
+            if is_of_memory(error) or not has_kernels(model.device):
+                raise
+            line = "this GPU runs torch's kernels, because ours fail there"
+            notes.append(f"{line}: {first_line(error)}")
+            switches.kernels = False
+            _compare(model, (3,))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
-        return [f"not compared with transformers' own forward beyond its window of {window:,}"]
-    return []
+        line = f"not compared with transformers' own forward beyond its window of {window:,}"
+        notes.append(line)
+    return notes
 
 
 def check_graphs(model: HFModel, batch_sizes: Sequence[int]) -> None:
@@ -97,18 +92,19 @@ def _compare_calls(model: HFModel, batch_sizes: Sequence[int], kind: str) -> Non
     quantile, bound = _BOUNDS[model.dtype]
     bound = max(bound, usual.quantile(quantile).item())
     by_tokens = {tuple(tokens): expected}
-    for how, fed, logits in _answers(model, tokens, batch_sizes, kind):
-        key, num_rows = tuple(fed), len(logits)
-        if key not in by_tokens:
-            by_tokens[key] = model.own_logits(key, num_rows)
-        error = _errors(logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
-        if not error <= bound:  # NaN is an error, too
-            raise ValueError(
-                f"{type(model.module).__name__} gives other logits for {how} than "
-                f"transformers' own forward, by {error:.2g} of their spread (rounding in "
-                f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
-                "choose another model"
-            )
+    for how, prompts, counts in _cases(model, tokens, batch_sizes, kind):
+        for prompt, logits in zip(prompts, _fed(model, prompts, counts), strict=True):
+            key, num_rows = tuple(prompt), len(logits)
+            if key not in by_tokens:
+                by_tokens[key] = model.own_logits(key, num_rows)
+            error = _errors(logits, by_tokens[key][-num_rows:]).quantile(quantile).item()
+            if not error <= bound:  # NaN is an error, too
+                raise ValueError(
+                    f"{type(model.module).__name__} gives other logits for {how} than "
+                    f"transformers' own forward, by {error:.2g} of their spread (rounding in "
+                    f"{dtype} is below {bound:.2g}): nothing measured on it would be right; "
+                    "choose another model"
+                )
 
 
 def _check_causal(model: HFModel, tokens: list[int], expected: Tensor, usual: float) -> None:
@@ -142,32 +138,32 @@ def _windows(model: HFModel) -> tuple[int, int]:
     return window, window if fits else 0
 
 
-def _answers(
+def _cases(
     model: HFModel, tokens: list[int], batch_sizes: Sequence[int], kind: str
-) -> Iterator[_Answer]:
-    """Feed prompts as decoders do, with `kind` (of the calls) in the answers' descriptions."""
+) -> Iterator[tuple[str, list[list[int]], Sequence[int]]]:
+    """Yield how prompts are fed (as decoders do, by calls of a `kind`), the prompts, and counts.
+
+    So many last rows of each prompt are read, after a call of the others.
+    """
     window = 0 if kind else _windows(model)[1]
     model.reserve(max(1, *batch_sizes), max(len(tokens), window + _BLOCK))
-    yield from _fed(model, f"a {kind}prompt alone", [tokens], [len(tokens)])
+    yield f"a {kind}prompt alone", [tokens], [len(tokens)]
     if len(tokens) > _BLOCK:
-        yield from _fed(model, f"{_BLOCK} {kind}rows after a prefix", [tokens], [_BLOCK])
+        yield f"{_BLOCK} {kind}rows after a prefix", [tokens], [_BLOCK]
         if kind:
-            yield from _fed(model, f"one {kind}row after a prefix", [tokens], [1])
+            yield f"one {kind}row after a prefix", [tokens], [1]
         for number in [number for number in batch_sizes if number > 1]:
             prompts = [tokens, _ids(model, len(tokens) - 1, 1), *[_ids(model, 3, 2)] * number]
             batches = [(len(tokens), 2, *[3] * number)[:number], (1,) * number]
             for counts in batches if kind else batches[:1]:
-                how = f"{kind}prompts of unequal lengths in one call"
-                yield from _fed(model, how, prompts[:number], counts)
+                yield f"{kind}prompts of unequal lengths in one call", prompts[:number], counts
     if window:
         beyond = _ids(model, window + _BLOCK, 3)
-        yield from _fed(model, f"a prompt beyond its window of {window}", [beyond], [_BLOCK])
+        yield f"a prompt beyond its window of {window}", [beyond], [_BLOCK]
 
 
-def _fed(
-    model: HFModel, how: str, prompts: Sequence[list[int]], counts: Sequence[int]
-) -> Iterator[_Answer]:
-    """Feed the last rows of each prompt in one call of all, so many as `counts` says."""
+def _fed(model: HFModel, prompts: Sequence[list[int]], counts: Sequence[int]) -> Sequence[Tensor]:
+    """Feed the last rows of each prompt in one call of all, and return their logits ``[N, V]``."""
     sessions = [model.open() for _ in counts]
     try:
         for session, prompt, count in zip(sessions, prompts, counts, strict=True):
@@ -177,12 +173,11 @@ def _fed(
             session.call(prompt[-count:], read=range(count))
             for session, prompt, count in zip(sessions, prompts, counts, strict=True)
         ]
-        parts = model.forward(calls).split([*counts])  # type: ignore[no-untyped-call]
+        parts: Sequence[Tensor] = model.forward(calls).split([*counts])  # type: ignore[no-untyped-call]
+        return parts
     finally:
         for session in sessions[::-1]:
             model.close(session)
-    for prompt, logits in zip(prompts, parts, strict=True):
-        yield how, prompt, logits
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:

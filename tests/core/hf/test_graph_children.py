@@ -15,7 +15,6 @@ import torch
 
 from decoders.core.hf import graph_children, graph_files
 from decoders.core.hf.compiled import Graphs
-from decoders.core.hf.graph_files import Package
 
 
 def of_processors(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +90,16 @@ def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
 ) -> None:
     of_processors(2, monkeypatch)
     monkeypatch.setenv("DECODING_BENCH_CACHE", str(tmp_path))
-    loaded: list[Package] = []
+    loaded: list[Path] = []
 
-    def load(package: Package, _: object) -> object:
-        loaded.append(package)
+    def load(file: Path, _: object) -> object:
+        loaded.append(file)
         return lambda given: [given[0] + 2]
 
-    monkeypatch.setattr("decoders.core.hf.graph_files.load_products", dict)
+    monkeypatch.setattr(graph_files, "load_products", dict)
     monkeypatch.setattr("decoders.core.hf.compiled._export", lambda *_: None)
-    monkeypatch.setattr(Package, "make", lambda package, *_: package.path.touch())
-    monkeypatch.setattr(Package, "load", load)
+    monkeypatch.setattr(graph_files, "compile_graph", lambda file, *_: file.touch())
+    monkeypatch.setattr(graph_files, "load_graph", load)
     graphs = Graphs(
         lambda name, inputs, planes: [inputs["positions"] + 1],
         lambda name: ("a model", {}),
@@ -114,7 +113,7 @@ def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
         assert graphs(*given)[0].tolist() == [[1, 1, 1]]
     assert not loaded
     assert graphs.num_graphs == 0
-    monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
+    monkeypatch.setattr(graph_files, "sealed", lambda file: {} if file.exists() else None)
     assert graphs(*given)[0].tolist() == [[2, 2, 2]]
     assert len(loaded) == graphs.num_graphs == 1
 
@@ -133,7 +132,7 @@ def test_a_package_with_an_empty_file_is_compiled_again(
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_and_package)
     monkeypatch.setattr(graph_files, "missing_compiler", lambda: None)
-    package = Package(tmp_path / "graph.pt2")
-    package.make(SimpleNamespace(state_dict={}, constants={}), {}, {"model": "any"})
+    file = tmp_path / "graph.pt2"
+    graph_files.compile_graph(file, SimpleNamespace(state_dict={}, constants={}), {}, {})
     assert not texts
-    assert zipfile.ZipFile(package.path).read("model.wrapper.json") == b"{}"
+    assert zipfile.ZipFile(file).read("model.wrapper.json") == b"{}"

@@ -20,7 +20,6 @@ from torch import Tensor
 from decoders.core import products
 from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.compiled import Graphs, NoGraphError
-from decoders.core.hf.graph_files import Package
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 
@@ -47,12 +46,12 @@ def program(**held: Tensor) -> Any:
     return SimpleNamespace(state_dict=held, constants={})
 
 
-def made(monkeypatch: pytest.MonkeyPatch) -> Package:
+def made(monkeypatch: pytest.MonkeyPatch) -> Path:
     written(monkeypatch)
-    package = Package.of("a key", [WEIGHT], {"w": WEIGHT})
-    package.make(program(w=WEIGHT), {"w": WEIGHT}, {"model": "any"})
-    assert package.exists
-    return package
+    file = graph_files.graph_file("a key", [WEIGHT], {"w": WEIGHT})
+    graph_files.compile_graph(file, program(w=WEIGHT), {"w": WEIGHT}, {"model": "any"})
+    assert graph_files.sealed(file)
+    return file
 
 
 # ---------------------------------------------------------------- damage
@@ -100,17 +99,17 @@ def gone(file: Path) -> None:
 def test_a_damaged_package_does_not_exist_and_is_made_again(
     suffix: str, damage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = made(monkeypatch)
-    damage(package.path.with_suffix(suffix))
-    assert not package.exists
-    assert made(monkeypatch).exists
+    file = made(monkeypatch)
+    damage(file.with_suffix(suffix))
+    assert graph_files.sealed(file) is None
+    assert made(monkeypatch) == file
 
 
 @pytest.mark.parametrize(
     ("suffix", "damage"),
     [
         *((".so", damage) for damage in (cut, emptied, flipped, gone)),
-        *((".sha256", damage) for damage in (emptied, other_text, gone)),
+        *((".json", damage) for damage in (emptied, other_text, other_json, gone)),
     ],
 )
 def test_a_damaged_library_is_not_loaded_but_compiled_again(
@@ -173,15 +172,15 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs without products, tracing and compiling: a package is an empty file."""
     monkeypatch.setattr(graph_files, "load_products", dict)
     monkeypatch.setattr(compiled, "_export", lambda *_: None)
-    monkeypatch.setattr(Package, "exists", property(lambda package: package.path.exists()))
-    monkeypatch.setattr(Package, "load", lambda *_: lambda given: [given[0] + 2])
+    monkeypatch.setattr(graph_files, "sealed", lambda file: {} if file.exists() else None)
+    monkeypatch.setattr(graph_files, "load_graph", lambda *_: lambda given: [given[0] + 2])
 
 
 @pytest.mark.usefixtures("plain")
 def test_without_room_no_graph_is_begun_and_the_line_names_the_folder_and_its_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Package, "make", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(graph_files, "compile_graph", lambda *_: pytest.fail("compiled"))
     usage = shutil.disk_usage
 
     def little(folder: Any) -> Any:
@@ -200,11 +199,11 @@ def test_without_room_no_graph_is_begun_and_the_line_names_the_folder_and_its_op
 def test_without_a_compiler_a_graph_that_is_there_serves_and_another_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(package: Package, *_: object) -> None:
-        package.path.parent.mkdir(exist_ok=True)
-        package.path.touch()
+    def make(file: Path, *_: object) -> None:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
 
-    monkeypatch.setattr(Package, "make", make)
+    monkeypatch.setattr(graph_files, "compile_graph", make)
     assert graphs_of(lambda _, x: x)(*GIVEN)[0].tolist() == [[2, 2, 2]]
     monkeypatch.setattr(graph_files, "missing_compiler", lambda: "no C++ compiler is found")
     assert graphs_of(lambda _, x: x)(*GIVEN)[0].tolist() == [[2, 2, 2]]
@@ -222,7 +221,7 @@ def test_a_compiler_that_aborts_ends_only_its_own_process(
         faulthandler.disable()  # pytest's own, which prints a page
         os.abort()
 
-    monkeypatch.setattr(Package, "make", aborts)
+    monkeypatch.setattr(graph_files, "compile_graph", aborts)
     with pytest.raises(NoGraphError, match="ended with SIGABRT; is a disk full"):
         graphs_of(lambda _, x: x)(*GIVEN)
 
@@ -249,7 +248,7 @@ def test_an_error_of_a_child_is_told_in_its_words_and_success_is_silent(tmp_path
 
 
 def path(key: str = "key", given: Any = WEIGHT, **constants: Tensor) -> Path:
-    return Package.of(key, [given], constants or {"w": WEIGHT}).path
+    return graph_files.graph_file(key, [given], constants or {"w": WEIGHT})
 
 
 def test_graphs_of_other_calls_and_of_other_weights_have_other_files() -> None:
@@ -302,12 +301,12 @@ def test_a_tensor_that_is_not_held_is_refused_unless_it_is_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written(monkeypatch)
-    package = Package.of("key", [], {"w": WEIGHT})
+    make, file = graph_files.compile_graph, graph_files.graph_file("key", [], {"w": WEIGHT})
     for table in (torch.ones(2), torch.ones(1, 2), torch.ones(30, 30)):
         with pytest.raises(ValueError, match=r"would fix tensors that it is not given: .*table"):
-            package.make(program(w=WEIGHT, table=table), {"w": WEIGHT}, {})
-    package.make(program(w=WEIGHT, scale=torch.tensor(3.0)), {"w": WEIGHT}, {})
-    facts = json.loads(package.path.with_suffix(".json").read_text())
+            make(file, program(w=WEIGHT, table=table), {"w": WEIGHT}, {})
+    make(file, program(w=WEIGHT, scale=torch.tensor(3.0)), {"w": WEIGHT}, {})
+    facts = json.loads(file.with_suffix(".json").read_text())
     assert facts["values"] == {"scale": ["float32", [], 3.0]}
     assert facts["constants"] == {"w": "w"}
 

@@ -23,11 +23,11 @@ from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
 from decoders.core.adapter_config import MASKED_VARIANTS, AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf.attention import leave_out_cudnn
 from decoders.core.hf.checkpoint import is_of_memory, weights_sha256
 from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.hf.self_check import self_check
 from decoders.core.plugins import network
+from decoders.core.products import leave_out_cudnn
 from decoders.core.registry import build
 from decoders.core.types import DecoderSpec, Sampling
 from training.adapter.job import AdapterJob

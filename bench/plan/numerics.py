@@ -59,7 +59,7 @@ def open_device(name: str | None) -> torch.device:
 
 def prepare_process(device: torch.device, threads: int | None = None) -> None:
     """Set the process's threads, GPU and kernels of attention for models on a device."""
-    from decoders.core.hf.attention import leave_out_cudnn
+    from decoders.core.products import leave_out_cudnn
 
     if threads is not None:
         torch.set_num_threads(threads)

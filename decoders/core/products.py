@@ -3,7 +3,12 @@
 The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but some
 multiply many rows faster. The most rows for our code are measured once per machine.
 
-Letters: B sequences, N rows, T entries seen, H heads, E width of a head, R rank.
+Grouping joins the query heads of a key-value head as rows of one product, which reads each entry
+once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows use two batched
+products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
+
+Letters: B sequences, N rows, T entries seen, H query heads, K key-value heads, E width of a head, R
+rank.
 """
 
 from __future__ import annotations
@@ -38,6 +43,11 @@ _TIE, _PRICE = 1.05, 0.1
 """Our code computes N rows if it takes at most `_TIE` times as long as the library, or longer by at
 most `_PRICE` products of one row: with one code, a row has the same bits in calls of any size."""
 _TRIES, _MANY = 3, 64
+GROUPED_ROWS = 16
+"""Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
+_PROCESSORS, _WIDE = 128, 32
+"""This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
+torch's kernel is faster (results/reference/h100/attention.csv)."""
 
 
 def make(library: Path) -> None:
@@ -203,29 +213,51 @@ def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
     return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scale: float | None = None,
-    num_groups: int = 1,
-) -> Tensor:
-    """Return scaled dot-product attention ``[B, H, N, E]`` with one mask for all heads.
+def leave_out_cudnn(device: torch.device) -> None:
+    """Switch cuDNN's attention off in this process, if `device` is a GPU, before its models open.
 
-    `mask` ``[B or 1, 1, N / num_groups, T]`` is additive, or bool, True: seen.
+    As in vLLM: cuDNN plans again for every shape.
     """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
+    """Return attention ``[B, N, H, E]``, with grouped query heads if the rows are few.
+
+    Args:
+        query: ``[B, H, N, E]``.
+        key: ``[B, K, T, E]``.
+        value: like `key`.
+        mask: ``[B or 1, 1, N, T]``, additive, or bool, True: seen; None: causal.
+        scale: factor of the scores; None: 1 / sqrt(E).
+    """
+    batch, num_heads, num_rows, width = query.shape
+    shared, scale = key.shape[1], width**-0.5 if scale is None else scale
+    num_groups = num_heads // shared
+    wide = not torch.compiler.is_exporting() and num_rows > GROUPED_ROWS  # a graph has any width
+    is_causal = mask is None and num_rows > 1  # the kernel masks itself
+    if num_groups > 1 and (is_causal or wide):
+        repeated = (each[:, :, None].expand(-1, -1, num_groups, -1, -1) for each in (key, value))
+        key, value = (each.flatten(1, 2) for each in repeated)
+        num_groups = 1
+    if is_causal:
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        return out.transpose(1, 2)
+    few = num_groups == 1 or batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
+    if few and (mixed := attend_in_parts(query, key, value, mask, scale)) is not None:
+        return mixed
+    if num_groups > 1:
+        query = query.reshape(batch, shared, num_groups * num_rows, width)
     if mask is not None:  # a trace then knows that both have as many rows
         torch._check(mask.shape[2] * num_groups == query.shape[2])  # type: ignore[no-untyped-call]
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    is_half = query.dtype == torch.bfloat16 and value.shape[-1] == query.shape[-1]
+    is_half = query.dtype == torch.bfloat16 and value.shape[-1] == width
     if mask is not None and is_half and _is_traced():
-        out: Tensor = torch.ops.decoders.attend(query, key, value, mask, scale)
-        return out
-    if query.is_cuda and num_groups == 1:
-        mixed = attend_in_parts(query, key, value, mask, scale)
-        if mixed is not None:
-            return mixed.transpose(1, 2)
-    if mask is not None and num_groups > 1:
-        mask = mask.repeat(1, 1, num_groups, 1)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        out = torch.ops.decoders.attend(query, key, value, mask, scale)
+    else:
+        if mask is not None and num_groups > 1:
+            mask = mask.repeat(1, 1, num_groups, 1)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    return out.view(batch, num_heads, num_rows, value.shape[-1]).transpose(1, 2)

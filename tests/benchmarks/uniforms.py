@@ -23,7 +23,7 @@ from scipy import stats
 from torch import Tensor
 
 from bench.plan.sources import resolve
-from decoders.core.adapter.draft_pass import ShortHead
+from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.types import NO_UNIFORM
 from training.adapters import build_job
@@ -107,7 +107,7 @@ def _job(config: Any, data: str, num: int) -> Any:
 def _leading(job: Any, heads: ParallelLayers, row: Row, number: int) -> Tensor:
     """Return the leading right drafts at places of an answer, the same ones for all drafters."""
     job.heads = heads
-    job._head = ShortHead(job._whole_head, heads.words)  # of one drafter's words
+    job._head = short_head(job._whole_head, heads.words)  # of one drafter's words
     job.__dict__.pop("_frozen", None)
     job._generator.manual_seed(number)
     slots = job._slots([row])

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from decoders.core.adapter.draft_layer import DraftLayer
-from decoders.core.adapter.draft_pass import ShortHead
+from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.heads import DraftHeads
 from training.forward import head_logits
 from training.heads.recipe import HeadsRunTable
@@ -257,7 +257,7 @@ class LayerJob(HiddenJob):
             rest = itertools.filterfalse({*frequent}.__contains__, every)
             words = [*frequent, *itertools.islice(rest, num - len(frequent))]
             heads.words.copy_(torch.tensor(sorted(words)))
-            self._head = ShortHead(self._whole_head, heads.words)
+            self._head = short_head(self._whole_head, heads.words)
 
     def _indices(self, targets: Tensor) -> Tensor:
         if not self.heads.config.num_words:

@@ -22,7 +22,7 @@ from bench.plan.sources import checkpoint
 from bench.settings.config import ZOO, RunConfig
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
-from decoders.core.hf.quantized import num_packed, read_bytes, weights_read
+from decoders.core.hf.quantized import packed_layers, read_bytes, weights_read
 
 _SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 
@@ -113,13 +113,13 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
 def count_work(model: HFModel) -> CallWork:
     """Count what a model's call reads and computes, from the weights and the cache."""
     module: Any = model.module
-    read = weights_read(module)
+    read = [*weights_read(module), *(layer.weight for layer in packed_layers(module))]
     config = module.config.get_text_config()
     planes = model.architecture.planes
     return CallWork(
         weight_bytes=read_bytes(module),
         token_bytes=sum(heads * width for heads, width in planes) * model.dtype.itemsize,
-        row_flops=2 * (sum(w.numel() for w in read if w.ndim > 1) + num_packed(module)),
+        row_flops=2 * sum(w.numel() for w in read if w.ndim > 1),
         # scores, and the weighted sum of values: each head takes two products of its width
         pair_flops=sum(2 * config.num_attention_heads * width for _, width in planes),
     )

@@ -210,11 +210,6 @@ class DraftLayer(Joined, TransformerBlock):
         if config.num_words:
             self.register_buffer("words", torch.arange(config.num_words))
 
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        """See `HiddenAdapter.shapes`."""
-        return {"feed": (2 * config.rank, config.width)}
-
     def forward(self, embedded: Tensor, inputs: Inputs, planes: Sequence[Tensor]) -> Tensor:
         """Return states ``[B, N, D]`` of rows with embedded tokens ``[B, N, D]``."""
         sees, rows = inputs["mask.draft"], self.enter(inputs["states"], embedded)
@@ -226,7 +221,7 @@ class DraftLayer(Joined, TransformerBlock):
             query, *key_value = self.project(rows, turn)
             write(planes, entries, key_value)
         keys, values = (plane[:, :, : sees.shape[-1]] for plane in planes)
-        return self.leave(rows, attention(query, keys, values, sees))
+        return self.leave(rows, attention(query, keys, values, sees).transpose(1, 2))
 
     def leave(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return states ``[..., N, D]`` from input rows and attention ``[..., H, N, E]``."""

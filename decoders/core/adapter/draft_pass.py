@@ -18,37 +18,25 @@ from torch import Tensor, nn
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.device import graph_size, staged
 from decoders.core.model import DraftCall
-from decoders.core.products import product
 from decoders.core.types import MAX_DRAFTS, CallResult
 
 Inputs = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]
-"""A model's embedding or head."""
+"""A model's embedding."""
 Run = Callable[[Any, Inputs, Sequence[Tensor]], Sequence[Tensor]]
 """Runs a `DraftPass`, or a graph of it, on a name, inputs and planes."""
 
 
-class ShortHead(nn.Module):
-    """A model's head for frequent words only.
+def short_head(head: Any, words: Tensor) -> nn.Linear:
+    """Copy the rows of a linear head for frequent `words` (int64 ``[W]``).
 
     A draft layer proposes no other words. Source: FR-Spec (arXiv 2502.14856).
     """
-
-    words: Tensor
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, head: Any, words: Tensor) -> None:
-        """Copy the rows of a linear head for `words` (int64 ``[W]``)."""
-        super().__init__()
-        bias = getattr(head, "bias", None)
-        self.register_buffer("words", words)
-        self.register_buffer("weight", head.weight.detach()[words])
-        self.register_buffer("bias", None if bias is None else bias.detach()[words])
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits ``[..., W]`` of states ``[..., D]``."""
-        return product(states, self.weight, self.bias)
+    with torch.device("meta"):
+        short = nn.Linear(head.weight.shape[1], len(words), getattr(head, "bias", None) is not None)
+    rows = {name: getattr(head, name).detach()[words] for name, _ in short.named_parameters()}
+    short.load_state_dict(rows, assign=True)
+    return short.requires_grad_(False)
 
 
 class DraftPass:
@@ -58,19 +46,19 @@ class DraftPass:
     num_brief = 0
     """Number of first outputs that `draft` reads before the next run, which may overwrite them."""
 
-    def __init__(self, layers: HiddenAdapter, embed: Function, head: Function) -> None:
-        """Take an adapter, and the model's embedding and head."""
+    def __init__(self, layers: HiddenAdapter, embed: Function, head: Any) -> None:
+        """Take an adapter, and the model's embedding and head, a short one for its words."""
         self.layers, self.embed, self.head = layers, embed, head
 
     @property
     def words(self) -> Tensor | None:
         """Ids of the words that logits cover, or None for the vocabulary."""
-        return self.head.words if isinstance(self.head, ShortHead) else None
+        return self.layers.words if self.layers.config.num_words else None
 
     @property
     def num_bytes(self) -> int:
         """Bytes besides the adapter's weights."""
-        return self.head.weight.nbytes if isinstance(self.head, ShortHead) else 0
+        return self.head.module.weight.nbytes if self.layers.config.num_words else 0
 
     def planes(self, num_rows: int, capacity: int) -> list[Tensor]:
         """Allocate keys and values ``[num_rows, H, C, E]`` of each layer for text and drafts."""

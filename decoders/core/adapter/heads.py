@@ -5,7 +5,7 @@ Fresh blocks are the identity. Letters: R rows, H heads, D hidden width, M block
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class DraftHeads(HiddenAdapter):
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh blocks that change nothing, or raise `ValueError` for other settings."""
         super().__init__(config)
-        num_heads, rank, width = self.shapes(config)["down"]
+        num_heads, rank, width = config.num_slots, config.rank, config.width
         self.down = spread(torch.Generator().manual_seed(seed), num_heads, rank, width)
         self.bias = nn.Parameter(torch.zeros(num_heads, rank))
         self.up = nn.Parameter(torch.zeros(num_heads, width, rank))
@@ -62,8 +62,3 @@ class DraftHeads(HiddenAdapter):
         inner = F.silu(inner).view(-1, *self.bias.shape)
         added = torch.bmm(inner.transpose(0, 1), self.up.transpose(1, 2))
         return hidden[:, None] + added.transpose(0, 1)
-
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        """See `HiddenAdapter.shapes`."""
-        return {"down": (config.num_slots, config.rank, config.width)}

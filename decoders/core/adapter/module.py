@@ -70,17 +70,15 @@ class StoredAdapter(nn.Module):
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             state = load_file(folder / WEIGHTS_FILE)
-            cls._check(config, state)
+            state = {name: value.float() for name, value in state.items()}
+            with torch.device("meta"):  # other sizes are refused before memory is allocated
+                cls(config).load_state_dict(state, assign=True)
             adapter = cls(config)
-            adapter.load_state_dict({name: value.float() for name, value in state.items()})
+            adapter.load_state_dict(state)
         except Exception as error:  # a network of another package may raise anything
-            line = " ".join(str(error).split())
+            line = " ".join(" ".join(str(error).splitlines()[:2]).split())
             raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
         return adapter.eval().requires_grad_(False)
-
-    @classmethod
-    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        raise NotImplementedError
 
 
 class SlotAdapter(StoredAdapter):
@@ -88,6 +86,8 @@ class SlotAdapter(StoredAdapter):
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights that leave the base model's output unchanged (B = 0)."""
+        if config.variant not in SLOT_VARIANTS:
+            raise ValueError(f"it has heads ({config.variant}), but slots are needed here")
         super().__init__(config)
         generator = torch.Generator().manual_seed(seed)
         low, high = nn.ParameterDict(), nn.ParameterDict()
@@ -112,11 +112,6 @@ class SlotAdapter(StoredAdapter):
         self.carried: nn.Parameter | None = None
         if config.enter:
             self.carried = nn.Parameter(torch.ones(config.num_slots))
-
-    @classmethod
-    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        if config.variant not in SLOT_VARIANTS:
-            raise ValueError(f"it has heads ({config.variant}), but slots are needed here")
 
     def embed(
         self,
@@ -163,21 +158,19 @@ class SlotAdapter(StoredAdapter):
 
     def check_fits(self, module: Any) -> None:
         """Raise `ValueError` unless a module has exactly these layers, fed with a call's rows."""
-        shapes = layer_shapes(module, self.config.enter)
-        for name, shape in self.config.layers.items():
-            if shapes.get(name) != tuple(shape):
+        layers, shapes = self.config.layers, layer_shapes(module, self.config.enter)
+        for name in (*layers, *shapes):
+            shape, expected = layers.get(name, "missing"), shapes.get(name, "missing")
+            if tuple(shape) != tuple(expected):
                 raise ValueError(
-                    f"the adapter was made for another model: its layer {name} is {tuple(shape)}, "
-                    f"the model's {shapes.get(name, 'missing')}"
+                    f"the adapter was made for another model: its layer {name} is {shape}, the "
+                    f"model's {expected}"
                 )
         width = module.get_input_embeddings().weight.shape[1]
         if width != self.config.width:
             raise ValueError(
                 f"the adapter was made for a model {self.config.width} wide, not {width}"
             )
-        extra = sorted(set(shapes) - set(self.config.layers))
-        if extra:
-            raise ValueError(f"the adapter was made for another model: it lacks layer {extra[0]}")
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
                 f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "
@@ -264,8 +257,12 @@ class HiddenAdapter(StoredAdapter):
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Keep the configuration, or raise `ValueError` for another variant."""
+        if config.variant in SLOT_VARIANTS:
+            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
+        if config.variant != self.variant:
+            line = f"it is of variant {config.variant}, but {self.variant} is needed here"
+            raise ValueError(line)
         super().__init__(config)
-        self._check_variant(config)
 
     @classmethod
     def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
@@ -291,25 +288,6 @@ class HiddenAdapter(StoredAdapter):
         sizes = {"code": "constant" if cls.masked else "dyadic", "layers": {}, **cls.example}
         config = AdapterConfig(variant=cls.variant, width=target.config.hidden_size, **sizes)
         return cls(config).to(target.embedding.weight)
-
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        """Return shapes of parameters that show all sizes, which are checked before allocation."""
-        raise NotImplementedError
-
-    @classmethod
-    def _check(cls, config: AdapterConfig, state: Mapping[str, Tensor]) -> None:
-        cls._check_variant(config)
-        for name, sizes in cls.shapes(config).items():
-            if sizes != (shape := tuple(state[name].shape)):
-                raise ValueError(f"its sizes are {sizes}, its weights' {shape}")
-
-    @classmethod
-    def _check_variant(cls, config: AdapterConfig) -> None:
-        if config.variant in SLOT_VARIANTS:
-            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
-        if config.variant != cls.variant:
-            raise ValueError(f"it is of variant {config.variant}, but {cls.variant} is needed here")
 
     def check_fits(self, width: int) -> None:
         """Raise `ValueError` unless a model's hidden states have the width of training."""

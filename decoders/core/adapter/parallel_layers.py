@@ -14,7 +14,7 @@ words, C candidates, R rank of the bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from decoders.core.adapter.draft_pass import (
     Function,
     Inputs,
     Run,
-    ShortHead,
     Texts,
     normed,
     unpack,
@@ -54,11 +53,10 @@ class SlotPass(DraftPass):
     """A pass of slots after new text that returns drafts and probabilities, ``[B, 2, K]``."""
 
     layers: ParallelLayers
-    head: ShortHead
     num_brief = 1
 
     @torch.no_grad()
-    def __init__(self, layers: ParallelLayers, embed: Function, head: ShortHead) -> None:
+    def __init__(self, layers: ParallelLayers, embed: Function, head: Any) -> None:
         """See `DraftPass`."""
         super().__init__(layers, embed, head)
         self.levels = layers.embedded(all_levels().to(layers.join.device))
@@ -83,7 +81,7 @@ class SlotPass(DraftPass):
             both = planes[2 * number : 2 * number + 2]
             write(both, behind, entries)
             keys, values = (plane[:, :, : sees.shape[-1]] for plane in both)
-            return attention(query, keys, values, sees)
+            return attention(query, keys, values, sees).transpose(1, 2)
 
         embedded = self.levels.index_select(0, levels.flatten()).view(*levels.shape, -1)
         anchors = rows.flatten(0, 1).index_select(0, last)
@@ -139,13 +137,15 @@ class ParallelLayers(Joined):
     noun, trainer = "draft layers were", "bench train drafter"
     work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
     words: Tensor
+    layers: Any
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights with a zero bias, or raise `ValueError` for other settings."""
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
-        self.join = spread(generator, *self.shapes(config)["join"])
+        num_states = max(1, len(config.sizes.get("hidden_layers", ())))
+        self.join = spread(generator, width, (1 + num_states) * width)
         self.start = spread(generator, width, width)
         self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
         self.warmth = nn.Parameter(torch.zeros(width))
@@ -169,22 +169,12 @@ class ParallelLayers(Joined):
         return (
             *super().rules(config),
             (config.num_words >= 1, "num_words", "1 or above"),
-            (config.num_layers >= 1, "num_layers", "1 or above"),
+            (config.num_layers in range(1, 101), "num_layers", "1 to 100"),
             (config.bias_rank >= 0, "bias_rank", "0 or above"),
             (not num or config.bias_rank >= 1, "bias_rank", "1 or above with candidates"),
             (num in range(max(1, config.num_words)), "sizes", "fewer candidates than words"),
             (are_numbers, "sizes", "hidden_layers that are a list of layers' numbers"),
         )
-
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        """See `HiddenAdapter.shapes`."""
-        feed, width = f"layers.{config.num_layers - 1}.feed", config.width
-        sizes = {"numbers": (config.num_slots, width), feed: (2 * config.rank, width)}
-        if config.sizes.get("candidates"):
-            sizes["context"] = (config.bias_rank, width)
-        sizes["join"] = (width, (1 + max(1, len(config.sizes.get("hidden_layers", ())))) * width)
-        return {**sizes, "right": (config.num_words, config.bias_rank)}
 
     @property
     def num_candidates(self) -> int:
@@ -193,11 +183,12 @@ class ParallelLayers(Joined):
 
     def turn(self, positions: Tensor) -> Turn:
         """Return `TransformerBlock.turn`, which all layers share."""
-        return self._blocks[0].turn(positions)
+        turn: Turn = self.layers[0].turn(positions)
+        return turn
 
     def entries(self, rows: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values ``[..., H, N, E]`` of text rows ``[..., N, D]``."""
-        return [layer.project(rows, turn)[1:] for layer in self._blocks]
+        return [layer.project(rows, turn)[1:] for layer in self.layers]
 
     def embedded(self, u: Tensor) -> Tensor:
         """Embed uniforms ``[..., K]`` (float64, may be `NO_UNIFORM`) as vectors ``[..., K, D]``."""
@@ -216,7 +207,7 @@ class ParallelLayers(Joined):
 
     def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
         """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
-        for number, layer in enumerate(self._blocks):
+        for number, layer in enumerate(self.layers):
             slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
 
@@ -229,10 +220,6 @@ class ParallelLayers(Joined):
         """Return the index of each token among the words, or W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
-
-    @property
-    def _blocks(self) -> list[_Layer]:
-        return [layer for layer in self.layers if isinstance(layer, _Layer)]
 
 
 def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:

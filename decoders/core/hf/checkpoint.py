@@ -19,7 +19,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from safetensors import SafetensorError, safe_open
 
 from decoders.core.types import MaskedForm
 
@@ -179,23 +181,24 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     whole = sum(file.stat().st_size for file in files) <= limit_bytes
     digest = hashlib.sha256()
     for file in files:
-        for part in _read_all(file) if whole else _read_sample(file):
-            digest.update(part)
+        with file.open("rb") as stream:
+            if whole:
+                hashlib.file_digest(stream, lambda: digest)
+            else:
+                _add_sample(digest, file, stream)
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
 
 def count_weights(path: str | Path) -> int | None:
     """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
-    for file in _weight_files(_find_folder(path)):
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            try:
-                header = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-                facts = [header[name] for name in header if name != "__metadata__"]
-                total += sum(math.prod(fact["shape"]) for fact in facts)
-            except (ValueError, TypeError, KeyError):  # loading the file reports the error
-                return None
+    try:
+        for file in _weight_files(_find_folder(path)):
+            with safe_open(file, framework="np") as reader:
+                parts = map(reader.get_slice, reader.keys())
+                total += sum(math.prod(part.get_shape()) for part in parts)
+    except (SafetensorError, OSError):  # loading the file reports the error
+        return None
     return total or None
 
 
@@ -204,8 +207,6 @@ def tensor_files(path: str | Path | None) -> dict[str, Path]:
 
     `ValueError` if an index or a file cannot be read.
     """
-    from safetensors import safe_open
-
     folder, files = _find_folder(path or "no/path"), dict[str, Path]()
     file = folder / "model.safetensors.index.json"
     try:
@@ -238,22 +239,15 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
 
 
-def _read_all(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while chunk := stream.read(2**20):
-            yield chunk
-
-
-def _read_sample(file: Path) -> Iterator[bytes]:
+def _add_sample(digest: Any, file: Path, stream: BinaryIO) -> None:
     """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
     size = file.stat().st_size
-    yield f"{file.name} {size}\n".encode()
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        yield stream.read(min(length, _MAX_HEADER_BYTES))
-        for number in range(_STRETCHES):
-            stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
-            yield stream.read(_STRETCH_BYTES)
+    digest.update(f"{file.name} {size}\n".encode())
+    length = int.from_bytes(stream.read(8), "little")
+    digest.update(stream.read(min(length, _MAX_HEADER_BYTES)))
+    for number in range(_STRETCHES):
+        stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
+        digest.update(stream.read(_STRETCH_BYTES))
 
 
 _TYPES: Mapping[str, tuple[str, bool, int]] = {

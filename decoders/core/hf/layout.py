@@ -1,5 +1,8 @@
 """Lay calls out as rows of one pass: ids, positions, masks, and the cache entries they write.
 
+A mask is 0 where a row sees an entry and the lowest finite number elsewhere, because -inf could
+turn a row into NaN. Every row, padding included, sees at least one entry.
+
 Letters: B sequences of a pass, N rows (of the widest call), T cache entries seen, C capacity, H
 key-value heads, D head dimension.
 """
@@ -16,8 +19,8 @@ from torch import Tensor
 from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import MaskBuilder, Masks
 from decoders.core.hf.cache import KVStore, PlaneCache
+from decoders.core.masks import causal
 from decoders.core.model import Call, Session
 from decoders.core.token_reads import TokenRead
 from decoders.core.types import MASKED
@@ -26,6 +29,8 @@ _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
 _EMPTY = torch.empty(0)
 """In place of the ids and positions of a pass on the host."""
+Masks = Tensor | dict[str, Tensor | None] | None
+"""One mask for all layers, or one per kind of layer. None: causal, or a single row."""
 
 
 class Pass(NamedTuple):
@@ -95,6 +100,85 @@ class Frame(NamedTuple):
         return {name: part for (name, _), part in zip(self.lengths, parts, strict=True)}
 
 
+class MaskBuilder:
+    """Makes the masks of one cache."""
+
+    def __init__(self, architecture: Architecture, num_entries: int) -> None:
+        """Take a model's windows, device and dtype, and the most entries that are seen."""
+        self._windows, self._device = architecture.windows, architecture.device
+        added = torch.tensor([0.0, torch.finfo(architecture.dtype).min], dtype=architecture.dtype)
+        self._seen, self._unseen = added.to(self._device).unbind()
+        self._entries = torch.arange(num_entries, device=self._device)
+
+    def additive(self, visible: Tensor) -> Tensor:
+        """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
+        return torch.where(visible, self._seen, self._unseen)
+
+    def per_kind(self, mask: Tensor | None) -> Masks:
+        """Use one mask for every kind of layer (correct only if no window can matter)."""
+        return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
+
+    def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
+        """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
+        if num_rows == 1:  # a lone row sees all
+            return self._seen.expand(1, 1, 1, start + 1)
+        entries = self._entries[: start + num_rows]
+        visible = entries <= entries[start:, None]
+        if mask is not None:
+            visible[:, start:] = upload(mask, self._device)
+        return self.additive(visible)[None, None]
+
+    def blocks(self, calls: Sequence[Call], width: int) -> Tensor | None:
+        """Return which rows of a call see each other, bool ``[B, N, N]`` on the host.
+
+        `width` is N; padding rows are causal. None: all are.
+        """
+        if not [call for call in calls if call.mask is not None]:
+            return None
+        blocks = causal(width).repeat(len(calls), 1, 1)
+        for block, call in zip(blocks, calls, strict=True):
+            if call.mask is not None:
+                block[: call.num_rows, : call.num_rows] = call.mask
+        return blocks
+
+    def visible(self, blocks: Tensor | None, starts: Tensor, width: int, seen: int) -> Tensor:
+        """Return which entries each row sees, without windows: bool ``[B, N, T]``.
+
+        `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
+        """
+        columns = self._entries[:seen]
+        if blocks is None:
+            rows = torch.arange(width, device=self._device)
+            return columns <= (starts[:, None] + rows)[:, :, None]
+        columns = columns - starts[:, None]  # 0: the first row
+        inside = (columns >= 0) & (columns < width)
+        index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
+        return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
+
+    def places(self, starts: Tensor, positions: Tensor, seen: int) -> Tensor:
+        """Return the position of each entry ``[B, T]``: committed ones lie in order of the text.
+
+        `starts` ``[B]`` are committed lengths, `positions` ``[B, N]`` those of the rows after them.
+        """
+        entries = self._entries[:seen]
+        columns = entries - starts[:, None]  # 0: the first row
+        rows = positions.gather(1, columns.clamp(0, positions.shape[1] - 1))
+        return torch.where(columns < 0, entries, rows)
+
+    def windowed(self, visible: Tensor, positions: Tensor, entries: Tensor) -> Masks:
+        """Add windows to `visible` ``[B, N, T]`` and return ``[B, 1, N, T]`` per kind of layer.
+
+        `positions` ``[B, N]`` are positions of rows, `entries` ``[B, T]`` positions of entries.
+        """
+        masks: dict[str, Tensor | None] = {}
+        for kind, window in self._windows.items():
+            near = visible
+            if window is not None:
+                near = visible & (positions[:, :, None] - entries[:, None, :] < window)
+            masks[kind] = self.additive(near)[:, None]
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
 class Layout:
     """A KV cache, and the layout of calls in it."""
 
@@ -119,21 +203,7 @@ class Layout:
         self.window = min(windows, default=0)
         with torch.inference_mode(False):
             self._entries = torch.arange(capacity, device=device)[None]
-            shape = (num_rows, entries + 1)
-            self._places = torch.zeros(shape, dtype=torch.int64, device=device)
         self.masks = MaskBuilder(architecture, entries + 1)
-
-    def move_row(self, source: int, row: int, length: int) -> None:
-        """Copy the first `length` entries of row `source` to `row`."""
-        self.store.move_row(source, row, length)
-        self._places[row] = self._places[source]
-
-    def gather(self, row: int, sources: Sequence[int], start: int) -> None:
-        """Copy entries `sources` (ascending) of a row to `start`, `start` + 1, …."""
-        self.store.gather(row, sources, start)
-        if self.window:
-            line = self._places[row]
-            line[start : start + len(sources)] = line[list(sources)]
 
     def fits_views(self, call: Call) -> bool:
         """Tell whether a single call can read views: no sliding window hides an entry from it."""
@@ -163,8 +233,6 @@ class Layout:
             positions = self.existing(self._entries[:, start:stop], stop)
         else:
             positions = self.existing(upload([call.row_positions()], self._device), stop)
-        if self.window:
-            self._places[call.session.row, start:stop] = positions[0]
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
         entries = self._entries[:, start:stop] if in_graph else start
         into = self.store.row_planes(call.session.row, 1), entries, stop
@@ -179,11 +247,13 @@ class Layout:
         frame, packed = Frame.of(self, rows)
         fields, masks = self.unpack(frame, upload(packed, self._device))
         del fields["starts"]
-        first, last = ordered[0].session.row, ordered[-1].session.row
-        planes = self.store.row_planes(0, self.store.num_rows)
-        if last - first + 1 == len(ordered):  # consecutive rows are read as a view
-            planes, fields["cache_rows"] = self.store.row_planes(first, len(ordered)), None
-        rows = rows._replace(masks=masks, planes=planes, numbers={}, blocks=None, **fields)
+        places = [call.session.row for call in ordered]
+        if places[-1] - places[0] + 1 == len(places):  # consecutive rows are read as a view
+            fields["planes"] = self.store.row_planes(places[0], len(places))
+        else:
+            fields["planes"] = self.store.row_planes(0, self.store.num_rows)
+            fields["cache_rows"] = upload(places, self._device)
+        rows = rows._replace(masks=masks, numbers={}, blocks=None, **fields)
         return _reading(calls, rows)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
@@ -219,7 +289,6 @@ class Layout:
             positions += (*(call.positions or call.row_positions()), *padding)
             entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
         numbers = {"ids": ids, "positions": positions, "entries": entries}
-        numbers["cache_rows"] = [call.session.row for call in ordered]
         numbers["starts"] = [call.session.length for call in ordered]
         firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
         return Pass(
@@ -250,14 +319,12 @@ class Layout:
         (_, width, seen), fields = frame.size, frame.fields(packed)
         stop = 8 * sum(map(len, fields.values()))
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
-        rows, positions = fields["cache_rows"], self.existing(fields["positions"], seen)
-        if self.window:
-            self._places[rows[:, None], fields["entries"]] = positions
+        positions, starts = self.existing(fields["positions"], seen), fields["starts"]
         blocks = (
             packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
         )
-        visible = self.masks.visible(blocks, fields["starts"], width, seen)
-        places = self._places.index_select(0, rows)[:, :seen] if self.window else visible
+        visible = self.masks.visible(blocks, starts, width, seen)
+        places = self.masks.places(starts, positions, seen) if self.window else visible
         masks = self.masks.windowed(visible, positions, places)
         return {**fields, "positions": positions}, masks
 
@@ -274,25 +341,22 @@ class Layout:
         numbers = upload(list(zip(*cells, *filler, strict=True)), self._device)
         ids, positions, row_index, entries = numbers
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
-        if self.window:
-            self._places[row_index, entries] = positions
-        masks = self._tiled_masks(blocks, positions.view(-1, tile))
-        planes = self.store.row_planes(0, self.store.num_rows)
-        into = planes, entries[None], self.store.scrap + 1, row_index[None]
-        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
-        return _reading(calls, rows)
-
-    def _tiled_masks(self, blocks: Sequence[tiles.ContextBlock], positions: Tensor) -> Masks:
         counts = [counts for block in blocks for counts in block.contexts.values()]
         visible = (
             torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
         )
-        if not self.window:
-            return self.masks.windowed(visible, positions, visible)
-        planes = [block.select(self._places[:, None, :, None]) for block in blocks]
-        entries = torch.cat(planes).view(-1, tiles.BLOCK)
-        of_tile = [block.tile for block in blocks for _ in block.contexts]
-        return self.masks.windowed(visible, positions[upload(of_tile, self._device)], entries)
+        near, places, seen = positions.view(-1, tile), visible, self.store.scrap + 1
+        if self.window:
+            of_tile = [block.tile for block in blocks for _ in block.contexts]
+            near = near[upload(of_tile, self._device)]
+            places = torch.arange(seen, device=self._device).repeat(self.store.num_rows, 1)
+            places[row_index, entries] = positions
+            parts = [block.select(places[:, None, :, None]) for block in blocks]
+            places = torch.cat(parts).view(-1, tiles.BLOCK)
+        masks = self.masks.windowed(visible, near, places)
+        into = self.store.row_planes(0, self.store.num_rows), entries[None], seen, row_index[None]
+        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        return _reading(calls, rows)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:
         """Clamp positions to the model's last position, which drafts may overshoot.

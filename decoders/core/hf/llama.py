@@ -21,10 +21,17 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
-from decoders.core.hf.attention import Masks, attend
 from decoders.core.hf.cache import PlaneCache
+from decoders.core.hf.layout import Masks
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import gated, gated_product, product, rotated, switched_product
+from decoders.core.products import (
+    attention,
+    gated,
+    gated_product,
+    product,
+    rotated,
+    switched_product,
+)
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -97,7 +104,7 @@ class Weights:
     num_heads: int
     num_shared: int
     scale: float
-    attend: Callable[..., Tensor] = attend
+    attend: Callable[..., Tensor] = attention
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ A loaded module can be copied without our wrappers (`library_copy`).
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,8 +47,6 @@ def load_module(
     """
     if attn_implementation not in (None, "sdpa", "eager"):
         raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
-    if device_map is not None and importlib.util.find_spec("accelerate") is None:
-        raise ValueError("--device-map needs accelerate: pip install accelerate")
     source = find_checkpoint(path_or_id, "model", "config.json")
     try:
         with no_bars():  # the terminal belongs to the caller

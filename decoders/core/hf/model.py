@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 from decoders.core import masks
-from decoders.core.adapter.draft_pass import ShortHead
+from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.device import has_kernels, upload
@@ -34,15 +34,14 @@ from decoders.core.hf.architecture import (
     model_settings,
     token_ids,
 )
-from decoders.core.hf.attention import MaskBuilder
 from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
-from decoders.core.hf.layout import Layout
+from decoders.core.hf.layout import Layout, MaskBuilder
 from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
-from decoders.core.hf.runner import DraftRunner, ModuleRunner
+from decoders.core.hf.runner import DraftRunner, Head, ModuleRunner
 from decoders.core.model import Call, DraftCall, Model, Session
 from decoders.core.own_weights import weight_storages
 from decoders.core.plugins import network
@@ -207,7 +206,7 @@ class HFModel(Model):
         self._runner.detach(name)
         head: Any = self._runner.head
         if heads.config.num_words:
-            head = ShortHead(head.module, heads.get_buffer("words"))
+            head = Head(short_head(head.module, heads.get_buffer("words")))
         try:
             work = heads.work(heads, self._runner.tokens, head)
         except (AttributeError, TypeError) as error:
@@ -370,7 +369,7 @@ class HFModel(Model):
         """See `Model.copy_row`."""
         assert self._layout is not None
         self._runner.forget_calls()  # their entries are beyond `length`
-        self._layout.move_row(source, row, length)
+        self._layout.store.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
 
@@ -378,7 +377,7 @@ class HFModel(Model):
         """See `Model.gather`."""
         assert self._layout is not None
         self._runner.forget_calls()
-        self._layout.gather(session.row, sources, start)
+        self._layout.store.gather(session.row, sources, start)
 
     @property
     def reads_ahead(self) -> bool:  # type: ignore[override]

@@ -9,7 +9,6 @@ Wide calls (prompts) unpack int8; torch cannot unpack int4 fast. Letters: K inpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -49,11 +48,6 @@ class QuantizedLinear(nn.Linear):
         self.register_buffer("scales", scales.to(weight.dtype))
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, False))
         self.weight = weight.new_zeros(1).expand(weight.shape)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the packed weights and their scales."""
-        return self.packed.nbytes + self.scales.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., K]`` to ``[..., N]``."""
@@ -116,9 +110,14 @@ def quantize(module: Any, width: Width) -> None:
     module.set_output_embeddings(QuantizedLinear(head.weight, head.bias, width))
 
 
+def packed_layers(module: Any) -> list[QuantizedLinear]:
+    """Return the packed layers of a module."""
+    return [part for part in module.modules() if isinstance(part, QuantizedLinear)]
+
+
 def packed_bytes(module: Any) -> int:
-    """Return the bytes of all packed layers of a module."""
-    return sum(layer.weight_bytes for layer in _packed_layers(module))
+    """Return the bytes of all packed weights of a module, with their scales."""
+    return sum(part.nbytes for layer in packed_layers(module) for part in layer.buffers())
 
 
 def weights_read(module: Any) -> list[Tensor]:
@@ -137,12 +136,3 @@ def weights_read(module: Any) -> list[Tensor]:
 def read_bytes(module: Any) -> int:
     """Return the bytes of all weights that a call reads."""
     return sum(weight.nbytes for weight in weights_read(module)) + packed_bytes(module)
-
-
-def num_packed(module: Any) -> int:
-    """Count the weights of a module's packed layers."""
-    return sum(layer.in_features * layer.out_features for layer in _packed_layers(module))
-
-
-def _packed_layers(module: Any) -> Iterator[QuantizedLinear]:
-    return (part for part in module.modules() if isinstance(part, QuantizedLinear))

@@ -25,7 +25,6 @@ from decoders.core.device import fetched, first_rows, padded, staged, switches, 
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.attention import Masks
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
     COMPILED_ROWS,
@@ -37,7 +36,7 @@ from decoders.core.hf.compiled import (
     capture,
     collect_tensors,
 )
-from decoders.core.hf.layout import Frame, Layout, Pass
+from decoders.core.hf.layout import Frame, Layout, Masks, Pass
 from decoders.core.model import Call, DraftCall
 from decoders.core.outputs import launches_next
 from decoders.core.products import product
@@ -284,7 +283,8 @@ class ModuleRunner:
         fed = name, inputs, masks, cache, layers
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            return self._logits(self._select(out, read), len(inputs["positions"])), out, *lower
+            logits = self.head(self._select(out, read), len(inputs["positions"]))
+            return logits.to(self._device).float(), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
@@ -295,9 +295,6 @@ class ModuleRunner:
             read = [row // width * len(columns) + index[row % width] for row in read]
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
-
-    def _logits(self, states: Tensor, sequences: int = 1) -> Tensor:
-        return self.head(states, sequences).to(self._device).float()
 
     def replay(
         self, layout: Layout, calls: Sequence[Call], min_rows: int = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decoders.core.device import runs_triton
+from decoders.core.device import power_of_two, runs_triton
 
 _FEW = 16
 """Most rows of a sequence that attend in parts."""
@@ -30,6 +30,8 @@ def attend_in_parts(
     """Return `split_attention.split_attention`, or None for many rows or heads it does not fit."""
     if not query.is_cuda or query.shape[2] > _FEW or not runs_triton(query):
         return None
-    from decoders.core.kernels.split_attention import fits, split_attention
+    if not 16 <= query.shape[3] == power_of_two(query.shape[3]):  # Triton multiplies no others
+        return None
+    from decoders.core.kernels.split_attention import split_attention
 
-    return split_attention(query, key, value, mask, scale) if fits(query.shape[-1]) else None
+    return split_attention(query, key, value, mask, scale)

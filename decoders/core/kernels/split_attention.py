@@ -24,11 +24,6 @@ _PROGRAMS = 1056
 """Programs that keep the 132 processors of an H100 or H200 busy."""
 
 
-def fits(width: int) -> bool:
-    """Tell whether Triton multiplies heads of E = `width` numbers."""
-    return width >= 16 and width == triton.next_power_of_2(width)
-
-
 def split_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:

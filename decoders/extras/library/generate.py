@@ -32,8 +32,8 @@ from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.architecture import main_device
-from decoders.core.hf.attention import leave_out_cudnn
 from decoders.core.hf.model import HFModel
+from decoders.core.products import leave_out_cudnn
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import CallResult, Emit, Generation, Sampling
 

@@ -196,8 +196,8 @@ def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
         ({"rank": 0}, "'rank' is 0; it must be 1 or above where there are heads"),
         ({"layers": {"a": [2, 2]}}, "'layers' is .* it must be empty where there are heads"),
         ({"code": "dyadic"}, "'code' is 'dyadic'; it must be constant"),
-        ({"num_slots": 4}, r"its sizes are \(4, 5, 32\), its weights' \(3, 5, 32\)"),
-        ({"rank": 10**9}, "its sizes are"),
+        ({"num_slots": 4}, r"size mismatch for down: .*\[3, 5, 32\].*\[4, 5, 32\]"),
+        ({"rank": 10**9}, "size mismatch for"),
     ],
 )
 def test_a_wrong_configuration_is_one_line(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.adapter.draft_pass import ShortHead, Texts
+from decoders.core.adapter.draft_pass import Texts, short_head
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import read_adapter
 from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain, select
@@ -48,7 +48,7 @@ class Made:
         self.layers.words.copy_(torch.arange(self.layers.config.num_words) + 5)
         self.table, head = noise(VOCAB, WIDTH), torch.nn.Linear(WIDTH, VOCAB, bias=True)
         head.weight.data, head.bias.data = noise(VOCAB, WIDTH, seed=2), noise(VOCAB, seed=6)
-        self.head = ShortHead(head, self.layers.words)
+        self.head = short_head(head, self.layers.words)
 
     def begin(self, num: int = 1) -> tuple[SlotPass, list[Tensor], list[Session]]:
         work = SlotPass(self.layers, lambda ids: self.table[ids], self.head)
@@ -80,7 +80,7 @@ class Made:
         sees = torch.ones(len(u), num + len(u), dtype=torch.bool).tril_(num)
 
         def attend(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            _, keys, values = layers._blocks[number].project(text, layers.turn(places[:num]))
+            _, keys, values = layers.layers[number].project(text, layers.turn(places[:num]))
             out = []
             for head in range(len(query)):
                 k, v = torch.cat([keys[head], key[head]]), torch.cat([values[head], value[head]])
@@ -248,7 +248,7 @@ def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
     for own in ('"num_slots": 4', '"num_words": 50', '"bias_rank": 3', '"rank": 6'):
         large = text.replace(f" {own}", f" {own}00000000")
         (tmp_path / "adapter.json").write_text(large)
-        with pytest.raises(ValueError, match="its sizes are"):
+        with pytest.raises(ValueError, match="size mismatch for"):
             ParallelLayers.load(tmp_path)
     (tmp_path / "adapter.json").write_text(text.replace('"num_layers": 2', '"num_layers": 3'))
     with pytest.raises(ValueError, match="cannot be loaded"):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx.experimental import _config as _untyped_config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from decoders.core.hf.attention import GROUPED_ROWS, attend
+from decoders.core.products import GROUPED_ROWS, attention
 from tests.pretended_cuda import PretendedCuda, place
 
 _config: Any = _untyped_config
@@ -61,7 +61,7 @@ def test_numbers_are_those_of_transformers(
 ) -> None:
     """Each sequence has a mask of its own, or all have one."""
     fed, mask = states(heads, rows, 40), ragged(rows, 40)[:num_masks]
-    got = attend(*fed, mask, SCALE)
+    got = attention(*fed, mask, SCALE)
     assert got.shape == (2, rows, heads[0], 8)
     assert (got - expected(*fed, mask)).abs().max() < 1e-6
 
@@ -70,7 +70,7 @@ def test_numbers_are_those_of_transformers(
 @pytest.mark.parametrize("rows", [1, 4, GROUPED_ROWS + 1])
 def test_without_a_mask_rows_are_causal(heads: tuple[int, int], rows: int) -> None:
     fed = states(heads, rows, rows if rows > 1 else 40)
-    assert (attend(*fed, None, SCALE) - expected(*fed, None)).abs().max() < 1e-6
+    assert (attention(*fed, None, SCALE) - expected(*fed, None)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_narrow_call_reads_each_shared_head_once(
         return plain(query, key, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
-    attend(*states((6, 2), rows, 40), ragged(rows, 40) if has_mask else None, SCALE)
+    attention(*states((6, 2), rows, 40), ragged(rows, 40) if has_mask else None, SCALE)
     assert found == [shapes]
 
 
@@ -106,7 +106,7 @@ def test_on_a_gpu_two_products_give_the_same_numbers(
     mask = ragged(rows, 40) if has_mask else None
     with PretendedCuda():
         query, key, value = (place(each) for each in fed)
-        got = attend(query, key, value, None if mask is None else place(mask), SCALE)
+        got = attention(query, key, value, None if mask is None else place(mask), SCALE)
         assert got.device.type == "cuda"
         assert (got.cpu() - expected(*fed, mask)).abs().max() < 1e-6
 
@@ -116,7 +116,7 @@ def test_a_traced_call_has_as_many_rows_as_its_mask() -> None:
 
     class Attends(torch.nn.Module):
         def forward(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
-            return attend(query, key, key, mask, SCALE)
+            return attention(query, key, key, mask, SCALE)
 
     query, key, _ = states((6, 2), 5, 40, batch=1)
     auto = torch.export.Dim.AUTO

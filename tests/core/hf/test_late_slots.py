@@ -262,7 +262,7 @@ def test_an_adapter_without_the_option_is_written_as_before_and_one_with_it_come
     assert late.carried is not None
     assert torch.equal(again.carried, late.carried)
     everywhere = SlotAdapter(dataclasses.replace(late.config, enter=0))
-    with pytest.raises(ValueError, match="lacks layer"):
+    with pytest.raises(ValueError, match="is missing, the model's"):
         everywhere.check_fits(module)
 
 

@@ -23,7 +23,7 @@ from decoders.core.hf.quantized import (
     QuantizedLinear,
     Width,
     fits_int4,
-    num_packed,
+    packed_layers,
     quantize,
 )
 from decoders.core.registry import build, parse_spec
@@ -95,7 +95,8 @@ def test_weights_are_rounded_to_the_nearest_step(width: Width, step: int) -> Non
         most = (spread / step / 2).expand_as(groups).reshape(weight.shape)
     assert (error <= most * 1.001).all()
     assert error.max() > 0
-    assert layer.weight_bytes < weight.nbytes / (3 if width == "int8" else 4)
+    num_bytes = layer.packed.nbytes + layer.scales.nbytes
+    assert num_bytes < weight.nbytes / (3 if width == "int8" else 4)
 
 
 def test_a_layer_that_int4_does_not_take_is_int8() -> None:
@@ -246,18 +247,19 @@ def test_bytes_and_weights_are_counted_as_they_are() -> None:
     plain, packed = HFModel(fresh("llama-gqa")), HFModel(fresh("llama-gqa"), quantized="int8")
     assert packed.num_parameters == plain.num_parameters
     module = packed.module
-    layers = [part for part in module.modules() if isinstance(part, QuantizedLinear)]
+    layers = packed_layers(module)
     assert len(layers) == 2 * 7 + 1
     rest = sum(parameter.nbytes for parameter in module.parameters())
-    assert packed.weight_bytes == rest + sum(layer.weight_bytes for layer in layers)
-    assert layers[0].weight_bytes == layers[0].packed.nbytes + layers[0].scales.nbytes
+    packs = sum(layer.packed.nbytes + layer.scales.nbytes for layer in layers)
+    assert packed.weight_bytes == rest + packs
     table = module.get_input_embeddings().weight
     assert packed.weight_bytes < plain.weight_bytes
     assert rest == table.nbytes + sum(p.nbytes for p in module.parameters() if p.ndim == 1)
-    assert num_packed(plain.module) == 0
+    assert packed_layers(plain.module) == []
     names = {name for name, part in module.named_modules() if isinstance(part, QuantizedLinear)}
     linear = {n: part for n, part in plain.module.named_modules() if n in names}
-    assert num_packed(module) == sum(part.weight.numel() for part in linear.values())
+    num_weights = sum(part.weight.numel() for part in linear.values())
+    assert sum(layer.weight.numel() for layer in layers) == num_weights
     assert packed.facts["read_bytes"] == packed.weight_bytes - table.nbytes  # it is looked up
     assert packed.facts["quantized"] == "int8"
     assert "quantized" not in plain.facts

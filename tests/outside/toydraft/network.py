@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,11 +46,8 @@ class Bigram(HiddenAdapter):
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         super().__init__(config)
         generator = torch.Generator().manual_seed(seed)
-        self.mix = nn.Parameter(0.1 * torch.randn(self.shapes(config)["mix"], generator=generator))
-
-    @classmethod
-    def shapes(cls, config: AdapterConfig) -> Mapping[str, tuple[int, ...]]:
-        return {"mix": (config.width, 2 * config.width)}
+        shape = (config.width, 2 * config.width)
+        self.mix = nn.Parameter(0.1 * torch.randn(shape, generator=generator))
 
     @classmethod
     def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:

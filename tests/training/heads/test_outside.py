@@ -145,7 +145,7 @@ BREAKS = {
         "cannot check its sizes (KeyErr",
     ),
     "a bound": ("range(1, 9)", "range(1, 3)", "'sizes' is {'steps': 3}; it must be 1 to 8 steps"),
-    "its weights": ("2 * config.width)", "3 * config.width)", "its sizes are"),
+    "its weights": ("2 * config.width)", "3 * config.width)", "size mismatch for"),
 }
 
 

@@ -410,6 +410,17 @@ def test_the_window_of_these_models_matters(name, attention):
     assert gap(feed(session, tokens[10:]), expected[10:]) > 100 * TOLERANCE
 
 
+@pytest.mark.parametrize(("name", "attention"), WINDOWED)
+def test_a_branch_deeper_than_the_window_sees_by_positions_not_by_entries(name, attention):
+    model, prompt, depth = HFModel(fresh(name, attention)), ids(74, 4), WINDOW + 3
+    model.reserve(1, 4 + 2 * depth)
+    (session,) = opened(model, prompt)
+    chains, parents = ids(75, 2 * depth), [*range(-1, depth - 1), -1, *range(depth, 2 * depth - 1)]
+    positions = [*range(4, 4 + depth)] * 2
+    logits = feed(session, chains, mask=masks.branch(2, depth), positions=positions)
+    assert check_paths(model, prompt, chains, parents, logits) < TOLERANCE
+
+
 def test_drafts_past_the_last_learned_position_do_not_crash():
     made = HFModel(fresh("gpt2", "sdpa"))
     made.reserve(2, 136)

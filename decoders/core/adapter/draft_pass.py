@@ -35,6 +35,8 @@ def short_head(head: Any, words: Tensor) -> nn.Linear:
     with torch.device("meta"):
         short = nn.Linear(head.weight.shape[1], len(words), getattr(head, "bias", None) is not None)
     rows = {name: getattr(head, name).detach()[words] for name, _ in short.named_parameters()}
+    if hasattr(head, "unpacked"):  # a packed weight
+        rows["weight"] = head.unpacked(words).detach().contiguous()
     short.load_state_dict(rows, assign=True)
     return short.requires_grad_(False)
 

@@ -64,6 +64,12 @@ class QuantizedLinear(nn.Linear):
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
+    def unpacked(self, outputs: Tensor) -> Tensor:
+        """Return the weight ``[W, K]`` of some `outputs` ``[W]``."""
+        inputs = torch.eye(self.in_features, dtype=self.scales.dtype).split(PACKED_ROWS)
+        columns = torch.cat([self(part)[:, outputs] for part in inputs]).T
+        return columns if self.bias is None else columns - self.bias[outputs, None]
+
 
 def fits_int4(weight: Tensor) -> bool:
     """Tell whether the int4 kernel takes a weight ``[N, K]``."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from decoders.core.adapter.draft_layer import DraftLayer
+from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import AdapterConfig
@@ -160,6 +161,18 @@ def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: 
     sampling = Sampling(max_new_tokens=24)
     expected = generate(build(parse_spec("ar")), [5, 6, 7], sampling, models).tokens
     assert generate(decoder, [5, 6, 7], sampling, models).tokens == expected
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("width", get_args(Width))
+def test_a_short_head_has_the_rows_that_a_packed_head_multiplies_by(
+    width: Width, bias: bool
+) -> None:
+    values = torch.randn(48, generator=torch.Generator().manual_seed(1)) if bias else None
+    head = QuantizedLinear(weight_of(48, 96), values, width)
+    words, states = torch.tensor([40, 3, 17]), weight_of(5, 96)
+    short = short_head(head, words)
+    torch.testing.assert_close(short(states), head(states)[:, words], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", get_args(Width))

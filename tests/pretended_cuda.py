@@ -125,7 +125,10 @@ class PretendedCuda(TorchFunctionMode):
             patch.setattr(torch.cuda, "Event", _Event)
             yield
 
-    def _capture(self, work: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
+    def _capture(
+        self, work: Callable[[], Any], device: torch.device, pool: Any = None
+    ) -> Callable[[], Any]:
+        assert _is_cuda(device)
         graphs = self._graphs.get(pool)
         if graphs is None or pool is None:
             graphs = self._graphs[pool] = weakref.WeakSet()

@@ -13,7 +13,7 @@ from decoders.core.device import power_of_two, runs_triton
 
 _FEW = 16
 """Most rows of a sequence that attend in parts."""
-_HELD, _WIDE = 1 << 15, 1 << 10
+_MAX_GROUP, _MAX_HEAD = 1 << 15, 1 << 10
 """Most bytes of a head's grouped queries, for registers, and of one, for shared memory."""
 
 
@@ -41,5 +41,5 @@ def attend_in_parts(
 
 def fits(num_rows: int, width: int, itemsize: int) -> bool:
     """Tell whether our kernel multiplies grouped rows of heads of so many numbers of a size."""
-    few = power_of_two(max(16, num_rows)) * width * itemsize <= _HELD
-    return few and width >= 16 and width == power_of_two(width) and width * itemsize <= _WIDE
+    few = power_of_two(max(16, num_rows)) * width * itemsize <= _MAX_GROUP
+    return few and width >= 16 and width == power_of_two(width) and width * itemsize <= _MAX_HEAD

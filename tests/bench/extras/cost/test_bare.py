@@ -56,7 +56,7 @@ def test_a_gpu_is_made_ready_as_for_a_run(monkeypatch: pytest.MonkeyPatch) -> No
     device, seen = torch.device("cuda", 1), list[Any]()
     monkeypatch.setattr(torch.cuda, "set_device", lambda each: seen.append(("current", each)))
     monkeypatch.setattr(bare, "leave_out_cudnn", lambda each: seen.append(("cudnn", each)))
-    monkeypatch.setattr(bare.Clock, "for_device", opened)
+    monkeypatch.setattr("bench.machine.clock.Clock.for_device", opened)
     with pytest.raises(Ready):
         bare.Bench(
             shape="zoo",

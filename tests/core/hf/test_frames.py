@@ -168,7 +168,7 @@ def test_logits_of_another_pass_were_not_read(graphs: HFModel) -> None:
 
 
 def test_a_graph_of_other_work_serves_numbers_of_one_kind_alone() -> None:
-    half = torch.tensor([1.0, 1e-9], dtype=torch.float64)
+    half, lent = torch.tensor([1.0, 1e-9], dtype=torch.float64), list[torch.Tensor]()
     with PretendedCuda() as device:
         model = HFModel(place_module(fresh("llama")), compile=True)
         with device.captures():
@@ -177,6 +177,8 @@ def test_a_graph_of_other_work_serves_numbers_of_one_kind_alone() -> None:
                 found = model.as_graph(_added, inputs)
                 assert found.dtype == dtype
                 assert found.item() == half.to(dtype).sum().item()
+                lent.append(found)
+            assert lent[0].isnan(), "it was good until the next run"
 
 
 def _added(inputs: Any) -> torch.Tensor:

@@ -176,8 +176,7 @@ class Runner:
             if not num_graphs:
                 return timed
             self.writer.event("compiled", cell=arm.cell.cell, graphs=num_graphs, seconds=seconds)
-        line = f"{arm.cell.cell} needs more graphs for {len(prompts)} prompts than a GPU keeps"
-        raise BenchError(f"{line}; lower --batch-size, or use --no-compile")
+        raise BenchError(f"{arm.cell.cell} needs more graphs than a GPU keeps; lower --batch-size")
 
     def _time_once(
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, past: Memory | None

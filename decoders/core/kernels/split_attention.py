@@ -21,8 +21,7 @@ from torch import Tensor
 _ENTRIES = 64
 """Entries of a block."""
 _PROGRAMS, _PARTS = 1056, 128
-"""Programs that keep the 132 processors of an H100 or H200 busy, and most parts: registers hold no
-more when they are joined."""
+"""Programs that keep the 132 processors of an H200 busy, and most parts that registers join."""
 
 
 def split_attention(

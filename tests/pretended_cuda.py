@@ -4,7 +4,8 @@ Inside a `PretendedCuda` block every torch function sees which of its tensors ar
 device. Faults of GPU code show without a GPU: tensors of both devices in one function, which raises
 as CUDA would; reads or writes that make the host wait for the device; and operations that the host
 launches one by one, outside a graph's replay. The last two are counted by call site. `captures` are
-graphs whose replays run the captured work again, and in which no wait and no upload is allowed.
+graphs whose replays run the captured work again, and in which no wait and no upload is allowed; a
+replay spoils what the last one of its memory pool returned.
 Streams are not pretended; no time is measured.
 """
 
@@ -89,6 +90,8 @@ class PretendedCuda(TorchFunctionMode):
 
     _graphs: ClassVar[dict[Any, weakref.WeakSet[Any]]] = {}
     """The graphs of each memory pool of the process."""
+    _lent: ClassVar[dict[Any, Any]] = {}
+    """What the last replay of each pool returned, which the next one of another graph spoils."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +128,10 @@ class PretendedCuda(TorchFunctionMode):
             patch.setattr(torch.cuda, "Event", _Event)
             yield
 
-    def _capture(self, work: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
+    def _capture(
+        self, work: Callable[[], Any], device: torch.device, pool: Any = None
+    ) -> Callable[[], Any]:
+        assert _is_cuda(device)
         graphs = self._graphs.get(pool)
         if graphs is None or pool is None:
             graphs = self._graphs[pool] = weakref.WeakSet()
@@ -136,6 +142,10 @@ class PretendedCuda(TorchFunctionMode):
 
         def replay() -> Any:
             self._count(self.launches, "replay")
+            lent, self._lent[pool] = self._lent.get(pool), results if pool is not None else None
+            for each in [_plain(each) for each in lent or () if lent is not results]:
+                with torch.inference_mode(each.is_inference()):
+                    each.fill_(torch.nan if each.is_floating_point() else 1 << 40)
             for result, new in zip(results, self._as_graph(work), strict=True):
                 assert result.shape == new.shape, f"{result.shape} is now {new.shape}"
                 _plain(result).copy_(_plain(new))

@@ -1,8 +1,8 @@
 """Time: one monotonic clock, read at a request's start, at the end of step 0, and at its end.
 
-A GPU queues work, so each of these three readings first waits for the device. The ends of later
-steps are read without waiting: a decoder that emits tokens knows them, so the device has already
-delivered them. Python's garbage collector is off while a `Stopwatch` runs.
+A GPU queues work, so the first two readings wait for the device. Ends of later steps and of answers
+do not: a decoder that emits tokens knows them, so the device has delivered them, and what is still
+queued (`hf.ahead`) serves no answer. Python's garbage collector is off while a `Stopwatch` runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Clock:
 class Stopwatch:
     """One timed region: ``with Stopwatch(clock) as watch: ...``.
 
-    `emitted` is called after each step. `total_s` runs from entry to exit.
+    `emitted` is called after each step. `total_s` runs from entry to `answered`, or to exit.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -71,6 +71,10 @@ class Stopwatch:
         """Seconds from entry to the end of every step."""
         return tuple(stamp - self._start_s for stamp in self._stamps)
 
+    def answered(self) -> None:
+        """Record the end of all answers."""
+        self.total_s = self._clock.glance() - self._start_s
+
     def __enter__(self) -> Self:
         self._collects = gc.isenabled()
         gc.disable()
@@ -79,7 +83,8 @@ class Stopwatch:
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            self.total_s = self._clock.now() - self._start_s
+            ended_s = self._clock.now() - self._start_s
+            self.total_s = self.total_s or ended_s
         finally:
             if self._collects:
                 gc.enable()

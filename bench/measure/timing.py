@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from bench.errors import room_for
+from bench.errors import BenchError, room_for
 from bench.machine.clock import Stopwatch
 from bench.machine.gpu import EnergyMeter
 from bench.machine.usage import Load, PeakMemory
@@ -35,6 +35,7 @@ from decoders.core.types import Generation, Outcome, Sampling
 _WARMUP_TOKENS = 16
 WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
+_MAX_TRIES = 20
 _STABLE = 0.05
 """Warm-up of a length bucket ends when its last three times are within 5 % of their median."""
 
@@ -167,7 +168,7 @@ class Runner:
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, block: Block | None = None
     ) -> _Timing:
         """Time answers, again if a graph was compiled meanwhile, so as not to time compiling."""
-        while True:
+        for _ in range(_MAX_TRIES):
             before = arm.models.num_graphs
             past = self.setup.past.memory(arm.cell.cell, arm.decoder, block) if block else None
             timed = self._time_once(arm, prompts, sampling, past)
@@ -175,6 +176,7 @@ class Runner:
             if not num_graphs:
                 return timed
             self.writer.event("compiled", cell=arm.cell.cell, graphs=num_graphs, seconds=seconds)
+        raise BenchError(f"{arm.cell.cell} needs more graphs than a GPU keeps; lower --batch-size")
 
     def _time_once(
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, past: Memory | None
@@ -190,6 +192,7 @@ class Runner:
         self._energy.lap()
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
+            watch.answered()
         return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap(), past)
 
     def _record(

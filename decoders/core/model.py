@@ -107,6 +107,9 @@ class Model(ABC):
             last.row = session.row
         session.row = -1
 
+    def wipe(self, row: int) -> None:  # noqa: B027 - few read more than a text
+        """Clear a cache row: NaN beyond a text would spoil it, because zero times NaN is NaN."""
+
     @abstractmethod
     def copy_row(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` cache entries of row `source` to `row`."""

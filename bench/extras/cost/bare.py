@@ -44,6 +44,7 @@ from decoders.core.hf import shapes
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import read_bytes
 from decoders.core.hf.self_check import self_check
+from decoders.core.products import leave_out_cudnn
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Generation, Sampling
 
@@ -110,6 +111,9 @@ class Bench:
     compile: bool
 
     def __post_init__(self) -> None:
+        if self.device.index:  # on which kernels run
+            torch.cuda.set_device(self.device)
+        leave_out_cudnn(self.device)
         self.clock = Clock.for_device(str(self.device))
         self.meter = EnergyMeter(str(self.device))
         self.forward = forward

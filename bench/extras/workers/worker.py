@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from bench.records.plan import Block
     from bench.records.prompts import Prompt
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 
 class LineCollector(Sink):
     """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
@@ -97,7 +99,7 @@ class Worker:
         if opening.cores:
             os.sched_setaffinity(0, opening.cores)
         if opening.gpu is not None:  # read when CUDA starts, which is later
-            os.environ["CUDA_VISIBLE_DEVICES"] = str(opening.gpu)
+            os.environ[_VISIBLE] = nth_gpu(opening.gpu, os.environ.get(_VISIBLE))
         from bench.plan.select import stored_decoders
 
         setup = opening.opener(stored_decoders(build_config(tomllib.loads(opening.config))))
@@ -188,3 +190,9 @@ def cores() -> tuple[int, ...]:
 def python_path() -> str:
     """Return the PYTHONPATH by which workers find this code in the shared checkout."""
     return os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
+
+
+def nth_gpu(number: int, visible: str | None) -> str:
+    """Return the name of a GPU by its number among those that CUDA shows (None: all)."""
+    names = (visible or "").split(",")
+    return names[number] if visible and number < len(names) else str(number)

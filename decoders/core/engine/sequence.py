@@ -137,6 +137,8 @@ class RunningSequence:
         if isinstance(call, Call) and not_a_number(results, self._vocab_size):
             roots = self._sessions.items()
             role = next(role for role, root in roots if root is call.session.root)
+            for session in [each for _, root in roots for each in (*root.forks, root)]:
+                session.model.wipe(session.row)
             self.fail(
                 FloatingPointError(
                     f"the {role}'s logits are NaN or infinite after {len(self._tokens)} tokens; "

@@ -128,7 +128,7 @@ class KVStore:
         parts: dict[int, Tensor] = {}
         for group, base in zip(groups.values(), self._bases, strict=True):
             parts |= zip(group, base.unbind(0), strict=True)
-        self._planes = [parts[number] for number in sorted(parts)]
+        self.planes = [parts[number] for number in sorted(parts)]
         self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
 
     @property
@@ -139,7 +139,7 @@ class KVStore:
     def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:
-            self._parts[first, count] = [each.narrow(0, first, count) for each in self._planes]
+            self._parts[first, count] = [each.narrow(0, first, count) for each in self.planes]
         return self._parts[first, count]
 
     def move_row(self, source: int, row: int, length: int) -> None:

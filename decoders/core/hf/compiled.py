@@ -118,9 +118,9 @@ class Graphs:
         self, name: Hashable, inputs: Inputs, planes: Sequence[Tensor]
     ) -> Callable[[], Outputs]:
         """Return the run of a graph as a function for repeated calls, with errors of `__call__`."""
-        places = [plane.data_ptr() for plane in planes[:1] if self.fixed]
+        places, parts = [plane.data_ptr() for plane in planes[:1] if self.fixed], inputs.values()
         kinds = [
-            e.shape if self.fixed else tuple([n == 1 for n in e.shape]) for e in inputs.values()
+            (e.shape, e.dtype) if self.fixed else tuple([n == 1 for n in e.shape]) for e in parts
         ]
         key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
         graph = self._graphs.pop(key, None)
@@ -282,7 +282,7 @@ def _capture(
     inputs = tensors[:num_inputs]
     buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
     fixed, pool = [*buffers, *tensors[num_inputs:]], _shared_pool()
-    replay = capture(lambda: flat(*fixed), pool.handle)
+    replay = capture(lambda: flat(*fixed), device, pool.handle)
 
     def run(tensors: list[Tensor], _kept: object = pool) -> Outputs:
         for buffer, each in zip(buffers, tensors, strict=False):
@@ -309,21 +309,26 @@ def _shared_pool() -> _Pool:
     return pool
 
 
-def capture(work: Callable[[], _Result], pool: Any = None) -> Callable[[], _Result]:
-    """Capture work on tensors at fixed addresses as a CUDA graph and return its replay function.
+_sides: dict[torch.device, Any] = {}
+"""A GPU's stream for captures: each stream costs a workspace of cuBLAS, on an H100 32 MiB."""
+
+
+def capture(work: Callable[[], _Result], device: Any, pool: Any = None) -> Callable[[], _Result]:
+    """Capture work on a GPU's tensors at fixed addresses, and return its CUDA graph's replay.
 
     Every replay overwrites and returns the same tensors. The function keeps `work`, and thus its
     tensors, alive, because the graph holds only addresses.
     """
-    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        result = work()
+    with torch.cuda.device(device):  # of which the streams are
+        side: Any = _sides.setdefault(device, torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=side):
+            result = work()
 
     def replay(_kept: object = work) -> _Result:
         graph.replay()

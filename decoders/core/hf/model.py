@@ -96,7 +96,9 @@ class HFModel(Model):
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self.masked = masked_form(module.config.to_dict())
-        weights = llama.join_weights(module) if in_place else None
+        weights = (
+            llama.join_weights(module) if in_place and self.architecture.reads_hidden else None
+        )
         used = backend if compile else None
         self._runner = ModuleRunner(module, self.architecture, weights, used)
         self.num_layers = self._runner.num_layers
@@ -355,7 +357,7 @@ class HFModel(Model):
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
         there = self._layout is not None and self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
-        self._runner.forget_calls()
+        self._runner.launch = None
         if there:
             return
         self._layout = None  # free the old cache first
@@ -369,10 +371,17 @@ class HFModel(Model):
         }
         self._layout = Layout(self.architecture, num_rows, capacity, **ways)
 
+    @torch.inference_mode()
+    def wipe(self, row: int) -> None:
+        """See `Model.wipe`."""
+        stores: list[Any] = [self._layout.store] if self._layout is not None else []
+        for plane in [each for store in (*stores, *self._drafts.values()) for each in store.planes]:
+            plane[row] = 0
+
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
         assert self._layout is not None
-        self._runner.forget_calls()  # their entries are beyond `length`
+        self._runner.launch = None  # their entries are beyond `length`
         self._layout.store.move_row(source, row, length)
         for drafts in self._drafts.values():
             drafts.move_row(source, row)
@@ -380,7 +389,7 @@ class HFModel(Model):
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         assert self._layout is not None
-        self._runner.forget_calls()
+        self._runner.launch = None
         self._layout.store.gather(session.row, sources, start)
 
     @property

@@ -66,8 +66,9 @@ class QuantizedLinear(nn.Linear):
 
     def unpacked(self, outputs: Tensor) -> Tensor:
         """Return the weight ``[W, K]`` of some `outputs` ``[W]``."""
-        inputs = torch.eye(self.in_features, dtype=self.scales.dtype).split(PACKED_ROWS)
-        columns = torch.cat([self(part)[:, outputs] for part in inputs]).T
+        inputs = torch.eye(self.in_features, dtype=self.scales.dtype)
+        parts = torch.split(inputs, PACKED_ROWS)
+        columns = torch.cat([self(part)[:, outputs] for part in parts]).T
         return columns if self.bias is None else columns - self.bias[outputs, None]
 
 

@@ -99,7 +99,7 @@ class ModuleRunner:
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
-        self._launch: Launch | None = None
+        self.launch: Launch | None = None
         self._module, self._device = module, architecture.device
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
@@ -121,19 +121,13 @@ class ModuleRunner:
         twin._gated = self._gated  # one wrapper of the module's layers
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin._launch = None
+        twin.launch = None
         return twin
 
     @property
     def num_graphs(self) -> int:
         """Number of graphs that were made, of calls and of other work."""
         return self.graphs.num_graphs + self._works.num_graphs
-
-    def forget_calls(self) -> None:
-        """Count calls that began before they came as padding, and forget them."""
-        if self._launch is not None:
-            self.num_padded_rows += self._launch.rows.num_rows
-        self._launch = None
 
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
@@ -161,12 +155,10 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        launch = self._launch
-        if launch is not None and launch.serves(calls, reads):
-            self._launch = None  # it is no padding
-        else:
+        launch, self.launch = self.launch, None
+        if launch is not None and not launch.serves(calls, reads):
             launch = None
-        self.forget_calls()
+        self.num_padded_rows -= 0 if launch is None else launch.rows.num_rows  # it was no padding
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
@@ -227,7 +219,8 @@ class ModuleRunner:
         numbers = read_back()
         pairs = zip(calls, numbers.tolist(), strict=True)
         expected = [(call.session, call.session.length + 1, (pick,)) for call, pick in pairs]
-        self._launch = Launch(expected, reads, following, outputs)
+        self.launch = Launch(expected, reads, following, outputs)
+        self.num_padded_rows += following.num_rows  # until its calls come
         return numbers
 
     def as_graph(self, work: Callable[..., Tensor], inputs: Inputs) -> Tensor:
@@ -305,7 +298,7 @@ class ModuleRunner:
         (name, inputs, planes), num_read = self._inputs(layout, rows), len(rows.read or ())
         if self._device.type == "cuda":
             inputs = {kind: each.to(self._device) for kind, each in inputs.items()}
-            work = capture(lambda: self._computed(name, inputs, planes))
+            work = capture(lambda: self._computed(name, inputs, planes), self._device)
         else:
             work = graphs.bound(name, inputs, planes)
         return lambda: [each[:num_read] for each in work()]
@@ -535,19 +528,19 @@ class DraftRunner:
         self._work, self._runner, self._storages = work, runner, storages
         self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
         self.config = self.layers.config
-        self._planes: list[Tensor] = []
+        self.planes: list[Tensor] = []
         backend = runner.graphs.backend
         self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
 
     def forget(self) -> None:
         """Drop all planes, and graphs that hold their addresses."""
-        self._planes = []
+        self.planes = []
         self.graphs.forget()
 
     @torch.inference_mode()
     def move_row(self, source: int, row: int) -> None:
         """Copy the planes of row `source` to `row`."""
-        for plane in self._planes:
+        for plane in self.planes:
             plane[row] = plane[source]
 
     @property
@@ -558,20 +551,20 @@ class DraftRunner:
             for each in (*self.layers.parameters(), *self.layers.buffers())
             if each.is_floating_point() and each.untyped_storage().data_ptr() not in self._storages
         ]
-        return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self._planes))
+        return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self.planes))
 
     def draft(
         self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int
     ) -> Sequence[CallResult]:
         """Draft for some of `num_rows` sequences with `capacity` entries and `size` ids."""
-        if not self._planes:
-            self._planes = self._work.planes(num_rows, capacity)
+        if not self.planes:
+            self.planes = self._work.planes(num_rows, capacity)
         by_row = {call.session.row: call for call in calls}
         rows: Sequence[int] = sorted(by_row)
-        if self._planes and len(rows) > 1:  # planes of consecutive rows, of few numbers of them
+        if self.planes and len(rows) > 1:  # planes of consecutive rows, of few numbers of them
             rows = first_rows(rows, num_rows)
         ordered = [by_row.get(row) for row in rows]
-        planes = [plane.narrow(0, rows[0], len(rows)) for plane in self._planes]
+        planes = [plane.narrow(0, rows[0], len(rows)) for plane in self.planes]
         bucketed = COMPILED_ROWS if self.graphs.fixed else 0
         results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
         by_sequence = dict(zip(sorted(by_row), results, strict=True))

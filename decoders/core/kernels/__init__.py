@@ -13,6 +13,8 @@ from decoders.core.device import power_of_two, runs_triton
 
 _FEW = 16
 """Most rows of a sequence that attend in parts."""
+_MAX_GROUP, _MAX_HEAD = 1 << 15, 1 << 10
+"""Most bytes of a head's grouped queries, for registers, and of one, for shared memory."""
 
 
 def fused_kernels(states: Tensor) -> Any:
@@ -27,11 +29,17 @@ def fused_kernels(states: Tensor) -> Any:
 def attend_in_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor | None:
-    """Return `split_attention.split_attention`, or None for many rows or heads it does not fit."""
+    """Return `split_attention.split_attention`, or None for rows or heads it does not fit."""
     if not query.is_cuda or query.shape[2] > _FEW or not runs_triton(query):
         return None
-    if not 16 <= query.shape[3] == power_of_two(query.shape[3]):  # Triton multiplies no others
+    if not fits(query.shape[1] // key.shape[1] * query.shape[2], query.shape[3], query.itemsize):
         return None
     from decoders.core.kernels.split_attention import split_attention
 
     return split_attention(query, key, value, mask, scale)
+
+
+def fits(num_rows: int, width: int, itemsize: int) -> bool:
+    """Tell whether our kernel multiplies grouped rows of heads of so many numbers of a size."""
+    few = power_of_two(max(16, num_rows)) * width * itemsize <= _MAX_GROUP
+    return few and width >= 16 and width == power_of_two(width) and width * itemsize <= _MAX_HEAD

@@ -20,8 +20,8 @@ from torch import Tensor
 
 _ENTRIES = 64
 """Entries of a block."""
-_PROGRAMS = 1056
-"""Programs that keep the 132 processors of an H100 or H200 busy."""
+_PROGRAMS, _PARTS = 1056, 128
+"""Programs that keep the 132 processors of an H200 busy, and most parts that registers join."""
 
 
 def split_attention(
@@ -41,7 +41,7 @@ def split_attention(
     num_rows = num_heads // heads * period
     query = query.contiguous()
     blocks = triton.cdiv(entries, _ENTRIES)
-    parts = max(1, min(blocks, _PROGRAMS // (batch * heads)))
+    parts = max(1, min(blocks, _PROGRAMS // (batch * heads), _PARTS))
     per_part = triton.cdiv(blocks, parts)
     parts = triton.cdiv(blocks, per_part)
     sums = query.new_empty((batch * heads, parts, num_rows, width), dtype=torch.float32)
@@ -49,8 +49,8 @@ def split_attention(
     out = query.new_empty(batch, period, num_heads, width)
     strides, is_bool = (0, 0), False
     if mask is not None:
+        mask = mask.contiguous()  # that of a lone row may be one number
         strides = mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2)
-        assert mask.stride(3) == 1
         is_bool = mask.dtype == torch.bool
         mask = mask.view(torch.uint8) if is_bool else mask
     assert key.stride(3) == value.stride(3) == 1

@@ -41,6 +41,25 @@ def test_later_steps_are_stamped_without_waiting_for_the_device() -> None:
     assert (watch.ended_s[0], watch.total_s) == (1.5, 2.375)
 
 
+def test_an_answer_ends_with_its_last_token_and_not_with_what_is_still_queued() -> None:
+    class Queued(FakeClock):
+        """Every reading that waits costs half a second."""
+
+        def now(self) -> float:
+            self.advance(0.5)
+            return self.time_s
+
+        def glance(self) -> float:
+            return self.time_s
+
+    clock = Queued()
+    with Stopwatch(clock) as watch:
+        clock.advance(1.0)
+        watch.answered()
+    assert watch.total_s == 1.0
+    assert clock.time_s == 2.0, "the next region begins behind what was queued"
+
+
 def test_without_a_first_token_there_is_no_stamp() -> None:
     with Stopwatch(FakeClock()) as watch:
         pass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.errors import BenchError
 from bench.machine.usage import Load, PeakMemory
 from bench.measure import timing as runner_module
 from bench.measure.timing import Runner
@@ -531,6 +532,18 @@ def test_no_recorded_time_holds_the_compiling_of_a_graph(
     # the target and the draft of spec count the same widths here
     assert told.num_graphs is not None
     assert told.num_graphs >= len(widths)
+
+
+def test_answers_that_always_make_graphs_end_with_a_line(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU keeps a limited number of graphs, so that an answer may need more than there can be."""
+    made = iter(range(10**9))
+    counted = property(lambda _: next(made))
+    monkeypatch.setattr(TableModel, "num_graphs", counted, raising=False)
+    with pytest.raises(BenchError, match="needs more graphs than a GPU keeps; lower --b") as raised:
+        measured()
+    assert raised.value.exit_code == 1
 
 
 def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ from decoders.core.model import Call
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.types import CallResult, Generation, Sampling
+from tests.core.hf.test_drafting import layers_of
 from tests.core.hf.test_slots import ids, slots_of
 from tests.pretended_cuda import PretendedCuda, place_module
-from tests.tiny_models import fresh, slot_adapter, tiny
+from tests.tiny_models import VOCAB, fresh, slot_adapter, tiny
 
 PROMPTS = [ids(1, 9), ids(2, 4), ids(3, 12)]
 SAMPLINGS = (
@@ -164,3 +165,44 @@ def test_logits_of_another_pass_were_not_read(graphs: HFModel) -> None:
     before = forward(calls)
     results(calls_of(graphs, "draws"), sampling, ahead=True)
     assert not graphs.ahead(before)
+
+
+def test_a_graph_of_other_work_serves_numbers_of_one_kind_alone() -> None:
+    half, lent = torch.tensor([1.0, 1e-9], dtype=torch.float64), list[torch.Tensor]()
+    with PretendedCuda() as device:
+        model = HFModel(place_module(fresh("llama")), compile=True)
+        with device.captures():
+            for dtype in (torch.float32, torch.float64):
+                inputs = {"rows": half.to("cuda", dtype)}
+                found = model.as_graph(_added, inputs)
+                assert found.dtype == dtype
+                assert found.item() == half.to(dtype).sum().item()
+                lent.append(found)
+            assert lent[0].isnan(), "it was good until the next run"
+
+
+def _added(inputs: Any) -> torch.Tensor:
+    return inputs["rows"].sum()
+
+
+@pytest.mark.parametrize("spec", ["ar", "eagle"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_answer_of_nan_leaves_none_to_those_that_follow_in_its_cache_row(
+    spec: str, batch: int
+) -> None:
+    """Graphs read entries beyond a text, whose weight is zero: zero times NaN is NaN."""
+    found = []
+    for token in (3, VOCAB - 1):  # without, and with NaN
+        module = fresh("llama")
+        with torch.no_grad():
+            module.get_input_embeddings().weight[-1] = torch.nan
+        model = HFModel(module, compile=True, backend="eager")
+        if spec == "eagle":
+            model.attach("eagle", layers_of("eagle"))
+        prompts = [[*ids(1, 40), token]] * 2 + [ids(2, 6), ids(3, 5)]
+        scheduler = Scheduler(
+            build(parse_spec(spec)), Models(target=model), Sampling(max_new_tokens=8), batch
+        )
+        found.append(scheduler.run(prompts))
+    assert [isinstance(each, FloatingPointError) for each in found[1]] == [True] * 2 + [False] * 2
+    assert found[1][2:] == found[0][2:]

@@ -135,6 +135,16 @@ def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list
     assert_alike(*found)
 
 
+def test_a_call_that_never_comes_is_padding_of_the_answer_that_announced_it() -> None:
+    model, sessions = opened("llama-gqa", ids(1, 9))
+    token, before, padded = 3, model.num_padded_rows, []
+    for ahead in (True, True, False):
+        (result,) = answers(sessions, [[token]], GREEDY, ahead=ahead)
+        (token,) = result.picks
+        padded.append(model.num_padded_rows - before)
+    assert padded == [1, 1, 0]
+
+
 @pytest.mark.parametrize("how", [{"positions": [9]}, {"hidden": True}])
 def test_calls_that_are_more_than_their_token_run_afresh(how: Any, passes: list[int]) -> None:
     found = []

@@ -1,5 +1,11 @@
 """The work of a call, replayed as a graph without the Python around it (`HFModel.replay`)."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,12 +52,82 @@ def test_where_no_compiler_is_a_line_says_so(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_gives_the_logits_of_the_call_it_was_captured_from():
+@pytest.mark.parametrize(("num_rows", "num_sequences"), [(1, 1), (3, 2)])
+def test_a_cuda_graph_gives_the_logits_of_the_call_it_was_captured_from(num_rows, num_sequences):
+    """The mask of a lone row is one number, seen from everywhere."""
     model = HFModel(fresh("llama-gqa", "sdpa").to("cuda"))
-    sessions = prefilled(model, 2)
-    expected = model.forward(calls_of(sessions, 3)).clone()
-    again = model.replay(calls_of(sessions, 3))
+    sessions = prefilled(model, num_sequences)
+    expected = model.forward(calls_of(sessions, num_rows)).clone()
+    again = model.replay(calls_of(sessions, num_rows))
     torch.testing.assert_close(again()[0], expected, atol=1e-4, rtol=1e-4)
+
+
+class Streams:
+    """Streams of two GPUs that are not there: where work ran, and which stream was captured."""
+
+    def __init__(self) -> None:
+        self.gpu, self.stream = 0, "usual"
+        self.ran: list[tuple[int, Any]] = []
+        self.captured: list[Any] = []
+
+    def __call__(self) -> Any:
+        return type("Stream", (), {"wait_stream": lambda *_: None})()
+
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        before, self.gpu = self.gpu, device.index
+        yield
+        self.gpu = before
+
+    @contextmanager
+    def within(self, stream: Any) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+    @contextmanager
+    def graph(self, graph: Any, *, stream: Any = None, pool: Any = None) -> Iterator[None]:
+        self.captured.append(stream)
+        with self.within(stream):
+            yield
+
+    def work(self) -> tuple[()]:
+        self.ran.append((self.gpu, self.stream))
+        return ()
+
+
+def test_captures_of_a_gpu_run_there_on_one_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS keeps a workspace, on an H100 of 32 MiB, for each stream that it ever ran on."""
+    streams = Streams()
+    fakes = {
+        "Stream": streams,
+        "device": streams.on,
+        "stream": streams.within,
+        "graph": streams.graph,
+        "current_device": lambda: streams.gpu,
+        "current_stream": streams,
+        "CUDAGraph": streams,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(compiled, "_sides", {})
+    for gpu in (1, 0, 1, 0):
+        before = len(streams.ran)
+        compiled.capture(streams.work, torch.device("cuda", gpu))
+        assert {ran[0] for ran in streams.ran[before:]} == {gpu}
+    assert len({stream for _, stream in streams.ran}) == 2
+    assert streams.captured[0] is streams.captured[2] is not streams.captured[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_captures_leave_no_memory_behind_but_their_outputs() -> None:
+    rows = torch.ones(64, 64, device="cuda")
+    for num in (1, 40):  # the first brings the workspaces
+        before = torch.cuda.memory_allocated()
+        for _ in range(num):
+            compiled.capture(lambda: (rows @ rows,), rows.device)()
+    assert torch.cuda.memory_allocated() - before < 2**20
 
 
 def test_graphs_of_fixed_shapes_are_bounded_and_the_longest_unused_is_dropped(monkeypatch):

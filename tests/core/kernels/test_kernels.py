@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from decoders.core.hf import llama
 from decoders.core.hf.cache import PlaneCache
+from decoders.core.kernels import fits
 
 ROOT = Path(__file__).parents[3]
 ATTENTIONS = [  # B, K, G, N, T, E
@@ -46,7 +47,8 @@ def compare_attention(device: str, dtype: torch.dtype) -> None:
         seen[..., 0] = True
         seen[..., entries // 2 :] &= entries < 100
         mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(dtype).min)
-        for each in (mask, mask[:1], None, seen):
+        everything = torch.zeros((), dtype=mask.dtype).expand(1, 1, rows, entries)
+        for each in (mask, mask[:1], None, seen, everything):
             wide = (part.cpu().double().repeat_interleave(groups, 1) for part in (key, value))
             keys, values = wide
             scores = 0.2 * query.cpu().double() @ keys.mT
@@ -54,6 +56,8 @@ def compare_attention(device: str, dtype: torch.dtype) -> None:
             expected = (scores + added.double()).softmax(-1) @ values
             kind = torch.bool if each is seen else dtype
             given = None if each is None else each.to(device, kind)
+            if each is everything:  # one number in memory
+                given = torch.zeros((), dtype=dtype, device=device).expand(each.shape)
             for programs in (1056, 4):  # few: a part has several blocks, with a running maximum
                 with mock.patch("decoders.core.kernels.split_attention._PROGRAMS", programs):
                     found = split_attention(query, key, value, given, 0.2)
@@ -123,6 +127,21 @@ def compare_fused(device: str, dtype: torch.dtype) -> None:
                 torch.testing.assert_close(plane, expected, **near)
 
 
+@pytest.mark.parametrize(
+    ("rows", "width", "itemsize", "expected"),
+    [
+        *((4 * 16, 64, 2, True), (8 * 16, 128, 2, True), (16, 256, 2, True), (1, 128, 4, True)),
+        *((12 * 16, 128, 2, False), (8 * 16, 256, 2, False), (16, 1024, 2, False)),
+        *((16, 80, 2, False), (1, 8, 2, False), (4 * 16, 256, 4, False)),
+    ],
+)
+def test_attention_takes_what_registers_and_shared_memory_hold(
+    rows: int, width: int, itemsize: int, expected: bool
+) -> None:
+    """A draft layer's few heads may be 1,024 wide: such a block exceeds a GPU's shared memory."""
+    assert fits(rows, width, itemsize) is expected
+
+
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton comes with torch for CUDA"
 )
@@ -181,8 +200,11 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("fused", "_gate_kernel", {"block": 1024}),
     *(("fused", "_delta_kernel", {"padded": padded, "block": 64}) for padded in (16, 64)),
     *(("split_attention", "_part_kernel", {**PART, **mask}) for mask in MASKS),
+    ("split_attention", "_part_kernel", {**PART, **MASKS[0], "width": 256}),
     ("split_attention", "_join_kernel", {"width": 64, "num_padded": 8}),
 ]
+SHARED = 99 * 1024
+"""Bytes of shared memory that a program may use on the smallest of today's GPUs."""
 
 
 @needs_triton
@@ -210,3 +232,4 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(
     source = ASTSource(kernel, arguments, constexprs=fixed)
     made: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32))
     assert made.asm["cubin"]
+    assert made.metadata.shared <= SHARED

@@ -46,6 +46,32 @@ def bench() -> bare.Bench:
     return made
 
 
+def test_a_gpu_is_made_ready_as_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ready(Exception):
+        """What follows needs the GPU."""
+
+    def opened(_: str) -> None:
+        raise Ready
+
+    device, seen = torch.device("cuda", 1), list[Any]()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda each: seen.append(("current", each)))
+    monkeypatch.setattr(bare, "leave_out_cudnn", lambda each: seen.append(("cudnn", each)))
+    monkeypatch.setattr("bench.machine.clock.Clock.for_device", opened)
+    with pytest.raises(Ready):
+        bare.Bench(
+            shape="zoo",
+            device=device,
+            dtype=torch.bfloat16,
+            contexts=(8,),
+            batches=(1,),
+            ks=(4,),
+            chances=(0.8,),
+            num_tokens=4,
+            compile=True,
+        )
+    assert seen == [("current", device), ("cudnn", device)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bare.SPECS)
 def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, name: str) -> None:

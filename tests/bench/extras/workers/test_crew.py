@@ -18,6 +18,7 @@ from bench.extras.workers.crew import (
     TimeBlock,
     Work,
 )
+from bench.extras.workers.worker import nth_gpu
 from bench.records.plan import Block
 
 
@@ -132,3 +133,16 @@ def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
     with pytest.raises(BenchError, match="worker w0: no room") as raised:
         told.take(JobQueue(Refusing(["a"], set()), 1, told.opening).run(jobs(1)))
     assert raised.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("number", "visible", "name"),
+    [
+        *((1, None, "1"), (0, "", "0"), (1, "2,3", "3"), (0, "GPU-5a,GPU-7c", "GPU-5a")),
+        (1, "3", "1"),  # another node's, with other GPUs
+    ],
+)
+def test_a_worker_takes_a_gpu_of_those_that_its_process_may_see(
+    number: int, visible: str | None, name: str
+) -> None:
+    assert nth_gpu(number, visible) == name

@@ -163,14 +163,14 @@ def _windows(config: Any) -> dict[str, int | None]:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Say in a `ValueError` what a module cannot do, and why."""
+def _refusing(refusal: str) -> Iterator[None]:
+    """Raise a `ValueError` that begins with `refusal` and says why a module fails."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if is_of_memory(error):
             raise
-        raise ValueError(f"{what} ({first_line(error)}); {_ADVICE}") from error
+        raise ValueError(f"{refusal} ({first_line(error)}); {_ADVICE}") from error
 
 
 @torch.inference_mode()

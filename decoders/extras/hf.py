@@ -165,15 +165,15 @@ class Transformers(SelfDriven):
         config = module.config.get_text_config()
         last = config.num_hidden_layers - 1
         layer = self.exit_layer or getattr(config, "exit_layer", 0)
-        if not layer:
+        if not layer and last:
             raise ValueError(
                 f"{self.name}:kind=early-exit needs a model with a trained exit layer, but this "
                 "model's config.json names none (exit_layer); if it has one, give its number: "
                 f"exit_layer=1 to {last}"
             )
-        if layer > last:
+        if layer > last or not last:
             raise ValueError(
-                f"{self.name}:exit_layer={layer}: the model has {last + 1} layers; the first 1 to "
-                f"{last} of them may draft"
+                f"{self.name}:exit_layer={layer}: fewer layers must draft than the model has, and "
+                f"it has {last + 1}"
             )
         return int(layer)

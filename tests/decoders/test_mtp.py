@@ -275,6 +275,18 @@ def test_a_layer_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, broken
     assert "\n" not in str(raised.value)
 
 
+def test_a_layer_that_needs_more_than_it_is_given_is_refused_in_one_line() -> None:
+    """Gemma 3 rotates by the kind of a layer."""
+    target = HFModel(fresh("gemma3-window"))
+    layer = target.module.model.layers[0].state_dict()
+    target.tensors = {f"mtp.layers.0.{name}": tensor for name, tensor in layer.items()}
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        target.tensors |= {f"mtp.{name}.weight": torch.ones(WIDTH)}
+    target.tensors |= {"mtp.fc.weight": torch.ones(WIDTH, 2 * WIDTH)}
+    with pytest.raises(ValueError, match=r"network 'mtp' cannot be built: .*'layer_type'"):
+        Scheduler(MultiTokenPrediction(), Models(target=target), GREEDY)
+
+
 def test_further_layers_are_left_out(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     expected = generate(MultiTokenPrediction(k=2), PROMPTS[0], GREEDY, opened(tmp_path))

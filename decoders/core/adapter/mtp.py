@@ -86,6 +86,11 @@ class MtpLayer(HiddenAdapter):
         network.load_state_dict(tensors, assign=True)
         network.turn = target.body.rotary_emb
         network.plane_shapes = target.planes[2 * index : 2 * index + 2]
+        row, first = embedding[None, :1], torch.zeros(1, 1, dtype=torch.int64).to(embedding.device)
+        inputs = {"states": row, "positions": first, "entries": first}
+        inputs["mask.draft"] = first[None, None] == 0
+        planes = [row.new_zeros(1, heads, 1, size) for heads, size in network.plane_shapes]
+        network(row, inputs, planes)  # a layer that needs more raises an error here
         return network
 
     def forward(self, embedded: Tensor, inputs: Inputs, planes: Sequence[Tensor]) -> Tensor:

@@ -7,8 +7,8 @@ Letters: H key-value heads, D head dimension, V vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +162,17 @@ def _windows(config: Any) -> dict[str, int | None]:
     return {kind: spans[kind] for kind in dict.fromkeys(kinds)}
 
 
+@contextmanager
+def _refusing(refusal: str) -> Iterator[None]:
+    """Raise a `ValueError` that begins with `refusal` and says why a module fails."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if is_of_memory(error):
+            raise
+        raise ValueError(f"{refusal} ({first_line(error)}); {_ADVICE}") from error
+
+
 @torch.inference_mode()
 def _planes(
     module: Any, windows: dict[str, int | None]
@@ -177,16 +188,10 @@ def _planes(
     mask[..., 0, 1] = torch.finfo(module.dtype).min
     masks = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
     fed = {"attention_mask": masks, "past_key_values": cache, "use_cache": True}
-    try:
+    with _refusing(f"{name} does not run with given masks and a KV cache"):
         base(input_ids=two, position_ids=two, **fed)
         states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
         planes = tuple((int(state.shape[1]), int(state.shape[3])) for state in states)
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if is_of_memory(error):
-            raise
-        raise ValueError(
-            f"{name} does not run with given masks and a KV cache ({first_line(error)}); {_ADVICE}"
-        ) from error
     if not planes:
         raise ValueError(f"{name} cached nothing; {_ADVICE}")
     return planes, tuple(state.device for state in states)
@@ -205,7 +210,7 @@ def _study_head(module: Any) -> tuple[int, bool]:
         seen["fed"], seen["scaled"] = args[0], output * 1000
         return seen["scaled"]
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, _refusing(f"{type(module).__name__} does not run on tokens"):
         if head is not None and base is not module:
             hooks.enter_context(base.register_forward_hook(on_base))
             hooks.enter_context(head.register_forward_hook(on_head))

@@ -24,8 +24,9 @@ PACKED_ROWS = 64
 """Most rows of a call on packed int8 weights; wider calls unpack the weights (docs/log.md)."""
 _INNER_TILES = 2
 """An argument of torch's packing that the CPU kernel ignores."""
-_OUTPUTS = 16
-"""The int4 kernel needs a multiple of this many outputs."""
+_WHOLE = 16
+"""The int4 kernel needs a multiple of this many outputs, the int8 kernel of this many inputs: in
+bfloat16 it reads beyond a row of another number of inputs."""
 
 
 class QuantizedLinear(nn.Linear):
@@ -53,7 +54,7 @@ class QuantizedLinear(nn.Linear):
         """Map ``[..., K]`` to ``[..., N]``."""
         rows = x.reshape(-1, x.shape[-1])
         if self.width == "int8":
-            if rows.shape[0] > PACKED_ROWS:
+            if rows.shape[0] > PACKED_ROWS or self.in_features % _WHOLE:
                 unpacked = self.packed.to(self.scales.dtype) * self.scales[:, None]
                 return F.linear(x, unpacked, self.bias)
             y = torch._weight_int8pack_mm(rows.contiguous(), self.packed, self.scales)
@@ -74,7 +75,7 @@ class QuantizedLinear(nn.Linear):
 
 def fits_int4(weight: Tensor) -> bool:
     """Tell whether the int4 kernel takes a weight ``[N, K]``."""
-    return weight.shape[0] % _OUTPUTS == 0 and weight.shape[1] % GROUP == 0
+    return weight.shape[0] % _WHOLE == 0 and weight.shape[1] % GROUP == 0
 
 
 def _int8(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -213,6 +213,15 @@ def test_a_model_without_positions_is_refused(monkeypatch):
         HFModel(module)
 
 
+def test_a_model_that_runs_with_given_positions_alone_is_refused():
+    """Without them it compares ids with those of padding, and its config names none."""
+    module = module_of("RobertaConfig", **SHORT, is_decoder=True)
+    line = r"RobertaForCausalLM does not run on tokens \(ne\(\) received .*\); choose a model with"
+    with pytest.raises(ValueError, match=line) as caught:
+        HFModel(module)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("beyond", [1, 2, 5])
 def test_drafts_beyond_the_last_position_leave_the_rows_before_them_alone(

@@ -363,12 +363,21 @@ def test_assisted_generation_without_a_draft_is_refused() -> None:
     ("options", "line"),
     [
         ("", r"trained exit layer, but this model's config\.json names none \(exit_layer\)"),
-        (":exit_layer=2", r"exit_layer=2: the model has 2 layers; the first 1 to 1 of them"),
+        (":exit_layer=2", "exit_layer=2: fewer layers must draft than the model has, and it has 2"),
     ],
 )
 def test_an_exit_layer_that_is_not_there_is_refused(options: str, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         Scheduler(hf(f":kind=early-exit{options}"), tiny_models(), Sampling())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_model_of_one_layer_has_no_layer_to_exit_from(number: int) -> None:
+    models = tiny_models()
+    models.target.library_module.config.num_hidden_layers = 1
+    line = f"exit_layer={number}: fewer layers must draft than the model has, and it has 1"
+    with pytest.raises(ValueError, match=line):
+        Scheduler(hf(f":kind=early-exit:exit_layer={number}"), models, Sampling())
 
 
 def test_a_body_that_runs_all_its_layers_cannot_exit_early() -> None:

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter_config import AdapterConfig
-from training.importers.lora import Parts, check_new, check_plain, one_line, read_tree, written
+from decoders.core.adapter_config import CONFIG_FILE, AdapterConfig
+from training.importers.lora import Parts, check_plain
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
 _MAX_STRIDE = 1024
@@ -62,7 +62,8 @@ def import_idlm(
     Raises:
         ValueError: the checkpoint cannot be imported faithfully; the message is one line.
     """
-    check_new(output, "model")
+    if output.is_file() or any((output / name).exists() for name in (CONFIG_FILE, "model")):
+        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
     if not 2 <= stride <= _MAX_STRIDE:
         raise ValueError(f"stride is {stride}; it must be from 2 to {_MAX_STRIDE}")
     if (checkpoint / PEFT_CONFIG).is_file():
@@ -80,7 +81,11 @@ def import_idlm(
             f"checkpoint {str(checkpoint)!r} holds neither {MODEL_CONFIG} nor {PEFT_CONFIG}; "
             "download it first and give its folder"
         )
-    config = written(adapter, output, torch.bfloat16)
+    try:
+        adapter.save(output, torch.bfloat16)
+    except OSError as error:
+        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
+    config = SlotAdapter.load(output).config
     beside = "" if base is not None else f" for {output / 'model'}"
     return (
         f"imported {checkpoint.name}: isd, rank {config.rank}, {len(config.layers)} layers, "
@@ -90,7 +95,7 @@ def import_idlm(
 
 def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Write the model as a Qwen3 checkpoint, and return an adapter with only a mask."""
-    config = read_tree(checkpoint / MODEL_CONFIG)
+    config = _read_tree(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
@@ -119,15 +124,14 @@ def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> 
 
 def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Return the gated adapter of a LoRA, without a delta for layers that it does not adapt."""
-    peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
-    check_plain(peft, PEFT_CONFIG, saved=False)
+    peft, parts = _read_tree(checkpoint / PEFT_CONFIG), Parts()
+    check_plain(peft)
     files = _weight_files(checkpoint)
     trained = [key for key in files if _TRAINED_ROWS.fullmatch(key)]
     factors = [key for key in files if key not in trained]
-    parts.put_peft(((key, _open(files[key]).get_tensor(key)) for key in factors), checkpoint)
-    module = _empty(read_tree(base / MODEL_CONFIG))
-    line = "the LoRA's layer {} is {}, the base model's {}"
-    _, rank = parts.shapes(peft.get("r"), layer_shapes(module), line)
+    parts.put(((key, _open(files[key]).get_tensor(key)) for key in factors), checkpoint)
+    module = _empty(_read_tree(base / MODEL_CONFIG))
+    rank = parts.rank(peft, layer_shapes(module))
     key = trained[-1] if trained else EMBEDDING
     mask = _row((files if trained else _weight_files(base))[key], key, mask_id)
     return _adapter(module, parts, mask, stride, rank=rank, alpha=float(peft["lora_alpha"]))
@@ -167,8 +171,23 @@ def _empty(config: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
     except Exception as error:  # a damaged configuration can raise anything
-        reason = one_line(error)
-        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {reason}") from error
+        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {_line(error)}") from error
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or raise `ValueError` for other content."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
+    return tree
+
+
+def _line(error: Exception) -> str:
+    """Return an error's text on one line, or the error's class if it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
@@ -179,7 +198,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
             with safe_open(path, "pt") as file:
                 files |= dict.fromkeys(file.keys(), path)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
+            raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
     if not files:
         raise ValueError(f"{str(folder)!r} holds no *.safetensors; only these are read")
     return files

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 
 from bench.extras.sections.aup import area, curves
-from bench.extras.sections.families import family_panels
 from bench.extras.sections.lists import ceilings
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
@@ -34,7 +33,7 @@ from bench.stats.counters import Tally, group_by, timed
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.parallel_counters import LOOP_EXCESS, LOOP_SHARE
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, family_order
 from bench.text import percent
 
 _ROUNDS: Columns = {
@@ -192,8 +191,11 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
     decoders = list(data["decoder"].unique())
     first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()[:1]
-    figure, panels = family_panels(data, 1.5)
-    for family, axes in panels.items():
+    families = [family for family in family_order(data["family"]) if family != ALL]
+    families = [*families, ALL] if len(families) > 1 else [ALL]
+    figure, grid = canvas.panels(len(families), 1.5)
+    for family, axes in zip(families, grid, strict=True):
+        axes.set_title(family.replace("_", " "), fontsize=9)
         rows = data[data["family"] == family].sort_values("passes_per_block", kind="stable")
         for cells in curves(decoders).values():
             if len(cells) > 1:

@@ -44,9 +44,9 @@ class _Options:
     """The options of the verbs that train, of which some verbs leave out some."""
 
     recipe: Annotated[
-        Path | None, typer.Option(help="TOML file. [default: one in training/recipes]")
+        Path | None, typer.Option(help="[default: in training/recipes, by verb and --model]")
     ] = None
-    model: Annotated[str | None, typer.Option(help="Folder, hub id. [default: the recipe's]")] = (
+    model: Annotated[str | None, typer.Option(help="Folder or hub id. [default: the recipe's]")] = (
         None
     )
     data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None
@@ -55,7 +55,12 @@ class _Options:
         typer.Option("--on-policy", help="Train on completions sampled from the model itself."),
     ] = False
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder. [default: in results]")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="[default: results/VERB, of an adapter results/adapters/MODEL-VERB]",
+        ),
     ] = None
     num_steps: Annotated[
         int | None, typer.Option(help="Training steps. [default: the recipe's]")

@@ -179,9 +179,9 @@ def train_kind(
     """Train models, or an adapter of slots (ptp, refine, isd) or of hidden states.
 
     An adapter's `recipe` defaults to the zoo's, or to that for any model if `model` is given. The
-    returned `output` defaults to ``results/KIND``, of an adapter ``results/adapters/MODEL-KIND``
-    (``MODEL`` for PTP; ``zoo`` without a model), never to a folder that is shipped. `options` are
-    those of `training.run.TrainingOptions`.
+    returned `output` defaults to ``results/KIND``, or ``results/KIND-MODEL`` with a model, of an
+    adapter to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP; ``zoo`` without a model), never
+    to a folder that is shipped. `options` are those of `training.run.TrainingOptions`.
     """
     from training.heads.recipe import network_tables
     from training.recipe import RECIPES, customised, read_recipe, with_settings
@@ -191,7 +191,7 @@ def train_kind(
     name, place = "training.adapters:train_adapter", f"adapters/{Path(model or 'zoo').name}{suffix}"
     if kind in _MODELS:
         name, file = _MODELS[kind]
-        files, place = (file, file), kind
+        files, place = (file, file), kind if model is None else f"{kind}-{Path(model).name}"
     elif (network := network_tables().get(kind)) is not None:
         name, folder = "training.adapters:train_heads", network.recipes
     else:

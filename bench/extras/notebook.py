@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,25 +23,16 @@ from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
 from bench.report.findings import Findings
 from bench.settings.config import load_config
-from bench.stats.metrics import SummaryRow, summary_rows
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from bench.plan.setup import Setup
+    from bench.report.sections import Plot
     from decoders.core.types import Generation
-
-
-class Drawing(NamedTuple):
-    """A matplotlib figure of a run, and its plotted numbers."""
-
-    figure: Figure
-    data: pd.DataFrame
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A run as data frames, typed rows and figures, with all else of its report in `findings`."""
+    """A run as data frames and figures, with all else of its report in `findings`."""
 
     path: Path
     findings: Findings = field(repr=False)
@@ -57,11 +48,6 @@ class Results:
         return self.findings.summary.copy()
 
     @property
-    def rows(self) -> list[SummaryRow]:
-        """The rows of `summary`, typed: ``results.rows[0].speedup``."""
-        return summary_rows(self.findings.summary, None)
-
-    @property
     def answers(self) -> pd.DataFrame:
         """A row per answer: its prompt, counts and times."""
         return answers(self.findings.run.records)
@@ -74,11 +60,11 @@ class Results:
         return pd.DataFrame(rows, columns=list(table.headings)).set_index(table.headings[0])
 
     @cached_property
-    def figures(self) -> dict[str, Drawing]:
-        """The figures of the report, by name."""
+    def figures(self) -> Mapping[str, Plot]:
+        """The figures of the report by name, each with a frame of its plotted numbers."""
         from bench.report.figures.gallery import draw_all
 
-        return {name: Drawing(*parts) for name, parts in draw_all(self.findings).plots.items()}
+        return draw_all(self.findings).plots
 
     def _repr_html_(self) -> str:
         notes = (*self.findings.caveats, self.findings.headline.note)

@@ -163,7 +163,7 @@ def test_a_section_from_outside_has_its_place_its_figures_its_data_and_its_cavea
     assert "Figures left out: nothing (nobody drew it); " in text
     assert "![Letters by name. n = " in text
     drawn = text.index("(figures/letters.png)")
-    assert text.index("(figures/speedup.png)") < drawn < text.index("(figures/tokens_per_call.png)")
+    assert text.index("(figures/speedup.png)") < drawn < text.index("(figures/latency.png)")
     for name in ("tables/letters.csv", "figures/data/letters.csv"):
         assert (run / name).read_text() == "decoder,letters\nar,2\nspec,4\n"
     printed = io.StringIO()

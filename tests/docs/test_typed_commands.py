@@ -53,8 +53,7 @@ ELSEWHERE = {
     r"gsm8k=test\.jsonl": "tests/specbench_tasks/test_registry.py",
     r"^bench submit": "tests/bench/extras/submit/test_submission.py",
     r"export latest --to mlflow": "tests/bench/extras/exports/test_mlflow.py",
-    r"export zoo/ptp": "tests/training/importers/test_peft.py",
-    r"^bench import peft": "tests/training/importers/test_peft.py",
+    r"export zoo/ptp": "tests/decoders/extras/library/test_peft.py",
 }
 """Tests that run what a command does, by a pattern of the command."""
 STAND_INS = {

@@ -36,7 +36,6 @@ from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import gguf
 from decoders.core.hf.checkpoint import count_weights, weights_sha256
 from decoders.core.hf.model import HFModel, load_tokenizer
-from decoders.extras.library.peft import to_peft
 from specbench_tasks import loaders
 from specbench_tasks.task import DataUnavailable
 from tests.bench.conftest import write_run
@@ -47,7 +46,6 @@ from tests.tiny_checkpoint import save_checkpoint
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import fresh, slot_adapter
 from training.importers.idlm import import_idlm
-from training.importers.peft import import_peft
 from training.recipe import RECIPES, read_recipe
 
 OURS = (BenchError, ValueError, DataUnavailable)
@@ -113,11 +111,6 @@ def write_drafter(folder: Path) -> None:
     sizes: dict[str, Any] = {"num_slots": 2, "rank": 4, "width": 8, "layers": {}, "num_heads": 2}
     sizes |= {"num_words": 9, "num_layers": 2, "bias_rank": 2}
     ParallelLayers(AdapterConfig(variant="shallow", **sizes)).save(folder)
-
-
-def write_peft(folder: Path) -> None:
-    write_adapter(folder / "ours")
-    to_peft(folder / "ours", folder / "peft")
 
 
 def write_idlm(folder: Path) -> None:
@@ -212,13 +205,6 @@ PARSERS = {
     ),
     "heads": Parser(
         write_heads, read_adapter, ["adapter.json", "adapter.safetensors"], many=2000
-    ),
-    "peft": Parser(
-        write_peft,
-        lambda folder: import_peft(folder / "peft", folder / "back"),
-        [f"peft/{n}" for n in ("adapter_config.json", "adapter_model.safetensors", "slots.json",
-                               "slots.safetensors")],
-        many=1000,
     ),
     "idlm": Parser(
         write_idlm,

@@ -17,7 +17,7 @@ VERBS = (
     ("ptp",),
     ("idlm", "--objective", "isd"),
     ("idlm", "--objective", "refine"),
-    *((name,) for name in ("medusa", "eagle", "drafter", "zoo")),
+    *((name,) for name in ("medusa", "eagle", "drafter", "zoo", "dllm", "draft", "inverse")),
 )
 
 
@@ -30,7 +30,9 @@ def test_no_verb_writes_to_the_shipped_zoo_unless_it_is_named(
     def train(_tables: Any, output: Path, **_: Any) -> None:
         written.append(output)
 
-    for name in ("adapters.train_adapter", "adapters.train_heads", "zoo.train.train_zoo"):
+    for name in ("adapters.train_adapter", "adapters.train_heads", "draft.train_draft"):
+        monkeypatch.setattr(f"training.{name}", train)
+    for name in ("zoo.train.train_zoo", "zoo.dllm.train_masked", "inverse.train.train_both"):
         monkeypatch.setattr(f"training.{name}", train)
     assert bench("train", *verb).code == 0
     assert bench("train", *verb, "--output", tmp_path).code == 0

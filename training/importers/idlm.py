@@ -31,13 +31,16 @@ from torch import Tensor
 
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter_config import AdapterConfig
-from training.importers.lora import Parts, check_new, check_plain, one_line, read_tree, written
+from decoders.core.adapter_config import CONFIG_FILE, AdapterConfig
+from decoders.core.hf.checkpoint import first_line
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
 _MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_HEADS = ("lm_head", "embed_out")
+_RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 _TRAINED_ROWS = re.compile(r"base_model\.model\.(?:.+\.)?embed_tokens(?:\..+)?\.weight")
 CONFIGS = ("tokenizer*", "vocab.json", "merges.txt", "added_tokens.json", "chat_template*")
 
@@ -62,7 +65,8 @@ def import_idlm(
     Raises:
         ValueError: the checkpoint cannot be imported faithfully; the message is one line.
     """
-    check_new(output, "model")
+    if output.is_file() or any((output / name).exists() for name in (CONFIG_FILE, "model")):
+        raise ValueError(f"output {str(output)!r} is in use; give a new folder")
     if not 2 <= stride <= _MAX_STRIDE:
         raise ValueError(f"stride is {stride}; it must be from 2 to {_MAX_STRIDE}")
     if (checkpoint / PEFT_CONFIG).is_file():
@@ -80,7 +84,11 @@ def import_idlm(
             f"checkpoint {str(checkpoint)!r} holds neither {MODEL_CONFIG} nor {PEFT_CONFIG}; "
             "download it first and give its folder"
         )
-    config = written(adapter, output, torch.bfloat16)
+    try:
+        adapter.save(output, torch.bfloat16)
+    except OSError as error:
+        raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
+    config = SlotAdapter.load(output).config
     beside = "" if base is not None else f" for {output / 'model'}"
     return (
         f"imported {checkpoint.name}: isd, rank {config.rank}, {len(config.layers)} layers, "
@@ -90,7 +98,7 @@ def import_idlm(
 
 def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Write the model as a Qwen3 checkpoint, and return an adapter with only a mask."""
-    config = read_tree(checkpoint / MODEL_CONFIG)
+    config = _read_tree(checkpoint / MODEL_CONFIG)
     module = _empty(config)
     files = _weight_files(checkpoint)
     expected = {name: tuple(part.shape) for name, part in module.state_dict().items()}
@@ -114,28 +122,98 @@ def _convert_model(checkpoint: Path, model: Path, stride: int, mask_id: int) -> 
     for pattern in (*CONFIGS, "generation_config.json"):
         for file in checkpoint.glob(pattern):
             shutil.copyfile(file, model / file.name)
-    return _adapter(module, Parts(), mask, stride, rank=1, alpha=1.0)
+    return _adapter(module, {}, mask, stride, rank=1, alpha=1.0)
 
 
 def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> SlotAdapter:
     """Return the gated adapter of a LoRA, without a delta for layers that it does not adapt."""
-    peft, parts = read_tree(checkpoint / PEFT_CONFIG), Parts()
-    check_plain(peft, PEFT_CONFIG, saved=False)
+    peft = _read_tree(checkpoint / PEFT_CONFIG)
+    if odd := [name for name in _RESCALING if peft.get(name)]:
+        raise ValueError(f"the LoRA sets {odd[0]}; plain LoRA of one rank can be imported")
     files = _weight_files(checkpoint)
     trained = [key for key in files if _TRAINED_ROWS.fullmatch(key)]
-    factors = [key for key in files if key not in trained]
-    parts.put_peft(((key, _open(files[key]).get_tensor(key)) for key in factors), checkpoint)
-    module = _empty(read_tree(base / MODEL_CONFIG))
-    line = "the LoRA's layer {} is {}, the base model's {}"
-    _, rank = parts.shapes(peft.get("r"), layer_shapes(module), line)
+    others = {key: _open(file).get_tensor(key) for key, file in files.items() if key not in trained}
+    factors = _factors(others, checkpoint)
+    module = _empty(_read_tree(base / MODEL_CONFIG))
+    rank = _common_rank(factors, peft.get("r"), layer_shapes(module))
     key = trained[-1] if trained else EMBEDDING
     mask = _row((files if trained else _weight_files(base))[key], key, mask_id)
-    return _adapter(module, parts, mask, stride, rank=rank, alpha=float(peft["lora_alpha"]))
+    return _adapter(module, factors, mask, stride, rank=rank, alpha=float(peft["lora_alpha"]))
+
+
+def _factors(weights: Mapping[str, Tensor], folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Return each layer's float32 factors A ``[r, in]`` and B ``[out, r]``, as PEFT saves them.
+
+    `ValueError` for unfit weights, or no factors.
+    """
+    layers: dict[str, dict[str, Tensor]] = {}
+    for key, value in weights.items():
+        if (match := _FACTOR.fullmatch(key)) is None:
+            raise ValueError(f"{key}: unknown weight")
+        name, side = match.groups()
+        factors = layers.setdefault(name, {})
+        if name in _HEADS:
+            raise ValueError(f"{key}: the output head cannot be adapted here")
+        if side in factors:
+            raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
+        if not value.is_floating_point():
+            raise ValueError(f"{key}: it must be a tensor of floating-point weights")
+        if not value.isfinite().all():
+            line = "there are NaN or infinite weights; take another checkpoint"
+            raise ValueError(f"{key}: {line}")
+        factors[side] = value.float()
+    if not layers:
+        raise ValueError(f"{str(folder)!r} holds no LoRA weight")
+    return layers
+
+
+def _common_rank(
+    layers: Mapping[str, Mapping[str, Tensor]],
+    rank: int | None,
+    shapes: Mapping[str, tuple[int, int]],
+) -> int:
+    """Return the rank that all layers have, which `rank` may prescribe.
+
+    Unpaired factors, another rank, or other `shapes` than the base model's raise a `ValueError`
+    that names the layer.
+    """
+    for name, factors in layers.items():
+        for side in "AB":
+            if side not in factors:
+                raise ValueError(f"{name}.lora_{side} is missing")
+            if factors[side].ndim != 2:
+                shape = tuple(factors[side].shape)
+                raise ValueError(f"{name}.lora_{side} is {shape}; it must be a matrix")
+        low, high = factors["A"], factors["B"]
+        if low.shape[0] != high.shape[1]:
+            raise ValueError(
+                f"{name}: lora_A {tuple(low.shape)} and lora_B {tuple(high.shape)} differ in "
+                "rank; they must be (r, in) and (out, r)"
+            )
+        rank = rank or low.shape[0]
+        if low.shape[0] != rank:
+            raise ValueError(
+                f"{name}: lora_A is of rank {low.shape[0]}, where the configuration or the layers "
+                f"before have {rank}; an adapter has one rank"
+            )
+        shape = low.shape[1], high.shape[0]
+        if shapes.get(name) != shape:
+            of_base = shapes.get(name, "missing")
+            raise ValueError(f"the LoRA's layer {name} is {shape}, the base model's {of_base}")
+    assert rank is not None, "there is at least one layer"
+    return rank
 
 
 def _adapter(
-    module: Any, parts: Parts, mask: Tensor, stride: int, *, rank: int, alpha: float
+    module: Any,
+    factors: Mapping[str, Mapping[str, Tensor]],
+    mask: Tensor,
+    stride: int,
+    *,
+    rank: int,
+    alpha: float,
 ) -> SlotAdapter:
+    """Return the adapter of a mask and of LoRA factors, with delta 0 in other layers."""
     config = AdapterConfig(
         variant="isd",
         code="constant",
@@ -146,7 +224,13 @@ def _adapter(
         alpha=alpha,
         base={"architecture": type(module).__name__},
     )
-    return parts.adapter(config, {"embedding.blank": mask})
+    adapter = SlotAdapter(config)
+    state = {**adapter.state_dict(), "embedding.blank": mask}
+    for name, pair in factors.items():
+        key = name.replace(".", "/")
+        state |= {f"lora_a.{key}": pair["A"], f"lora_b.{key}": pair["B"]}
+    adapter.load_state_dict({name: value.float() for name, value in state.items()})
+    return adapter
 
 
 def _as_qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +251,20 @@ def _empty(config: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             return Qwen3ForCausalLM(Qwen3Config.from_dict(_as_qwen3(config)))
     except Exception as error:  # a damaged configuration can raise anything
-        reason = one_line(error)
-        raise ValueError(f"{MODEL_CONFIG} is no configuration of Qwen3: {reason}") from error
+        raise ValueError(
+            f"{MODEL_CONFIG} is no configuration of Qwen3: {first_line(error)}"
+        ) from error
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or raise `ValueError` for other content."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read: {first_line(error)}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{str(path)!r} holds {type(tree).__name__}; it must be an object")
+    return tree
 
 
 def _weight_files(folder: Path) -> dict[str, Path]:
@@ -179,7 +275,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
             with safe_open(path, "pt") as file:
                 files |= dict.fromkeys(file.keys(), path)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{str(path)!r} cannot be read: {one_line(error)}") from error
+            raise ValueError(f"{str(path)!r} cannot be read: {first_line(error)}") from error
     if not files:
         raise ValueError(f"{str(folder)!r} holds no *.safetensors; only these are read")
     return files

@@ -31,8 +31,7 @@ from bench.records.environment import Environment
 
 PROTOCOL = 2
 """Version of requests and answers (`bench.extras.ab.worker`)."""
-_WORKERS = ("bench/extras/ab/worker.py", "bench/ab/worker.py")
-"""Where a checkout's worker is; last, where it was before."""
+_WORKER = "bench/extras/ab/worker.py"
 _PROJECT = "decoding-bench"
 
 
@@ -127,10 +126,8 @@ class SideProcess:
 
     def __init__(self, name: str, tree: Tree) -> None:
         """Start the worker, the side's code first on the import path and all else equal."""
-        scripts = [tree.bench / worker for worker in _WORKERS]
-        script = next((script for script in scripts if script.is_file()), None)
-        if script is None:
-            line = f"{name} is too old: it has no {_WORKERS[0]}; compare with a newer revision"
+        if not (script := tree.bench / _WORKER).is_file():
+            line = f"{name} is too old: it has no {_WORKER}; compare with a newer revision"
             raise UnavailableError(line)
         self.name, self.tree = name, tree
         self._process = subprocess.Popen(

@@ -20,11 +20,11 @@ from bench.extras.sections.durations import Decomposition, Split, speedup_parts,
 from bench.records.plan import NO_GUARANTEE, WRONG
 from bench.report.findings import Findings
 from bench.report.tables.conclusion import telling
-from bench.report.tables.table import Columns, Table, guarantee_label, number, over, speed
+from bench.report.tables.table import guarantee_label, number, speed
 from bench.stats.counters import Tally, group_by, ratio, timed, timed_steps
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.text import UNKNOWN, change, counted, factor, percent
+from bench.text import change, counted, factor, percent
 
 _WORDS = {
     "prefill": "the prefill",
@@ -53,35 +53,11 @@ class _Facts:
         verified = self.row.decoder == self.row.over or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
-    def share(self, *phases: str) -> float | None:
-        """Return the share of time in phases."""
-        return None if self.split is None else sum(self.split.shares[phase] for phase in phases)
-
-
-_OVERVIEW: Columns = {
-    "decoder": lambda facts: facts.row.decoder,
-    "speed-up": lambda facts: factor(facts.row.speedup),
-    "tokens\nper step": lambda facts: number(facts.row.acceptance_length),
-    "step costs\n{} tokens": lambda facts: number(facts.parts and facts.parts.cost),
-    "prefill\n%": lambda facts: number(facts.share("prefill"), ".0f", 100),
-    "draft\n%": lambda facts: number(facts.share("draft"), ".0f", 100),
-    "target\ncalls %": lambda facts: number(facts.share("verify"), ".0f", 100),
-    "overhead\n%": lambda facts: number(facts.share(*durations.OVERHEAD), ".0f", 100),
-}
-
 
 def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
-    """Print the verdict, a table of all decoders, and what to know about each in three lines."""
-    (first, *rest), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
-    console.print(Text(f"{first}\n"))
-    if table is not None:
-        columns = [
-            i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
-        ]
-        names = [table.headings[i] for i in columns]
-        base = over(findings.report_summary)
-        console.print(table.to_rich({name: name.format(base) for name in names}), "")
-    console.print(Text("\n".join(rest)), soft_wrap=not console.is_terminal)
+    """Print the verdict, and what to know about each decoder in three lines."""
+    lines = "\n".join(explain(findings, cost))
+    console.print(Text(lines), soft_wrap=not console.is_terminal)
 
 
 def _facts(findings: Findings) -> list[_Facts]:
@@ -116,7 +92,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
                 f"{facts.row.decoder}: {number(facts.row.time_per_token_s, '.2f', 1e3)} ms a token"
             )
             if facts.split is not None:
-                calls = percent(facts.share("verify"))
+                calls = percent(facts.split.shares["verify"])
                 rest = [
                     f"{percent(share)} {_WORDS[phase]}"
                     for phase, share in sorted(facts.split.shares.items(), key=lambda p: -p[1])

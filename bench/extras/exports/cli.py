@@ -33,17 +33,16 @@ def export(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
-    from bench.extras.exports.export import Choices
     from bench.extras.exports.export import export as write
+    from bench.extras.exports.export import refuse_options
     from bench.records.files import refuse_links
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
 
-    choices = Choices(project=project, figures=figures or ())
     if to == "peft":
         from decoders.extras.library.peft import to_peft
 
-        choices.refuse_for(to)
+        refuse_options(to, project, figures or ())
         adapter = Path(run_dir).expanduser()
         target = folder or adapter / "export" / "peft"
         if folder is None:
@@ -56,7 +55,7 @@ def export(
             typer.echo(file)
         return
     findings = Findings(load_run(find_run(run_dir, output)))
-    for written in write(findings, to, folder, choices):
+    for written in write(findings, to, folder, project=project, figures=figures or ()):
         typer.echo(written)
     for line in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {line}", err=True)

@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,16 @@ _REQUEST = (
 )
 _COUNTED = ("tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted")
 _TIMED = ("ttft_s", "total_s", "group_s")
-_OPTIONS = {"project": ("--project", "mlflow"), "figures": ("--figure", "reference")}
-"""Options of single formats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Options of single formats, None or empty by default."""
-
-    project: str | None = None
-    figures: Sequence[str] = ()
-
-    def refuse_for(self, kind: str) -> None:
-        """Refuse (exit 2) options that a format does not take."""
-        for name, (option, only) in _OPTIONS.items():
-            if getattr(self, name) and kind != only:
-                line = f"{option} is for --to {only}, not for {kind}"
-                raise UsageError(f"{line}; leave it out")
+def refuse_options(kind: str, project: str | None, figures: Sequence[str]) -> None:
+    """Refuse (exit 2) the options of single formats for another `kind`."""
+    for option, value, only in (
+        ("--project", project, "mlflow"),
+        ("--figure", figures, "reference"),
+    ):
+        if value and kind != only:
+            raise UsageError(f"{option} is for --to {only}, not for {kind}; leave it out")
 
 
 def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
@@ -84,12 +76,12 @@ def _row(record: SampleRecord) -> dict[str, object]:
     }
 
 
-FILES: Mapping[str, Callable[[Findings, Choices], dict[str, bytes]]] = {
+FILES: Mapping[str, Callable[[Findings, Sequence[str]], dict[str, bytes]]] = {
     "github-action-benchmark": lambda f, _: github_action(f),
     "csv": lambda f, _: {"answers.csv": csv_bytes(answers(f.run.records), None)},
     "parquet": lambda f, _: {"answers.parquet": parquet_bytes(answers(f.run.records))},
     "acceptance": lambda f, _: acceptance(f),
-    "reference": lambda f, choices: reference(f, choices.figures),
+    "reference": lambda f, figures: reference(f, figures),
 }
 """What makes the files of each format, by their names; mlflow has a store instead."""
 _APART = ("acceptance", "reference", "mlflow")
@@ -97,19 +89,24 @@ _APART = ("acceptance", "reference", "mlflow")
 
 
 def export(
-    findings: Findings, kind: str, folder: Path | None = None, choices: Choices | None = None
+    findings: Findings,
+    kind: str,
+    folder: Path | None = None,
+    *,
+    project: str | None = None,
+    figures: Sequence[str] = (),
 ) -> list[str]:
     """Write a run in one format, and return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
-    environment variable takes precedence.
+    environment variable takes precedence. `project` is MLflow's experiment, `figures` are those to
+    keep in a stored run.
 
     Raises:
         BenchError: an option is not for the format (exit 2), nothing was measured or a package is
             missing (5), a store refuses or the files cannot be written (1).
     """
-    choices = choices or Choices()
-    choices.refuse_for(kind)
+    refuse_options(kind, project, figures)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
     default = findings.run.path / "export"
@@ -118,11 +115,11 @@ def export(
         for path in (default, *default.glob("*")):
             refuse_links(findings.run.path, path)
     if kind == "mlflow":
-        return [to_mlflow(tracked_runs(findings), choices.project or PROJECT, folder, default)]
+        return [to_mlflow(tracked_runs(findings), project or PROJECT, folder, default)]
     folder = folder or default
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")
-    return [str(file) for file in write_files(folder, FILES[kind](findings, choices))]
+    return [str(file) for file in write_files(folder, FILES[kind](findings, figures))]
 
 
 def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, bytes]:

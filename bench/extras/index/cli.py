@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command(rich_help_panel=PANEL)
 def index(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")]) -> None:
-    """Write a web page for a folder of runs: latest verdict of every branch, curves, search."""
+    """Write a web page for a folder of runs: latest verdict of every branch, list, search."""
     from bench.extras.index.index import write_index
 
     if not folder.is_dir():

@@ -2,15 +2,14 @@
 
 The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
 folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
-run at a time. The page shows the latest verdict of every branch, and curves of counters and
-speed-ups, which judge nothing: paired runs do (`bench compare`). It needs no network.
+run at a time. The page shows the latest verdict of every branch and lists all runs; paired runs
+judge a change (`bench compare`). It needs no network.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ import pandas as pd
 
 from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
-from bench.records.files import read_json, write_files
+from bench.records.files import write_files
 from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE, MANIFEST, read_status
+from bench.records.plan import BASELINE, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
 from bench.stats.folders import run_folders, run_verdict
@@ -36,16 +35,12 @@ NUMBERS = (
 """Columns kept from summary.csv, for the family `all`."""
 _FACTS = (
     *("run", "started_utc", "verdict", "reasons", "branch", "commit", "dirty"),
-    *("model", "tasks", "device", "dtype", "key", "series", "decoder", "guarantee", "baseline"),
+    *("model", "tasks", "device", "dtype", "key", "decoder", "guarantee", "baseline"),
 )
 COLUMNS = (*_FACTS, *NUMBERS)
-_UNLIKE = ("run_name", "decoders", "device", "threads", "adapters", "cost", "reference", "timeout")
-"""Settings that do not start another series; other work or another model does."""
 INDEX = "index.html"
 _SHORT = 9
 """Digits of a commit that are shown."""
-_CURVES = (("tokens_per_call", "tokens per call"), ("speedup", "speed-up"))
-_WIDTH, _HEIGHT, _MARGIN = 360, 64, 6
 _MAIN = ("main", "master")
 """Branches listed first."""
 
@@ -80,13 +75,8 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 def _rows(run: Path) -> list[dict[str, Any]]:
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
-        parts = (read_json(run / MANIFEST) or {}).get("parts", ())
     except BenchError as error:
         return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
-    settings = {key: value for key, value in config.items() if key not in _UNLIKE}
-    if settings.get("baseline") == BASELINE:
-        del settings["baseline"]  # older runs have none
-    work = json.dumps([settings, env.dtype, *parts], sort_keys=True, default=str)
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
@@ -100,7 +90,6 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "device": env.gpu_name or env.machine.cpu or env.device,
         "dtype": env.dtype,
         "key": env.comparability_key,
-        "series": hashlib.sha256(work.encode()).hexdigest()[:8],  # of one work and model
     }
     try:
         summary = pd.read_csv(run / "summary.csv")
@@ -130,7 +119,6 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
             title=f"Runs in {folder.resolve().name}",
             branches=sorted(newest.items(), key=lambda item: (item[0] not in _MAIN, item[0])),
             lines=lines[::-1],
-            series=list(_series(history)),
             headings=("started", "branch", "commit", "model", "tasks", "device", "speed-ups"),
         ),
     }
@@ -163,41 +151,4 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
         "link": report if (folder / report).is_file() else None,
         "good": run["verdict"] == VALID,
         "cells": (*(str(fact or UNKNOWN) for fact in facts), over),
-    }
-
-
-def _series(history: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the curves of each series with three VALID runs or more."""
-    valid = history[(history["verdict"] == VALID) & history["decoder"].notna()]
-    for _, of_series in valid.groupby("series", sort=False):
-        curves = []
-        of_series = of_series[of_series["decoder"] != of_series["baseline"].fillna(BASELINE)]
-        for decoder, rows in of_series.groupby("decoder", sort=False):
-            for column, title in _CURVES:
-                points = rows.dropna(subset=[column])
-                if column == "speedup":  # a curve must not mix times of different machines
-                    points = points[points["key"] == rows["key"].iloc[-1]]
-                if len(points) >= 3:
-                    curves.append(_curve(f"{decoder}: {title}", points, column))
-        if curves:
-            last = _without_na(of_series.iloc[-1].to_dict())
-            words = [str(last[key]) for key in ("model", "tasks", "dtype") if last[key]]
-            yield f"{', '.join(words)} (series {last['series']})", curves
-
-
-def _curve(title: str, points: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Return one number of a decoder over the runs of a series."""
-    values = [float(value) for value in points[column]]
-    low, high = min(values), max(values)
-    span = (high - low) or max(abs(high), 1e-9)
-    width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
-    across = [round(_MARGIN + width * i / max(len(values) - 1, 1), 1) for i in range(len(values))]
-    down = [round(_MARGIN + height * (1 - (value - low) / span), 1) for value in values]
-    names = [f"{run}: {value:.4g}" for run, value in zip(points["run"], values, strict=True)]
-    return {
-        "title": title,
-        "size": (_WIDTH, _HEIGHT),
-        "points": list(zip(across, down, names, strict=True)),
-        "last": f"{values[-1]:.3g}",
-        "range": f"{low:.3g} to {high:.3g}",
     }

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.records.plan import BASELINE, Plan
+from bench.records.plan import Plan
 from bench.records.record import SampleRecord
-from bench.report.figures.style import FAINT, GREY, INK, Look
+from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, interval, number, with_interval
@@ -129,18 +129,6 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
     return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
 
 
-def step_length_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
-    """Tabulate later steps by emitted tokens, per decoder over all families."""
-    cells = group_by(records)
-    rows = [
-        {"decoder": decoder, "tokens": tokens, "steps": steps, "share": steps / sum(num.values())}
-        for decoder in decoder_order(plan, records)
-        for num in [step_lengths(cells[decoder])]
-        for tokens, steps in num.items()
-    ]
-    return pd.DataFrame(rows, columns=["decoder", "tokens", "steps", "share"])
-
-
 def acceptance(table: pd.DataFrame) -> Table | None:
     """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
@@ -170,39 +158,6 @@ def acceptance(table: pd.DataFrame) -> Table | None:
         "every position and family are in tables/acceptance_by_position.csv."
     )
     return Table.of("Draft acceptance by position", note, columns, rows)
-
-
-def acceptance_length_figure(lengths: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
-    """Draw how many tokens a step emits: a histogram per decoder, its mean marked."""
-    from bench.report.figures import canvas  # matplotlib: only where something is drawn
-
-    decoders = [d for d in lengths["decoder"].unique() if d != BASELINE]
-    if not decoders:
-        return None
-    look, max_tokens = Look.of(summary), int(lengths["tokens"].max())
-    last, first = min(max_tokens, _MAX_POSITIONS), min(1, int(lengths["tokens"].min()))
-    clipped = lengths.assign(tokens=lengths["tokens"].clip(upper=last))
-    shares = clipped.groupby(["decoder", "tokens"])["share"].sum()
-    means = (lengths["tokens"] * lengths["share"]).groupby(lengths["decoder"]).sum()
-    top, wide = shares.loc[decoders].max(), 22 if len(decoders) > 2 else 30
-    figure, grid = canvas.panels(len(decoders), 1.45)
-    for decoder, axes in zip(decoders, grid, strict=True):
-        share, mean = shares.loc[decoder], float(means[decoder])
-        axes.bar(share.index, share.to_numpy(), width=0.86, **look.bar(decoder))
-        titles = (decoder, look.marks.get(decoder, ""))
-        lines = [line for title in titles for line in name_lines(title, wide)]
-        axes.set_title("\n".join(lines), fontsize=8.5)
-        axes.axvline(min(mean, last), color=INK, lw=1, ls=(0, (2, 2)))
-        left, point = mean < 0.6 * last, (min(mean, last), 1.2 * top)
-        side: Literal["left", "right"] = "left" if left else "right"
-        canvas.annotate_point(axes, f"mean {mean:.2f}", point, 4 if left else -4, 8, side)
-        canvas.percents(axes.yaxis, 3)
-        axes.set(ylim=(0, 1.3 * top))
-        axes.set_xticks(range(first, last + 1) if last <= 8 else range(0, last + 1, 4))
-    tail = f" (last bar: {last} or more)" if max_tokens > last else ""
-    figure.supxlabel("tokens emitted by a step after prefill" + tail, fontsize=9)
-    figure.supylabel("share of steps", fontsize=9)
-    return figure, lengths.reset_index(drop=True)
 
 
 def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
@@ -245,19 +200,7 @@ def measured_acceptance(findings: Findings) -> pd.DataFrame:
     return acceptance_table(findings.run.records, findings.run.plan)
 
 
-def _draw_lengths(findings: Findings, summary: pd.DataFrame) -> Plot | None:
-    lengths = step_length_table(findings.run.records, findings.run.plan)
-    return acceptance_length_figure(lengths[lengths["decoder"].isin(summary["decoder"])], summary)
-
-
 _FIGURES = (
-    Figure(
-        "acceptance_length",
-        "How many tokens a step emits; the dashed line is the mean.",
-        "no decoder but ar was timed",
-        _draw_lengths,
-        5,
-    ),
     Figure(
         "acceptance_by_position",
         "Accepted drafts by position j in the step: drafts 1 to j all accepted (joint), draft j "

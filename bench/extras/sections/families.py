@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
 from bench.records.plan import BASELINE, SECOND
-from bench.report.figures.style import INK, Look
 from bench.report.findings import Findings
-from bench.report.sections import Figure, Plot, Section
+from bench.report.sections import Section
 from bench.report.tables.conclusion import shortfalls
 from bench.report.tables.table import (
     EXPLORATORY,
@@ -29,7 +27,7 @@ from bench.report.tables.table import (
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import METRICS, SummaryRow, summary_rows
 from bench.stats.parallel_counters import COPIED_RUN
-from bench.stats.summary import ALL, family_order
+from bench.stats.summary import ALL
 from bench.text import UNKNOWN, percent
 
 _JACKKNIFE = f"{LEVEL} jackknife interval"
@@ -137,59 +135,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     return by_family(summary, "Quality by family", note, quality)
 
 
-def family_panels(data: pd.DataFrame, height: float) -> tuple[Any, dict[str, Any]]:
-    """Make a figure of panels: one per family of `data` if there are several, then one of all.
-
-    Args:
-        data: rows with their ``family``.
-        height: height of a panel, in inches.
-
-    Returns:
-        The figure, and its axes by family.
-    """
-    from bench.report.figures import canvas  # matplotlib: only where something is drawn
-
-    families = [family for family in family_order(data["family"]) if family != ALL]
-    families = [*families, ALL] if len(families) > 1 else [ALL]
-    figure, grid = canvas.panels(len(families), height)
-    for family, axes in zip(families, grid, strict=True):
-        axes.set_title(family.replace("_", " "), fontsize=9)
-    return figure, dict(zip(families, grid, strict=True))
-
-
-def tokens_per_call_figure(summary: pd.DataFrame) -> Plot | None:
-    """Draw tokens per target call: a panel per family, a bar per decoder."""
-    from bench.report.figures import canvas
-
-    data = summary[["decoder", "family", "tokens_per_call"]].dropna().reset_index(drop=True)
-    if data.empty:
-        return None
-    decoders = list(data["decoder"].unique())
-    look, top = Look.of(summary), data["tokens_per_call"].max()
-    figure, panels = family_panels(data, 0.2 * len(decoders) + 0.62)
-    for family, axes in panels.items():
-        for row in data[data["family"] == family].to_dict("records"):
-            y, value = decoders.index(row["decoder"]), row["tokens_per_call"]
-            axes.barh(y, value, height=0.72, **look.bar(row["decoder"]))
-            canvas.annotate_point(axes, f"{value:.2f}", (value, y), 3, 7.5)
-        axes.set_xlim(0, top * 1.3)
-        axes.axvline(1, color=INK, lw=0.6, alpha=0.5)
-        canvas.whole(axes.xaxis, 3)
-        canvas.name_rows(axes, look.names(decoders))
-    figure.supxlabel("tokens per target call, prefill included (ar is 1)", fontsize=9)
-    return figure, data
-
-
-_FIGURES = (
-    Figure(
-        "tokens_per_call",
-        "Tokens per target call by family, prefill included.",
-        "nothing was timed",
-        lambda _, summary: tokens_per_call_figure(summary),
-        4,
-    ),
-)
-SECTION = Section("families", _by_family, 8, "By family", subtitles=True, figures=_FIGURES)
+SECTION = Section("families", _by_family, 8, "By family", subtitles=True)
 QUALITY = Section(
     "quality",
     lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 
 from bench.extras.sections.aup import area, curves
-from bench.extras.sections.families import family_panels
 from bench.extras.sections.lists import ceilings
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
@@ -34,8 +33,8 @@ from bench.stats.counters import Tally, group_by, timed
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.parallel_counters import LOOP_EXCESS, LOOP_SHARE
-from bench.stats.summary import ALL
-from bench.text import UNKNOWN, change, percent
+from bench.stats.summary import ALL, family_order
+from bench.text import percent
 
 _ROUNDS: Columns = {
     "decoder": lambda r: r.decoder,
@@ -97,27 +96,6 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
     return None if rest.empty else by_family(rest, title, note, lost)
 
 
-def lost_quality(summary: pd.DataFrame) -> Table | None:
-    """Make the table of the quality lost against ar, in points and relative to ar."""
-    rows = summary_rows(summary, None)
-    baseline = {
-        r.family: r.quality for r in rows if r.decoder == BASELINE and r.quality_tells is not False
-    }
-    rest = summary[(summary["decoder"] != BASELINE) & summary["quality"].notna()]
-    if not any(map(is_number, baseline.values())) or rest.empty:
-        return None
-
-    def lost(row: SummaryRow) -> str:
-        reference = baseline.get(row.family)
-        if row.quality is None or reference is None:
-            return UNKNOWN
-        lost = row.quality - reference
-        return f"{change(lost, '')} ({change(lost / reference)})" if reference else change(lost, "")
-
-    note = "Quality minus ar's, in percentage points, and relative to ar's."
-    return by_family(rest, "Quality against ar by family", note, lost)
-
-
 def agreement(summary: pd.DataFrame) -> Table | None:
     """Make the table of agreement with ar's answers, unless all agree."""
     rest = summary[(summary["decoder"] != BASELINE) & summary["shared_with_ar"].notna()]
@@ -151,28 +129,6 @@ def repetition(summary: pd.DataFrame) -> Table | None:
         return TableCell(f"{text} (loops)", bad=True) if row.loops else TableCell(text)
 
     return by_family(counted, "Repetition by family", note, share)
-
-
-def text(summary: pd.DataFrame) -> Table | None:
-    """Make the table of likelihood, entropy, repetition and agreement, all in one cell."""
-    scored = summary[summary["base_nll"].notna()]
-    if scored.empty:
-        return None
-    note = (
-        "Answers of the quality pass: mean negative log-likelihood of a token under the target, in "
-        "nats / mean entropy of the target's distributions, in nats / % of tokens that repeat the "
-        "previous token / % of tokens that are the target's most likely / distinct 3-grams in % of "
-        "all 3-grams, over all answers / tokens per answer. Loops have a high likelihood: read the "
-        "first number with the third and the fifth."
-    )
-
-    def cell(row: SummaryRow) -> str:
-        of = (row.repetition, row.base_agreement, row.distinct_trigrams)
-        shares = (percent(share, "") for share in of)
-        nats = (number(row.base_nll), number(row.base_entropy))
-        return " / ".join((*nats, *shares, number(row.answer_tokens, ".0f")))
-
-    return by_family(scored, "Likelihood and repetition of the answers by family", note, cell)
 
 
 def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
@@ -235,8 +191,11 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
     baseline = summary[summary["decoder"] == BASELINE].set_index("family")["quality"]
     decoders = list(data["decoder"].unique())
     first = data.loc[data["passes_per_block"] == 1, "decoder"].unique()[:1]
-    figure, panels = family_panels(data, 1.5)
-    for family, axes in panels.items():
+    families = [family for family in family_order(data["family"]) if family != ALL]
+    families = [*families, ALL] if len(families) > 1 else [ALL]
+    figure, grid = canvas.panels(len(families), 1.5)
+    for family, axes in zip(families, grid, strict=True):
+        axes.set_title(family.replace("_", " "), fontsize=9)
         rows = data[data["family"] == family].sort_values("passes_per_block", kind="stable")
         for cells in curves(decoders).values():
             if len(cells) > 1:
@@ -295,7 +254,7 @@ _FIGURES = (
 
 
 def _tables(findings: Findings) -> list[Table | None]:
-    kinds = (rounds, likelihood, lost_quality, agreement, repetition, text, area)
+    kinds = (rounds, likelihood, agreement, repetition, area)
     return [
         *(make(findings.report_summary) for make in kinds),
         by_drafter(findings.run.records),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from matplotlib.transforms import Bbox, Transform
 
 from bench.extras.sections.aup import areas, curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
@@ -35,12 +33,8 @@ _QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _PAIRS = ["tpf", "tokens_per_s"]
 """Further columns of the figure's data: parallelism, of which AUP is the area, and speed."""
-_GAPS = (9.0, 14.0, 26.0, 38.0, 54.0, 72.0)
-"""Pixels between a point and its name; from the third gap on, a line joins them."""
-_LEADER = "leader"
 _LINE = 90
 """Characters in a line below the axes."""
-_ANGLES = (0, 30, -30, 180, 150, -150, 60, -60, 90, -90, 120, -120)
 
 
 def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
@@ -49,9 +43,8 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     Decoders with a guarantee that share one quality are a row of ticks on its band. The line is the
     Pareto front: of decoders whose qualities cannot be told apart, it has only the
     fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
-    near the best quality and others far below, a second panel enlarges the top. Names are next to
-    their points, or above the figure if there are ticks or no room. Lines join the settings of a
-    method (`curves`), whose accuracy under parallelism is stated below.
+    near the best quality and others far below, a second panel enlarges the top. Lines join the
+    settings of a method (`curves`), whose accuracy under parallelism is stated below.
     """
     scored = overall(summary, [*_COLUMNS, "guarantee", *_PAIRS])
     scored = scored.dropna(subset=["speedup", "quality"])
@@ -98,15 +91,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
     text = "\n".join([f"times as fast as {over(summary)}, end to end{within}", *below])
     figure.supxlabel(text, fontsize=9)
-    figure.draw_without_rendering()
-    named = [data[~near], data[near]] if split else [data]
-    crowded = bool(data["tick"].any())
-    if crowded or not all(_name(axes, part, look) for axes, part in zip(grid, named, strict=True)):
-        for axes in grid:
-            leaders = [line for line in axes.lines if line.get_gid() == _LEADER]
-            for artist in [*axes.texts, *leaders]:
-                artist.remove()
-        key(figure, list(data["decoder"]), look)
+    key(figure, list(data["decoder"]), look)
     joined = {cell: method for method, cells in methods.items() for cell in cells}
     return figure, scored.assign(front=front, method=[joined.get(c, "") for c in scored["decoder"]])
 
@@ -150,7 +135,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
 
 
 def _frame(axes: Axes, data: pd.DataFrame) -> None:
-    """Limit axes to the given decoders with their intervals and room for names."""
+    """Limit axes to the given decoders with their intervals and a margin."""
     values = data[_COLUMNS].to_numpy(dtype=float)
     left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.reach(data["speedup"]))
     spare = 0.13 * (right - left or 1.0)
@@ -174,48 +159,3 @@ def _show_region(whole: Axes, enlarged: Axes) -> None:
     enlarged.set_title("The frame, enlarged", fontweight="normal", fontsize=9)
     for side in enlarged.spines.values():
         side.set(visible=True, color=INK, linewidth=0.8)
-
-
-def _name(axes: Axes, named: pd.DataFrame, look: Look) -> bool:
-    """Name points without covering names or lines, and tell whether all names have room."""
-    obstacles = [box for line in axes.lines for box in _boxes(axes.transData, line.get_xydata())]
-    rows = named[["decoder", "speedup", "quality"]].itertuples(index=False, name=None)
-    for (decoder, *data), text in zip(rows, look.names(named["decoder"]), strict=True):
-        x, y = data
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
-        name = axes.annotate(text, (x, y), (0.5, 0.5), textcoords="axes fraction", **style)
-        name.set_in_layout(False)
-        point, size = axes.transData.transform(data), name.get_window_extent()
-        boxes = ((gap, _around(point, size, gap, angle)) for gap in _GAPS for angle in _ANGLES)
-        free = [
-            (gap, box)
-            for gap, box in boxes
-            if axes.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(obstacles)
-        ]
-        if not free:
-            return False
-        gap, box = free[0]
-        middle = box.get_points().mean(axis=0)
-        name.set_position(tuple(axes.transAxes.inverted().transform(middle)))
-        obstacles.append(box.padded(4, 1))
-        if gap > _GAPS[1]:
-            edge = np.clip(point, box.min, box.max)
-            x, y = axes.transData.inverted().transform([point, edge]).T
-            axes.plot(x, y, color=look.palette[decoder], lw=0.7, zorder=0, gid=_LEADER)
-    return True
-
-
-def _boxes(transform: Transform, data: Any) -> list[Bbox]:
-    """Return the pixels that a line covers: a box per segment, or the box of a point's marker."""
-    ends = transform.transform(data)
-    if len(ends) == 1:
-        return [Bbox([ends[0], ends[0]]).padded(6)]
-    return [Bbox(np.sort(pair, axis=0)).padded(2) for pair in itertools.pairwise(ends)]
-
-
-def _around(point: Any, size: Bbox, gap: float, angle: int) -> Bbox:
-    """Return the box whose nearest edge lies `gap` from the point in a direction (degrees)."""
-    across, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    x = point[0] + across * (gap + size.width / 2)
-    y = point[1] + up * (gap + size.height / 2)
-    return Bbox.from_bounds(x - size.width / 2, y - size.height / 2, size.width, size.height)

@@ -77,11 +77,6 @@ class Look:
         ring = {"mfc": PAPER, "mew": 1.5} if decoder in self.marks else {"mfc": colour}
         return {"marker": "o", "mec": colour, **ring}
 
-    def bar(self, decoder: str) -> dict[str, Any]:
-        """Return `Axes.bar`'s arguments, with only an outline if the decoder is lossy."""
-        colour = self.palette[decoder]
-        return {"facecolor": "none" if decoder in self.marks else colour, "edgecolor": colour}
-
     def names(self, decoders: Iterable[str]) -> list[str]:
         """Return the names, with lossy decoders marked."""
         return [f"{name} (lossy)" if name in self.marks else name for name in decoders]

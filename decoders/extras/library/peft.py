@@ -7,9 +7,7 @@ finds the offset in a text by an invocation token; the one set here occurs in no
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -21,8 +19,6 @@ from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"
-FACTORS_HASH = "factors_sha256"
-"""Metadata key in ``slots.safetensors``: hash of the factors that `measured` was measured with."""
 _NO_TOKEN = -1
 """The invocation token: an id that no tokenizer gives."""
 _PREFIX = "base_model.model."
@@ -67,7 +63,7 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
         (output / PEFT_CONFIG).write_text(text, encoding="utf-8")
         (output / SLOTS_CONFIG).write_text(config.to_json(), encoding="utf-8")
         save_file(factors, output / PEFT_WEIGHTS, {"format": "pt"})
-        save_file(slots, output / SLOTS_WEIGHTS, {FACTORS_HASH: factors_hash(factors)})
+        save_file(slots, output / SLOTS_WEIGHTS)
     except OSError as error:
         raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
     return [output / name for name in (PEFT_CONFIG, PEFT_WEIGHTS, SLOTS_CONFIG, SLOTS_WEIGHTS)]
@@ -82,12 +78,3 @@ def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor],
             key = f"{_PREFIX}{layer}.lora_{letter}.weight"
             factors[key] = state.pop(f"{side}.{layer.replace('.', '/')}")
     return factors, state
-
-
-def factors_hash(factors: Mapping[str, Tensor]) -> str:
-    """Hash the names and values of factors, independently of their file."""
-    digest = hashlib.sha256()
-    for name in sorted(factors):
-        digest.update(name.encode())
-        digest.update(factors[name].float().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -483,33 +483,27 @@ def test_an_explanation_breaks_between_words_on_a_terminal_and_not_at_all_in_a_p
     tmp_path: Path, record: Make
 ) -> None:
     findings = Findings(load_run(hand_made(tmp_path / "run", record)))
-    first, *lines = explain(findings)
+    lines = explain(findings)
 
     def printed(**console: Any) -> str:
         out = Console(file=io.StringIO(), width=40, color_system=None, **console)
         print_explanation(findings, out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
-    assert printed().rstrip("\n").endswith("\n".join(lines))
+    assert printed() == "\n".join(lines) + "\n"
     shown = printed(force_terminal=True)
     assert max(map(len, shown.splitlines())) <= 40
-    assert shown.split()[: len(first.split())] == first.split()
-    assert " ".join(shown.split()).endswith(" ".join(" ".join(lines).split()))
+    assert shown.split() == " ".join(lines).split()
 
 
-def test_an_explanation_has_a_row_of_numbers_and_three_short_lines_for_every_decoder(
+def test_an_explanation_has_three_short_lines_for_every_decoder(
     tmp_path: Path, record: Make
 ) -> None:
     out = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=True)
     print_explanation(Findings(load_run(hand_made(tmp_path / "run", record))), out)
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    table = [line.split() for line in lines if line.startswith(("ar ", "spec "))]
-    rows = {name: cells for name, *cells in table}
-    # as the sentences below say: 3 tokens a step for 2 of ar's; a share of 1/9 is the prefill's
-    assert rows["spec"][1:] == ["3.00", "2.00", "11", "27", "53", "9"]
-    assert rows["ar"][:2] == ["1.00x", "1.00"]
     start = lines.index("spec: 1.86x, same tokens")
-    assert lines[start + 1].startswith("  step: ")
+    assert lines[start + 1].startswith("  step: 3.00 tokens, costs 2.00: verifying ")
     assert [line for line in lines[start + 1 :] if line.startswith("  help: ")] == [
         "  help: all drafts accepted 2.88x, free drafting 2.53x"
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench.extras.cost.explain import print_explanation
+from bench.extras.cost.explain import explain
 from bench.extras.exports.formats import github_action
 from bench.extras.index.index import write_index
 from bench.extras.paper.table import PaperLayout
@@ -111,9 +112,8 @@ def test_tables_name_it_or_the_baseline(run: Path) -> None:
     assert not any("Ar's seconds" in note for note in notes)
 
 
-def test_a_step_costs_tokens_of_the_baseline(run: Path) -> None:
-    console = Console(width=120, color_system=None)
-    with console.capture() as capture:
-        print_explanation(Findings(load_run(run)), console)
-    assert "ar tokens" not in capture.get()
-    assert "per step" in capture.get()
+def test_an_explanation_begins_with_the_baseline(run: Path) -> None:
+    told = explain(Findings(load_run(run)))
+    assert re.match(r"spec: [\d.]+ ms a token", told[1])
+    assert told[2].startswith("ar: ")
+    assert "ar tokens" not in " ".join(told)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench.extras.sections.drafts import acceptance_table, step_length_table
+from bench.extras.sections.drafts import acceptance_table
 from bench.extras.sections.estimators import prompt_table
 from bench.plan.select import build_decoder
 from bench.records.plan import Cell, Plan
@@ -232,7 +232,6 @@ def test_without_records_there_are_no_rows_but_all_columns() -> None:
     assert frame.empty
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
     assert acceptance_table([], PLAN).empty
-    assert step_length_table([], PLAN).empty
 
 
 def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:

@@ -547,7 +547,7 @@ def test_the_command_writes_the_report_of_a_recipe(tmp_path: Path) -> None:
     options = ("--recipe", path, "-o", tmp_path / "out", "--num-steps", 2, "--progress", "none")
     done = bench("train", "inverse", *options)
     assert done.code == 0, done.err
-    report = json.loads(Path(done.out.strip()).read_text(encoding="utf-8"))
+    report = json.loads((tmp_path / "out" / "inverse.json").read_text(encoding="utf-8"))
     assert report["recipe"]["run"]["num_steps"] == 2
     assert report["windows"] == 18
     assert len(report["acceptance"]["survival"]) == 4

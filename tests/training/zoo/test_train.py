@@ -184,7 +184,7 @@ def test_the_exported_models_load_and_share_a_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_log_holds_losses_and_scores_per_family_and_can_be_plotted(tmp_path: Path) -> None:
+def test_the_log_holds_losses_and_scores_per_family(tmp_path: Path) -> None:
     train_zoo(RECIPE, tmp_path, progress="plain")
     log = tmp_path / ".training" / "target.jsonl"
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
@@ -192,7 +192,6 @@ def test_the_log_holds_losses_and_scores_per_family_and_can_be_plotted(tmp_path:
     assert set(scores[-1]["scores"]) == set(FAMILIES)
     assert scores[-1]["tokens"] > 0
     assert (tmp_path / "training_log.jsonl").read_bytes() == log.read_bytes()
-    assert (tmp_path / "training.png").stat().st_size > 1000
 
 
 @pytest.mark.slow

@@ -336,7 +336,7 @@ def tree(tmp_path: Path) -> Callable[..., Tree]:
     """Writes a checkout whose worker is a given script."""
 
     def write(script: str, name: str = "tree") -> Tree:
-        worker = tmp_path / name / "bench" / "ab" / "worker.py"
+        worker = tmp_path / name / "bench" / "extras" / "ab" / "worker.py"
         worker.parent.mkdir(parents=True, exist_ok=True)
         worker.write_text(script)
         return Tree(tmp_path / name, tmp_path / name)

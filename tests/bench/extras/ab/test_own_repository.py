@@ -79,7 +79,7 @@ def test_a_revision_that_is_not_fetched_says_how_to_fetch_it(toy: Toy) -> None:
 def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
     toy: Toy, tmp_path: Path
 ) -> None:
-    script = tmp_path / "bench" / "bench" / "ab" / "worker.py"
+    script = tmp_path / "bench" / "bench" / "extras" / "ab" / "worker.py"
     script.parent.mkdir(parents=True)
     script.write_text(
         "import json, os, sys\ninput()\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras.exports.export import Choices, export
+from bench.extras.exports.export import export
 from bench.extras.exports.mlflow import TrackedRun, to_mlflow, tracked_runs
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
@@ -136,7 +136,7 @@ def test_a_tracker_without_answers_to_take_is_left_alone(
     run = synthetic_run()
     (run / "samples.jsonl").write_text("")
     with pytest.raises(BenchError, match="no answers to export") as refused:
-        export(Findings(load_run(run)), "mlflow", tmp_path / "store", Choices())
+        export(Findings(load_run(run)), "mlflow", tmp_path / "store")
     assert refused.value.exit_code == Exit.UNAVAILABLE
     assert not (tmp_path / "store").exists()
 
@@ -147,12 +147,12 @@ _EXPORTS = """
 import json, sys
 from pathlib import Path
 from bench.records.run_folder import load_run
-from bench.extras.exports.export import Choices, export
+from bench.extras.exports.export import export
 from bench.report.findings import Findings
 
 kind, store, run = sys.argv[1:]
 folder = Path(store) if store else None
-(where,) = export(Findings(load_run(Path(run))), kind, folder, Choices(project="decoders"))
+(where,) = export(Findings(load_run(Path(run))), kind, folder, project="decoders")
 seen = look(where)
 assert not {"torch", "transformers"} & set(sys.modules)
 print(json.dumps(seen))

@@ -66,9 +66,11 @@ def test_the_page_asks_nothing_of_the_network_and_shows_text_as_text(tmp_path: P
     assert not re.findall(r"(?:src|href)=\"(?!#|data:|history\.parquet|[\w./-]*report\.html)", text)
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text
+    assert "<code>bench compare</code> says" in text
+    assert "`" not in text[text.index("<body>") : text.index("<script>")]
 
 
-def test_runs_that_are_gone_stay_in_the_history_and_in_the_curves(tmp_path: Path) -> None:
+def test_runs_that_are_gone_stay_in_the_history(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         put(tmp_path, day)
     write_index(tmp_path)
@@ -125,40 +127,6 @@ def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> Non
     assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}
 
 
-def test_parts_and_their_merge_are_no_one_curve(tmp_path: Path) -> None:
-    for day in (1, 2, 3):
-        put(tmp_path, day)
-    manifest = tmp_path / "20261103-run" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "parts": ["1/2"]}))
-    first, second, part = gather(tmp_path).groupby("run")["series"].first()
-    assert first == second != part
-    assert "<svg viewBox" not in write_index(tmp_path)[0].read_text()
-
-
-def test_a_curve_names_its_range_and_the_page_its_command(tmp_path: Path) -> None:
-    for day, value in ((1, 3.0), (2, 4.0), (3, 3.5)):
-        put(tmp_path, day, tokens_per_call=value)
-    text = write_index(tmp_path)[0].read_text()
-    assert "spec: tokens per call, now 3.5 (all runs: 3 to 4)." in text
-    pattern = r'cx="([\d.]+)" cy="([\d.]+)" r="2.5"><title>2026110\d-run: (?:3|4|3\.5)<'
-    places = re.findall(pattern, text)
-    (low, down), (mid, up), (high, between) = ((float(x), float(y)) for x, y in places)
-    assert low < mid < high, "from left to right in the order of the runs"
-    assert up < between < down, "more is higher up"
-    assert "<code>bench compare</code> says" in text
-    assert "`" not in text[text.index("<body>") : text.index("<script>")]
-
-
-def test_a_curve_of_speed_ups_is_of_the_newest_runs_machine_alone(tmp_path: Path) -> None:
-    for day, value in enumerate((9.0, 9.0, 9.0, 2.0, 4.0, 3.0), start=1):
-        run = put(tmp_path, day, speedup=value)
-        env = json.loads((run / "env.json").read_text())
-        env["comparability_key"] = "old" if day <= 3 else "new"
-        (run / "env.json").write_text(json.dumps(env))
-    text = write_index(tmp_path)[0].read_text()
-    assert "spec: speed-up, now 3 (all runs: 2 to 4)." in text
-
-
 def test_the_baseline_of_a_run_has_no_speed_up_and_ar_may_have_one(tmp_path: Path) -> None:
     runs = [put(tmp_path, day) for day in (1, 2, 3)]
     for run in runs:
@@ -168,14 +136,3 @@ def test_the_baseline_of_a_run_has_no_speed_up_and_ar_may_have_one(tmp_path: Pat
     text = write_index(tmp_path)[0].read_text()
     assert "ar 0.44x" in text
     assert "spec 1" not in text
-    assert "ar: speed-up" in text
-    assert "spec: speed-up" not in text
-
-
-def test_a_run_that_names_the_usual_baseline_is_of_the_same_series(tmp_path: Path) -> None:
-    put(tmp_path, 1)
-    for day, baseline in ((2, "ar"), (3, "spec")):
-        config = put(tmp_path, day) / "config.toml"
-        config.write_text(f'baseline = "{baseline}"\n{config.read_text()}')
-    series = gather(tmp_path).drop_duplicates("run")["series"].tolist()
-    assert series[0] == series[1] != series[2]

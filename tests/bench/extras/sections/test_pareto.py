@@ -1,4 +1,4 @@
-"""Quality against speed: the front, what is enlarged, and names that cover nothing."""
+"""Quality against speed: the front, what is enlarged, and the key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 
 from bench.extras.sections.pareto import quality_speed_figure
 from bench.report.figures import canvas
@@ -55,10 +54,6 @@ def drawn(points: dict[str, tuple[float, float]], half: float = 0.003) -> tuple[
     return made
 
 
-def names_of(axes: Any) -> list[str]:
-    return [text.get_text() for text in axes.texts]
-
-
 def test_the_front_are_those_nobody_beats_in_both() -> None:
     points = {"ar": (1.0, 0.9), "a": (2.0, 0.9), "b": (3.0, 0.8), "c": (2.5, 0.7), "d": (2.0, 0.9)}
     _, data = drawn(points)
@@ -84,8 +79,6 @@ def test_of_scores_that_intervals_cannot_tell_apart_the_fastest_alone_is_on_the_
 def test_decoders_near_the_best_quality_are_enlarged_where_others_fall_far_below() -> None:
     figure, data = drawn(CROWD | {"nar": (4.0, 0.58)})
     whole, enlarged = figure.axes
-    assert names_of(whole) == ["nar"]
-    assert set(names_of(enlarged)) == set(CROWD)
     low, high = enlarged.get_ylim()
     assert 0.96 < low < 0.99 < 1.0 < high < 1.01
     assert enlarged.get_xlim()[1] < 2.5
@@ -129,74 +122,18 @@ def test_a_lossy_decoder_of_the_same_quality_is_no_tick() -> None:
     assert not [line for axes in made[0].axes for line in axes.lines if line.get_marker() == "|"]
 
 
-def covered(figure: Any, data: pd.DataFrame) -> list[str]:
-    """Names that lie upon another name, a point or an interval, or leave their panel."""
-    bad = []
-    for axes in figure.axes:
-        boxes = [Text.get_window_extent(text) for text in axes.texts]  # without their lines
-        ends = ["speedup", "quality"]
-        for name, box in zip(names_of(axes), boxes, strict=True):
-            others = [other for other in boxes if other is not box]
-            for row in data.to_dict("records"):
-                at = [row[end] for end in ends]
-                low, high = ([row[f"{end}_{side}"] for end in ends] for side in ("low", "high"))
-                xy, start, end = axes.transData.transform(
-                    [at, np.where(np.isnan(low), at, low), np.where(np.isnan(high), at, high)]
-                )
-                across = box.y0 < xy[1] < box.y1 and start[0] < box.x1 and box.x0 < end[0]
-                upwards = box.x0 < xy[0] < box.x1 and start[1] < box.y1 and box.y0 < end[1]
-                if across or upwards:
-                    bad.append(f"{name} on {row['decoder']}")
-            if any(box.overlaps(other) for other in others):
-                bad.append(name)
-            if not (axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1):
-                bad.append(f"{name} outside")
-    return bad
-
-
-def spread(num: int, seed: int) -> dict[str, tuple[float, float]]:
-    rng = np.random.default_rng(seed)
-    speeds, scores = rng.uniform(0.8, 4, num), rng.choice([0.998, 0.997, 0.95, 0.6], num)
-    scores = scores - 1e-5 * np.arange(num)  # no two share a quality
-    return {
-        f"spec@k{i}": (float(x), float(y))
-        for i, (x, y) in enumerate(zip(speeds, scores, strict=True))
-    }
-
-
-SPREADS: Sequence[dict[str, tuple[float, float]]] = [
-    CROWD,
-    CROWD | {"nar": (4.0, 0.58)},
-    {"spec": (2.0, 0.9), "ar": (1.0, 0.91)},
-    *(spread(num, seed) for num in (5, 9) for seed in range(2)),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("points", "half"), [*((points, 0.003) for points in SPREADS), (SPREADS[1], NAN)]
-)
-def test_names_cover_neither_each_other_nor_points_nor_intervals(
-    points: dict[str, tuple[float, float]], half: float
-) -> None:
-    figure, data = drawn(points, half)
-    assert covered(figure, data) == []
-    named = {name for axes in figure.axes for name in names_of(axes)}
-    named |= {text.get_text() for legend in figure.legends for text in legend.get_texts()}
-    assert named == set(points)
-
-
-def test_where_there_is_no_room_names_stand_above() -> None:
+def test_a_key_above_names_every_decoder() -> None:
     crowd = {
         f"a-decoder-with-a-long-name@{i}": (1.5 + 0.001 * i, 0.99 - i / 1e5) for i in range(13)
     }
-    figure, _ = drawn(crowd)
-    assert [name for axes in figure.axes for name in names_of(axes)] == []
-    (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == set(crowd)
-    box = legend.get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
+    for points in (crowd, CROWD | {"nar": (4.0, 0.58)}):
+        figure, _ = drawn(points)
+        (legend,) = figure.legends
+        assert {text.get_text() for text in legend.get_texts()} == set(points)
+        box = legend.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y0 >= max(axes.bbox.y1 for axes in figure.axes)
 
 
 def test_a_lossy_decoder_whose_loss_no_interval_shows_is_not_called_the_front() -> None:

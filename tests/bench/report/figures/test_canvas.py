@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
-from bench.extras.sections import drafts
-from bench.extras.sections.families import tokens_per_call_figure
 from bench.records.run_folder import load_run
 from bench.report.figures import canvas, dots, gallery
 from bench.report.figures.style import GREY, colours
@@ -22,10 +20,7 @@ from bench.stats.intervals import Estimate
 
 pytestmark = pytest.mark.usefixtures("saved")
 
-NAMES = {
-    *("speedup", "quality_speed", "tokens_per_call", "acceptance_length"),
-    *("acceptance_by_position", "latency"),
-}
+NAMES = {"speedup", "quality_speed", "acceptance_by_position", "latency"}
 TWELVE = [f"spec@k{k}" for k in range(1, 8)] + ["nar", "idlm@refine", "idlm@isd", "ptp", "a-" * 20]
 
 
@@ -63,7 +58,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
         with canvas.styled():
-            drawn = tokens_per_call_figure(frame)
+            drawn = dots.speedup_figure(frame, Estimate())
         assert drawn is not None
         written.append(canvas.render(drawn[0], ["svg"])["svg"])
     assert written[0] == written[1]
@@ -87,16 +82,3 @@ def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]
     assert drawn is not None
     low, high = drawn[0].axes[0].get_xlim()
     assert low < 1 < high
-
-
-def test_a_label_under_few_panels_is_not_cut(synthetic_run: Callable[..., Path]) -> None:
-    run = load_run(synthetic_run({"ptp": 40.0, "spec": 3.0}, conversations=4, repeats=1, quality=0))
-    lengths = drafts.step_length_table(run.records, run.plan)
-    lengths.loc[0, "tokens"] = 99
-    drawn = drafts.acceptance_length_figure(lengths, summary.summarise(run.records, run.plan))
-    assert drawn is not None
-    figure, _ = drawn
-    figure.draw_without_rendering()
-    (label,) = (text for text in figure.texts if "or more" in text.get_text())
-    box = label.get_window_extent()
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1

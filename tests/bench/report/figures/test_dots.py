@@ -103,7 +103,7 @@ def test_an_interval_far_beyond_all_numbers_ends_in_an_arrow_and_keeps_its_text(
         assert made.plots[name][1]["speedup_high"].max() == 559.09
     texts = [text.get_text() for text in made.plots["speedup"][0].axes[0].texts]
     assert any(text.endswith(", 559.09]") for text in texts)
-    assert "Arrows" not in made.captions["tokens_per_call"]
+    assert "Arrows" not in made.captions["acceptance_by_position"]
 
 
 def test_names_of_two_lines_and_their_marks_do_not_reach_the_next_row(

@@ -39,13 +39,13 @@ def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -
     run = load_run(synthetic_run())
     made = draw_all(Findings(dataclasses.replace(run, records=())))
     assert made.plots == {}
-    assert len(made.left_out) == 9
+    assert len(made.left_out) == 7
     assert "speedup (no decoder was timed against ar)" in made.left_out
 
 
-def test_the_baseline_alone_has_counters_and_times_to_draw(synthetic_run: Write) -> None:
+def test_the_baseline_alone_has_times_to_draw(synthetic_run: Write) -> None:
     made = draw_all(Findings(load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))))
-    assert set(made.plots) == {"tokens_per_call", "latency"}
+    assert set(made.plots) == {"latency"}
 
 
 def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Path) -> None:
@@ -76,7 +76,7 @@ def test_each_figure_has_its_data_beside_it(reported_run: Path) -> None:
     figures = reported_run / "figures"
     drawn = {file.stem for file in figures.glob("*.svg")}
     assert drawn == {file.stem for file in (figures / "data").glob("*.csv")}
-    data = pd.read_csv(figures / "data" / "tokens_per_call.csv")
+    data = pd.read_csv(figures / "data" / "latency.csv")
     assert set(data["decoder"]) == {"ar", "spec", "nar"}
 
 

@@ -1,13 +1,14 @@
 """Verification of drawn trees of drafts by recursive rejection.
 
-Letters: B sequences, N rows of one, P of them with drafts behind them, W drafts behind a row (all
-padded to the most), V vocabulary.
+Letters: B sequences, K drafts of each, W of them behind one row (both padded to the most), V
+vocabulary.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from decoders.core.sampling import pick
 
@@ -16,7 +17,6 @@ def verify_tree(
     target_probs: Tensor,
     draft_probs: Tensor,
     tokens: Tensor,
-    parents: Tensor,
     children: Tensor,
     u_accept: Tensor,
     u_recover: Tensor,
@@ -31,42 +31,39 @@ def verify_tree(
     their depth or deeper.
 
     Args:
-        target_probs: p after every row, ``[B, N, V]``.
-        draft_probs: q after each of P rows, ``[B, P, V]``.
-        tokens: ``[B, N]`` int64; row 0, where a path begins, is no draft.
-        parents: these P rows, all different, ``[B, P]`` int64.
-        children: rows of the drafts behind them, ``[B, P W]`` int64; 0 is padding.
-        u_accept: ``[B, P W]`` float64, one for each test.
-        u_recover: ``[B, N]`` float64, one for the token after each row.
+        target_probs: p after every row, ``[B, K + 1, V]``.
+        draft_probs: q after every row but the last, ``[B, K, V]``.
+        tokens: ``[B, K + 1]`` int64; row 0, where a path begins, is no draft.
+        children: rows of the drafts behind each row but the last, ``[B, K W]``; 0 is padding.
+        u_accept: ``[B, K W]`` float64, one for each test.
+        u_recover: ``[B, K + 1]`` float64, one for the token after each row.
 
     Returns:
-        Accepted rows, the last one repeated, and tokens, ``[B, P + 2]`` int64.
+        Accepted rows, the last one repeated, and tokens, ``[B, K + 2]`` int64.
 
     Source: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """
-    (num, size), shape = target_probs.shape[1:], (*parents.shape, -1)
-    left = target_probs.gather(1, parents.unsqueeze(-1).expand(-1, -1, size)).double()
-    proposal, after = draft_probs.double(), parents
+    device, (num_sequences, num) = tokens.device, draft_probs.shape[:2]
+    left, proposal, shape = (
+        target_probs[:, :-1].double(),
+        draft_probs.double(),
+        (num_sequences, num, -1),
+    )
+    rows = after = torch.arange(num, device=device).expand(num_sequences, num)
     tests = zip(children.view(shape).unbind(-1), u_accept.view(shape).unbind(-1), strict=True)
     for child, u in tests:
         proposal = proposal / proposal.sum(-1, keepdim=True)
-        token, is_tested = tokens.gather(1, child).unsqueeze(-1), (child > 0) & (after == parents)
+        token, is_tested = tokens.gather(1, child).unsqueeze(-1), (child > 0) & (after == rows)
         stands = u.unsqueeze(-1) * proposal.gather(-1, token) < left.gather(-1, token)
         after = torch.where(is_tested & stands.squeeze(-1), child, after)
         residual = (left - proposal).clamp(min=0)
         mass = residual.sum(-1, keepdim=True)  # 0 only by rounding, if both distributions agree
         left = torch.where(is_tested.unsqueeze(-1) & (mass > 0), residual / mass, left)
         proposal = proposal.scatter(-1, token, 0.0)
-    sequences, rows = (torch.arange(each, device=tokens.device) for each in (len(tokens), num))
-    next_rows, path = (
-        rows.expand_as(tokens).scatter(1, parents, after),
-        [torch.zeros_like(tokens[:, :1])],
-    )
-    for _ in range(parents.shape[1]):
-        path.append(next_rows.gather(1, path[-1]))
-    is_last = parents == path[-1]
-    kept = left[sequences, is_last.long().argmax(1)]
-    whole = target_probs[sequences, path[-1].squeeze(1)].double()
-    weights = torch.where(is_last.any(1, keepdim=True), kept, whole)
+    after, path = pad(after, (0, 1), value=num), [torch.zeros_like(tokens[:, :1])]
+    for _ in range(num):
+        path.append(after.gather(1, path[-1]))
+    left = torch.cat((left, target_probs[:, -1:].double()), 1)
+    weights = left[torch.arange(num_sequences, device=device), path[-1].squeeze(1)]
     picks = pick(weights, u_recover.gather(1, path[-1]).squeeze(1))
     return torch.cat((*path, picks.unsqueeze(1)), 1)

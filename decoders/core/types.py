@@ -177,8 +177,8 @@ class CallResult:
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
     * block: `acceptance`, block verification of `Call.drafts`;
-    * tree: `path`, the accepted read rows of `Call.drafts` that branch as the mask says, after the
-      first, and the token after them in `picks`; siblings are drawn without replacement;
+    * tree: `path`, the first and the accepted read rows of `Call.drafts`, which branch as the mask
+      says (siblings are drawn without replacement), and in `picks` the token after them;
     * entropy: `entropies` in nats, and topk:N: `top_ids`, the N likeliest ids of each row in order,
       with `top_probs`, both of the distribution before warping (after a law, without barred ids).
 

@@ -51,26 +51,24 @@ def walk(
             return path, int(pick(left[None], u))
 
 
-def rows_of(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
-    """The rows with drafts after them, at least one row, and the padded rows of these drafts."""
-    after = [[*tree.children(row).values()] for row in range(len(tree))]
-    width, tested = max(1, *map(len, after), 1), [row for row, each in enumerate(after) if each]
-    return tested or [0], [(after[row] + [0] * width)[:width] for row in tested or [0]]
+def children_of(tree: DraftTree) -> list[list[int]]:
+    """The rows of the drafts after each row but the last, padded to as many."""
+    after = [[*tree.children(row).values()] for row in range(len(tree) - 1)]
+    return [(each + [0] * max(map(len, after)))[: max(map(len, after))] for each in after]
 
 
 def verified(
     tree: DraftTree, target: Tensor, laws: Mapping[int, Tensor], uniforms: Any, output: int
 ) -> tuple[list[int], int]:
     """What `walk` returns, by tensors."""
-    rows, drafts = rows_of(tree)
-    places = [output + depth for depth in tree.depths]
+    drafts, places = children_of(tree), [output + depth for depth in tree.depths]
     accept = [
-        [uniforms.at("accept", places[row], number) for number in range(len(each))]
-        for row, each in zip(rows, drafts, strict=True)
+        [uniforms.at("accept", place, number) for number in range(len(each))]
+        for place, each in zip(places, drafts, strict=False)
     ]
     recover = [uniforms.at("recover", each) for each in places]
-    proposed = torch.stack([laws.get(row, target[0]) for row in rows])
-    numbers = [torch.tensor([each]) for each in (tree.tokens, rows, drafts)]
+    proposed = torch.stack([laws.get(row, target[0]) for row in range(len(drafts))])
+    numbers = [torch.tensor([each]) for each in (tree.tokens, drafts)]
     values = [torch.tensor([each], dtype=torch.float64) for each in (accept, recover)]
     each = [part.flatten(1) for part in (*numbers, *values)]
     *found, token = verify_tree(target[None], proposed[None], *each)[0].tolist()
@@ -200,17 +198,20 @@ def distribution_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Distri
         for parent, depth, candidate in shape:
             rows.append(tree.draft(candidates[depth][0][candidate], rows[parent]))
         probs = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
-        (tested, drafts), depths = rows_of(tree), tree.depths
-        accepting = [(depths[row], number) for row in tested for number in range(len(drafts[0]))]
-        addresses = [*dict.fromkeys([*accepting, *depths])]
+        drafts, depths = children_of(tree), tree.depths
+        pairs = zip(depths, drafts, strict=False)
+        tests = [(depth, rank) for depth, line in pairs for rank in range(len(line))]
+        used = [each for each, row in zip(tests, itertools.chain(*drafts), strict=True) if row]
+        addresses = [*dict.fromkeys([*used, *depths])]
         u = torch.cartesian_prod(*[middles] * len(addresses))
         place = {address: number for number, address in enumerate(addresses)}
-        accept = u[:, [place[each] for each in accepting]]
-        laws = torch.stack([q[depths[row]] for row in tested])
-        numbers = (tree.tokens, tested, list(itertools.chain(*drafts)))
+        accept = u[:, [place.get(each, 0) for each in tests]]
+        laws = torch.stack([q[min(depth, len(q) - 1)] for depth in depths[:-1]])
+        numbers = (tree.tokens, list(itertools.chain(*drafts)))
         arguments = (probs, laws, *map(torch.tensor, numbers))
-        every: Any = [each.expand(len(u), *each.shape) for each in arguments]
-        steps = verify_tree(*every, accept, u[:, [place[depth] for depth in depths]])
+        every = [each.expand(len(u), *each.shape) for each in arguments]
+        every += [accept, u[:, [place[depth] for depth in depths]]]
+        steps = verify_tree(*every)
         for (*rows, last), count in zip(
             *[each.tolist() for each in steps.unique(dim=0, return_counts=True)], strict=True
         ):

@@ -115,4 +115,5 @@ class Rejection(Coupled):
         result = turn.result
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token
+        assert result.probs is None, "a rule that requests probs must decide by them itself"
         return (result.path, result.picks[0]) if result.path else super().decide(turn)

@@ -1,7 +1,7 @@
 """Verify the drafts of merged calls one by one, as a block or as a tree, and compare distributions.
 
-Letters: R rows read, B sequences, N rows of one, P of them with drafts behind them, W drafts behind
-a row (all padded to the most; a chain of K drafts has N = K + 1, P = K, W = 1), V vocabulary.
+Letters: R rows read, B sequences, K drafts of each, W of them behind one row (both padded to the
+most; 1 in a chain), V vocabulary.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ def read_acceptances(
     Sequences are verified in parts to bound the memory needed besides the logits (see `in_parts`).
     """
     (form,), sizes = {*VERIFYING} & {*readouts[0].forms}, [len(each.outputs) for each in readouts]
-    num_rows = max(2, *sizes)  # without drafts anywhere, one of padding
-    trees = [_children(readout.call, form, num_rows) for readout in readouts]
-    num_parents = max(1, *[sum(map(bool, tree)) for tree in trees])
-    shape = num_rows, num_parents, max(1, *map(len, itertools.chain(*trees)))
+    max_drafts = max(2, *sizes) - 1  # without drafts anywhere, one of padding
+    trees = [_children(readout.call, form, max_drafts) for readout in readouts]
+    width = max(1, *map(len, itertools.chain(*trees)))
     is_exact = all(each.call.acceptance_rule == EXACT for each in readouts)
-    test = DraftTest(form, sampling, shape, is_exact, sync)
-    num = max(1, MAX_VALUES // (num_rows * logits.shape[-1]))  # sequences at once
+    test = DraftTest(form, sampling, max_drafts, width, is_exact, sync)
+    num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
     starts, parts = [0, *itertools.accumulate(sizes)], list[Tensor]()
     for first in range(0, len(sizes), num):
         last = min(first + num, len(sizes))
@@ -66,9 +65,9 @@ def _fields(form: str, numbers: Sequence[float], count: int) -> Fields:
     return {"acceptance": Acceptance(accepted, token, tuple(ratios), tuple(overlaps))}
 
 
-def _children(call: Call, form: str, num_rows: int) -> list[list[int]]:
-    """Return the drafts behind each read row: the next, or in a tree those that the mask says."""
-    read, children, mask = [*call.read], [list[int]() for _ in range(num_rows)], call.mask
+def _children(call: Call, form: str, num: int) -> list[list[int]]:
+    """Return the drafts behind `num` rows: the next, or in a tree those that the mask says."""
+    read, children, mask = [*call.read], [list[int]() for _ in range(num)], call.mask
     sees = None if mask is None or form != "tree" else mask[read][:, read].tolist()
     for row in range(1, len(read)):
         parent = row - 1 if sees is None else max(itertools.compress(range(row), sees[row]))
@@ -85,23 +84,19 @@ def _verified(
     """Test the drafts behind each row of sequences, their numbers being one upload."""
     device, numbers, values, rows, laws = logits.device, [], [], list[int](), list[Tensor]()
     spare, first = next((law for each in readouts for law in each.call.draft_probs or ()), None), 0
-    num_rows, num_parents, width = test.shape
     for (call, uniforms, _, outputs, *_), tree in zip(readouts, trees, strict=True):
-        padding, rule = [0] * (num_rows - len(outputs)), call.acceptance_rule
+        padding, rule = [0] * (test.num + 1 - len(outputs)), call.acceptance_rule
         rows += [*range(first, first + len(outputs)), *[first] * len(padding)]
         first += len(outputs)
-        children = [[*drafts, *[0] * (width - len(drafts))] for drafts in tree]
-        parents = sorted(range(num_rows), key=lambda row: not children[row][0])[:num_parents]
-        drafts = [children[row] for row in parents]
+        drafts = [[*children, *[0] * (test.width - len(children))] for children in tree]
         accept = [
             uniforms.at("accept", outputs[row], number) if draft else 0.0
-            for row in parents
-            for number, draft in enumerate(children[row])
+            for row, line in enumerate(drafts)
+            for number, draft in enumerate(line)
         ]
         recover = [*[uniforms.at("recover", output) for output in outputs], *padding]
-        tokens = [0, *call.drafts, *padding]
-        behind = itertools.chain.from_iterable(drafts)
-        numbers.append([len(outputs) - 1, rule.top, *tokens, *parents, *behind])
+        tokens, behind = [0, *call.drafts, *padding], itertools.chain(*drafts)
+        numbers.append([len(outputs) - 1, rule.top, *tokens, *behind])
         values.append([rule.lenience, *accept, *recover])
         if spare is not None:
             each: Any = call.draft_probs or ()
@@ -120,14 +115,16 @@ def _verified(
 
 @dataclass(frozen=True, slots=True)
 class DraftTest:
-    """The test of the drafts of each sequence, which a graph can hold.
+    """The test of K = `num` drafts of each sequence, which a graph can hold.
 
-    `shape` is N, P and W; `is_exact` says that no rule is relaxed (`AcceptanceRule`).
+    At most W = `width` are behind one row. `is_exact` says that no rule is relaxed
+    (`AcceptanceRule`).
     """
 
     form: str
     sampling: Sampling
-    shape: tuple[int, int, int]
+    num: int
+    width: int
     is_exact: bool
     sync: bool
 
@@ -135,31 +132,30 @@ class DraftTest:
         """Return accepted counts, tokens, ratios and overlaps, ``[B, 2 + 2 K]``.
 
         Args:
-            inputs: `logits` ``[B N, V]``; `laws` ``[B P, V]``, the distributions of the drafts
-                behind rows (without them one-hot); and `numbers` int64 ``[B, …]``: number of
-                drafts, top, tokens, rows with drafts, the drafts behind each (0: none), and the
-                bits of lenience and uniforms.
+            inputs: `logits` ``[B (K + 1), V]``; `laws` ``[B K, V]``, the distributions of the
+                drafts behind a row (without them one-hot); and `numbers` int64 ``[B, …]``: number
+                of drafts, top, tokens, the W drafts behind each row but the last (0: none), and
+                the bits of lenience and uniforms.
 
         Returns:
-            For trees accepted rows, the last one repeated, and tokens, ``[B, P + 2]``.
+            In place of these, for trees what `verify_tree` returns.
         """
-        logits, (num, num_parents, width) = inputs["logits"], self.shape
+        logits, num, num_tests = inputs["logits"], self.num, self.num * self.width
         numbers: Any = inputs["numbers"].to(logits.device, non_blocking=True)
-        behind = num_parents * width
-        sizes = 1, 1, num, num_parents, behind, 1 + behind + num
-        counts, tops, tokens, parents, rows, bits = numbers.split(sizes, 1)
-        lenience, *uniforms = bits.view(torch.float64).split((1, behind, num), 1)
-        target = warp(logits, self.sampling, sync=self.sync).view(len(tokens), num, -1)
+        sizes = 1, 1, num + 1, num_tests, num_tests + num + 2
+        counts, tops, tokens, children, bits = numbers.split(sizes, 1)
+        lenience, *uniforms = bits.view(torch.float64).split((1, num_tests, num + 1), 1)
+        target = warp(logits, self.sampling, sync=self.sync).view(len(tokens), num + 1, -1)
         laws, drafts = inputs.get("laws"), tokens[:, 1:]
         proposed = (
-            one_hot(tokens.gather(1, rows[:, ::width]), logits.shape[-1])
+            one_hot(tokens.gather(1, children[:, :: self.width]), logits.shape[-1])
             if laws is None
-            else laws.view(len(tokens), num_parents, -1)
+            else laws.view(-1, num, target.shape[-1])
         )
         if self.form == "tree":
             from decoders.core.tree_verification import verify_tree  # few decoders draw trees
 
-            return verify_tree(target, proposed, tokens, parents, rows, *uniforms).double()
+            return verify_tree(target, proposed, tokens, children, *uniforms).double()
         relaxed: tuple[Tensor, ...] = ()
         is_block = self.form == "block"
         if not (self.is_exact or is_block):

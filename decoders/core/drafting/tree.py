@@ -73,8 +73,9 @@ class DraftTree:
     @property
     def draft_probs(self) -> list[Tensor] | None:
         """Distributions of all drafts in order, or None if they are certain."""
-        parents = self.parents[1 : self.num_drafts + 1]
-        return [self.probs[row] for row in parents] if self.probs else None
+        if not self.probs:
+            return None
+        return [self.probs[row] for row in self.parents[1 : self.num_drafts + 1]]
 
     @property
     def num_drafts(self) -> int:

@@ -171,6 +171,8 @@ class ModuleRunner:
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
+        sources = [each for call in calls for each in (call, call.slots) if each]
+        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
             steps, num = chain_length(calls, reads, layout), len(reads)
             if launch is not None:
@@ -180,8 +182,6 @@ class ModuleRunner:
                 if steps:
                     rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
                 inputs = self._inputs(layout, rows, lower, reads)
-                sources = [each for call in calls for each in (call, call.slots) if each]
-                lends = num and all(FORMS.issuperset(forms(each.output)) for each in sources)
                 outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             if steps:
@@ -193,7 +193,7 @@ class ModuleRunner:
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
-            picks_alone = switches.ahead and [read.form for read in reads] == ["picks"]
+            picks_alone = switches.ahead and lends and [read.form for read in reads] == ["picks"]
             if picks_alone and launches_next(calls) and not layout.window:
                 if launch is None:  # else its outputs are copies
                     logits = logits.clone()  # before the next run overwrites it

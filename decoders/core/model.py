@@ -310,7 +310,7 @@ class Session:
             positions: of each row; by default tokens continue the text, slots begin at the last.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and are not cached.
-            drafts: for ``acceptance`` and ``block``: the K drafts that K + 1 read rows verify.
+            drafts: the K drafts that K + 1 read rows verify (`acceptance`, `block`, `tree`).
             draft_probs: the distributions ``[V]`` the drafts were drawn from; None: one-hot.
             acceptance_rule: the rule that accepts a draft; any rule but the default is lossy.
             hidden: token rows whose last hidden states are returned; True: the read rows.

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_PICKING, _VERIFYING = ("picks", "argmax", "draws", "probs"), ("acceptance", "block")
+VERIFYING = ("acceptance", "block", "tree")
+_PICKING = ("picks", "argmax", "draws", "probs")
 _CHAIN_ROWS = 4
 """Most rows of a call that begins a chain: prompts do not."""
-_FORMS = (*_PICKING, "logits", "entropy", *_VERIFYING)
+_FORMS = (*_PICKING, "logits", "entropy", *VERIFYING)
 
 
 class Chain(NamedTuple):
@@ -35,14 +36,14 @@ def demand_readable(call: Any) -> None:
     _demand_forms(forms(call.output), _FORMS)
     barred = sorted(call.barred)
     if call.slots is not None:
-        _demand_forms(forms(call.slots.output), _FORMS[:-2])
+        _demand_forms(forms(call.slots.output), _FORMS[:-3])
         barred = sorted(call.barred | call.slots.barred)
     size = call.session.model.vocab_size if barred else 0
     if barred and not (0 <= barred[0] <= barred[-1] < size > len(barred)):
         raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
     num_left = call.session.room - call.num_rows
-    if num_read != num_drafts + 1 and not {*_VERIFYING}.isdisjoint(forms(call.output)):
+    if num_read != num_drafts + 1 and not {*VERIFYING}.isdisjoint(forms(call.output)):
         raise ValueError(
             f"{num_read} rows are read to verify {num_drafts} drafts; read {num_drafts + 1}: "
             "the row before the first draft, and the row of every draft"
@@ -66,7 +67,7 @@ def _demand_forms(outputs: tuple[str, ...], allowed: tuple[str, ...]) -> None:
         if form not in allowed and not (kind == "topk" and number.isdecimal() and int(number)):
             names = ", ".join(allowed)
             raise ValueError(f"output is {form!r}; it must be one or several of {names}, topk:N")
-    for group in (_PICKING, _VERIFYING, ("topk",)):
+    for group in ((*_PICKING, "tree"), VERIFYING, ("topk",)):
         same = [form for form in outputs if form.partition(":")[0] in group]
         if len(same) > 1 and {*same} != {"picks", "probs"}:
             raise ValueError(f"output has {' and '.join(same)}, which fill one field; use one")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Output = Literal["picks", "argmax", "draws", "probs", "logits", "acceptance", "block"]
+Output = Literal["picks", "argmax", "draws", "probs", "logits", "acceptance", "block", "tree"]
 SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
@@ -177,6 +177,8 @@ class CallResult:
     * logits: `logits`, raw float32 logits ``[R, V]`` (on the device);
     * acceptance: `acceptance`, rejection sampling of `Call.drafts`;
     * block: `acceptance`, block verification of `Call.drafts`;
+    * tree: `path`, the first and the accepted read rows of `Call.drafts`, which branch as the mask
+      says (siblings are drawn without replacement), and in `picks` the token after them;
     * entropy: `entropies` in nats, and topk:N: `top_ids`, the N likeliest ids of each row in order,
       with `top_probs`, both of the distribution before warping (after a law, without barred ids).
 
@@ -206,6 +208,7 @@ class CallResult:
     barred: tuple[float, ...] = ()
     slots: CallResult | None = None
     parents: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

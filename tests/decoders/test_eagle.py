@@ -17,6 +17,7 @@ from decoders.core.adapter.draft_layer import DraftLayer
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.decoder import Request
 from decoders.core.drafting.length import Length
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
@@ -25,6 +26,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, Emit, Generation, Sampling
 from decoders.eagle import Eagle
 from tests import recording
+from tests.core.test_tree_verification import walk
 from tests.enumeration import integrated
 from tests.tiny_models import WIDTH, fresh
 
@@ -358,10 +360,19 @@ def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
                     continue
                 assert isinstance(item, Call)
                 probs = torch.softmax(model.forward([item]), -1)
-                first = (
-                    () if item.output == "probs" else (int(probs[0, 0] <= uniforms.at("draw", 0)),)
-                )
-                item = steps.send(CallResult(picks=first, probs=probs, hidden=session.hidden))
+                path, token = list[int](), 0
+                if item.output == "tree":  # as `verify_tree` does it, asking for fewer uniforms
+                    assert item.mask is not None
+                    assert item.positions is not None
+                    sees = [row.nonzero().flatten().tolist() for row in item.mask]
+                    parents = [-1, *[rows[-2] for rows in sees[1:]]]
+                    laws = dict(zip(parents[1:], item.draft_probs or (), strict=True))
+                    tree = DraftTree.of(item.tokens, parents)
+                    path, token = walk(tree, probs, laws, uniforms, item.positions[0])
+                else:
+                    token = int(probs[0, 0] <= uniforms.at("draw", 0))
+                result = CallResult(picks=(token,), path=tuple(path), hidden=session.hidden)
+                item = steps.send(result)
         finally:
             model.close(session)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from decoders.core.device import upload
 from decoders.core.masks import ROOT
 from decoders.core.sampling import pick, warp
 from decoders.core.types import CallResult, DraftShape, Sampling
@@ -241,15 +242,17 @@ def tree_results(
 
     `words` are the ids of W words; None: the vocabulary.
     """
-    results = []
-    for tree, laws in zip(drafts, probs, strict=True):
-        kept = [each for each in zip(*tree, strict=True) if each[3] > 0]
+    trees = [[each for each in zip(*tree, strict=True) if each[3] > 0] for tree in drafts]
+    laws: Sequence[Tensor | None] = [None] * len(trees)
+    results = list[CallResult]()
+    if num := probs.shape[1]:
+        rows = [first * num + int(each[4]) for first, kept in enumerate(trees) for each in kept]
+        every = probs.flatten(0, 1).index_select(0, upload(rows, probs.device))
+        if words is not None:
+            every = every.new_zeros(len(rows), size).index_copy_(-1, words, every)
+        laws = torch.split(every, [*map(len, trees)])
+    for kept, law in zip(trees, laws, strict=True):
         place = {each[0]: number for number, each in enumerate(kept)}
-        law = None
-        if laws.numel():
-            law = laws[[int(each[4]) for each in kept]]
-            if words is not None:
-                law = law.new_zeros(len(kept), size).index_copy_(-1, words, law)
         results.append(
             CallResult(
                 picks=tuple([int(each[1]) for each in kept]),

@@ -56,8 +56,10 @@ class CascadeDrafter(Drafter):
             unseen = inner.tokens[self._session.length :]
             result = yield self._session.call(
                 [*unseen, *tree.tokens[1:]],
-                output="probs" if self._draws else "picks",
+                output=("probs", "acceptance") if self._draws else "picks",
                 read=range(len(unseen) - 1, len(unseen) + tree.num_drafts),
+                drafts=tree.chain_drafts,
+                draft_probs=tree.draft_probs,
                 uniforms=inner.uniforms,
             )
             path, token, *_ = self._rule.decide(Turn(tree, result, inner.uniforms, inner.output, 0))

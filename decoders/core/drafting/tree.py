@@ -3,8 +3,7 @@
 Row 0 is the last token of the answer. Every other row continues its parent and sees only itself and
 its ancestors. A row's position is that of row 0 plus the row's depth.
 
-Sources: SpecInfer (arXiv 2305.09781), tree masks and multi-step speculative sampling; drawing
-without replacement: Jeon et al. 2024 (arXiv 2402.14160). Letters: N rows, D depths, V vocabulary.
+Source of tree masks: SpecInfer (arXiv 2305.09781). Letters: N rows, D depths, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from decoders.core import masks
-from decoders.core.device import upload
-from decoders.core.sampling import Uniforms, pick
 
 
 class DraftTree:
@@ -75,9 +71,11 @@ class DraftTree:
         return self.tokens[1:]
 
     @property
-    def chain_probs(self) -> list[Tensor] | None:
-        """Distributions of a chain's drafts in order, or None if the drafts are certain."""
-        return [self.probs[row] for row in range(len(self) - 1)] if self.probs else None
+    def draft_probs(self) -> list[Tensor] | None:
+        """Distributions of all drafts in order, or None if they are certain."""
+        if not self.probs:
+            return None
+        return [self.probs[row] for row in self.parents[1 : self.num_drafts + 1]]
 
     @property
     def num_drafts(self) -> int:
@@ -153,40 +151,3 @@ class DraftTree:
             token, row = next(iter(self._children[row].items()))
             tokens.append(token)
         return tuple(tokens)
-
-
-def verify_strict(
-    tree: DraftTree,
-    target_probs: Tensor,
-    draft_probs: Mapping[int, Tensor],
-    uniforms: Uniforms,
-    output: int,
-) -> tuple[list[int], int]:
-    """Verify by recursive rejection: return the accepted path and the token after it.
-
-    The children of a row are tested in order. Child x is accepted with probability min(1, p(x) /
-    q(x)). If x is rejected, p becomes max(0, p - q), normalised, and q loses x, because the next
-    child was drawn without x. If all are rejected, the token is drawn from the remaining p. The
-    output follows the target's distribution p (``[N, V]``, after every row) exactly if the children
-    of every row were drawn without replacement from that row's q ``[V]``, and if their number does
-    not depend on anything drawn at their depth or deeper.
-
-    Sources: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
-    """
-    path = [0]
-    while True:
-        left, position = target_probs[path[-1]].double(), output + len(path) - 1
-        children = tree.children(path[-1])
-        proposal = draft_probs[path[-1]].double().clone() if children else left
-        for candidate, (token, child) in enumerate(children.items()):
-            proposal = proposal / proposal.sum()
-            if uniforms.at("accept", position, candidate) * proposal[token] < left[token]:
-                path.append(child)
-                break
-            residual = (left - proposal).clamp(min=0)
-            if residual.sum() > 0:  # zero only by rounding, if both distributions agree
-                left = residual / residual.sum()
-            proposal = proposal.index_fill(0, upload(token, proposal.device), 0.0)
-        else:
-            u = [uniforms.at("recover", position)]
-            return path, int(pick(left[None], upload(u, left.device, torch.float64)))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decoders.core.device import upload
-from decoders.core.drafting.tree import DraftTree, verify_strict
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.sampling import Uniforms, pick
 from decoders.core.types import EXACT, Acceptance, AcceptanceRule, CallResult, Output, Sampling
 
@@ -105,17 +105,15 @@ class Rejection(Coupled):
         return not sampling.greedy
 
     def output(self, sampling: Sampling, *, branches: bool) -> Output:
-        """Return the form that verifies a chain at once, or a tree's distributions."""
+        """Return the form that verifies a chain or a tree at once."""
         if not self.draws(sampling):
             return "picks"
-        return "probs" if branches else "acceptance"
+        return "tree" if branches else "acceptance"
 
     def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
-        """Return the verdict of the call itself, or verify the tree by its distributions."""
+        """Return the verdict of the call itself, or follow the target's picks if greedy."""
         result = turn.result
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token
-        if result.probs is not None:
-            tree = turn.tree
-            return verify_strict(tree, result.probs, tree.probs, turn.uniforms, turn.output)
-        return super().decide(turn)
+        assert result.probs is None, "a rule that requests probs must decide by them itself"
+        return (result.path, result.picks[0]) if result.path else super().decide(turn)

@@ -1,6 +1,7 @@
-"""Verify the drafts of merged calls one by one or as a block, and compare distributions.
+"""Verify the drafts of merged calls one by one, as a block or as a tree, and compare distributions.
 
-Letters: R rows read, B sequences, K drafts (padded to the longest), V vocabulary.
+Letters: R rows read, B sequences, K drafts of each, W of them behind one row (both padded to the
+most; 1 in a chain), V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from decoders.core.block_verification import verify_block
 from decoders.core.device import staged, upload
-from decoders.core.engine.reads import Read, Readout
+from decoders.core.engine.reads import Fields, Read, Readout
+from decoders.core.model import Call
+from decoders.core.outputs import VERIFYING
 from decoders.core.sampling import (
     MAX_VALUES,
     compare_distributions,
@@ -29,65 +32,83 @@ from decoders.core.types import EXACT, Acceptance, Sampling
 def read_acceptances(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, sync: bool
 ) -> Read:
-    """Verify the drafts of merged calls by the logits ``[sum R, V]`` of K + 1 read rows each.
+    """Verify the drafts of merged calls by the logits ``[sum R, V]`` of their read rows.
 
     Sequences are verified in parts to bound the memory needed besides the logits (see `in_parts`).
     """
-    sizes = [len(readout.outputs) for readout in readouts]
-    counts = [size - 1 for size in sizes]
-    max_drafts = max(1, *counts)  # without drafts anywhere, one of padding
+    (form,), sizes = {*VERIFYING} & {*readouts[0].forms}, [len(each.outputs) for each in readouts]
+    max_drafts = max(2, *sizes) - 1  # without drafts anywhere, one of padding
+    trees = [_children(readout.call, form, max_drafts) for readout in readouts]
+    width = max(1, *map(len, itertools.chain(*trees)))
+    is_exact = all(each.call.acceptance_rule == EXACT for each in readouts)
+    test = DraftTest(form, sampling, max_drafts, width, is_exact, sync)
     num = max(1, MAX_VALUES // ((max_drafts + 1) * logits.shape[-1]))  # sequences at once
-    starts = [0, *itertools.accumulate(sizes)]
-    parts = [
-        _verified(
-            logits[starts[first] : starts[min(first + num, len(sizes))]],
-            readouts[first : first + num],
-            sampling,
-            max_drafts,
-            sync,
-        )
-        for first in range(0, len(sizes), num)
-    ]
-    return torch.cat(parts) if parts[1:] else parts[0], lambda values: [
-        {"acceptance": _acceptance(values[start : start + 2 + 2 * max_drafts], count)}
-        for start, count in zip(itertools.count(0, 2 + 2 * max_drafts), counts, strict=False)
+    starts, parts = [0, *itertools.accumulate(sizes)], list[Tensor]()
+    for first in range(0, len(sizes), num):
+        last = min(first + num, len(sizes))
+        rows = logits[starts[first] : starts[last]]
+        parts.append(_verified(test, rows, readouts[first:last], trees[first:last]))
+    results = torch.cat(parts) if parts[1:] else parts[0]
+    length = results.shape[1]
+    return results, lambda values: [
+        _fields(form, values[number * length : (number + 1) * length], size - 1)
+        for number, size in enumerate(sizes)
     ]
 
 
-def _acceptance(numbers: Sequence[float], count: int) -> Acceptance:
+def _fields(form: str, numbers: Sequence[float], count: int) -> Fields:
+    if form == "tree":
+        *path, token = map(int, numbers)
+        return {"path": tuple(dict.fromkeys(path)), "picks": (token,)}
     ratios, overlaps = numbers[2 : 2 + count], numbers[len(numbers) // 2 + 1 :][:count]
-    return Acceptance(
-        int(numbers[0]), int(numbers[1]), ratios=tuple(ratios), overlaps=tuple(overlaps)
-    )
+    accepted, token = map(int, numbers[:2])
+    return {"acceptance": Acceptance(accepted, token, tuple(ratios), tuple(overlaps))}
+
+
+def _children(call: Call, form: str, num: int) -> list[list[int]]:
+    """Return the drafts behind `num` rows: the next, or in a tree those that the mask says."""
+    read, children, mask = [*call.read], [list[int]() for _ in range(num)], call.mask
+    sees = None if mask is None or form != "tree" else mask[read][:, read].tolist()
+    for row in range(1, len(read)):
+        parent = row - 1 if sees is None else max(itertools.compress(range(row), sees[row]))
+        children[parent].append(row)
+    return children
 
 
 def _verified(
-    logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, max_drafts: int, sync: bool
+    test: DraftTest,
+    logits: Tensor,
+    readouts: Sequence[Readout],
+    trees: Sequence[Sequence[Sequence[int]]],
 ) -> Tensor:
-    """Return accepted count, next token, ratios and overlaps per sequence: ``[B, 2 + 2 K]``."""
+    """Test the drafts behind each row of sequences, their numbers being one upload."""
     device, numbers, values, rows, laws = logits.device, [], [], list[int](), list[Tensor]()
-    has_laws, first = any(each.call.draft_probs for each in readouts), 0
-    for call, uniforms, _, outputs, *_ in readouts:
-        padding = [0] * (max_drafts + 1 - len(outputs))
+    spare, first = next((law for each in readouts for law in each.call.draft_probs or ()), None), 0
+    for (call, uniforms, _, outputs, *_), tree in zip(readouts, trees, strict=True):
+        padding, rule = [0] * (test.num + 1 - len(outputs)), call.acceptance_rule
         rows += [*range(first, first + len(outputs)), *[first] * len(padding)]
         first += len(outputs)
-        accept, recover = [
-            [*[uniforms.at(stream, output) for output in outputs], *padding]
-            for stream in ("accept", "recover")
+        drafts = [[*children, *[0] * (test.width - len(children))] for children in tree]
+        accept = [
+            uniforms.at("accept", outputs[row], number) if draft else 0.0
+            for row, line in enumerate(drafts)
+            for number, draft in enumerate(line)
         ]
-        numbers.append([len(outputs) - 1, call.acceptance_rule.top, *call.drafts, *padding])
-        values.append([call.acceptance_rule.lenience, *accept[:-1], *recover])
-        if has_laws:
-            each = [law.to(device) for law in call.draft_probs or ()]
-            each = each or [*one_hot(upload([*call.drafts, 0], device), logits.shape[-1])]
-            laws += [*each, *[each[0]] * max_drafts][:max_drafts]
+        recover = [*[uniforms.at("recover", output) for output in outputs], *padding]
+        tokens, behind = [0, *call.drafts, *padding], itertools.chain(*drafts)
+        numbers.append([len(outputs) - 1, rule.top, *tokens, *behind])
+        values.append([rule.lenience, *accept, *recover])
+        if spare is not None:
+            each: Any = call.draft_probs or ()
+            if call.drafts and not each:
+                each = one_hot(upload(call.drafts, device), logits.shape[-1])
+            laws += [each[draft - 1] if draft else spare for draft, *_ in drafts]
     bits = torch.tensor(values, dtype=torch.float64).view(torch.int64)
     inputs = {"numbers": staged(torch.cat((torch.tensor(numbers), bits), 1), device)}
     padded = logits if len(rows) == len(logits) else logits.index_select(0, upload(rows, device))
-    inputs |= {"logits": padded, **({"laws": torch.stack(laws)} if laws else {})}
-    is_exact = all(each.call.acceptance_rule == EXACT for each in readouts)
-    test = DraftTest(sampling, max_drafts, "block" in readouts[0].forms, is_exact, sync)
-    if sync and sampling.top_p < 1:  # it waits for numbers
+    stacked = {"laws": torch.stack([law.to(device) for law in laws])} if laws else {}
+    inputs |= {"logits": padded, **stacked}
+    if test.sync and test.sampling.top_p < 1:  # it waits for numbers
         return test(inputs)
     return readouts[0].call.session.model.as_graph(test, inputs)
 
@@ -96,12 +117,14 @@ def _verified(
 class DraftTest:
     """The test of K = `num` drafts of each sequence, which a graph can hold.
 
-    `is_exact` says that no rule is relaxed (`AcceptanceRule`).
+    At most W = `width` are behind one row. `is_exact` says that no rule is relaxed
+    (`AcceptanceRule`).
     """
 
+    form: str
     sampling: Sampling
     num: int
-    is_block: bool
+    width: int
     is_exact: bool
     sync: bool
 
@@ -109,28 +132,37 @@ class DraftTest:
         """Return accepted counts, tokens, ratios and overlaps, ``[B, 2 + 2 K]``.
 
         Args:
-            inputs: `logits` ``[B (K + 1), V]``; `laws` ``[B K, V]``, the drafts' distributions
-                (without them one-hot); and `numbers` int64 ``[B, 3 K + 4]``: number of drafts, top,
-                drafts, and the bits of lenience and uniforms.
+            inputs: `logits` ``[B (K + 1), V]``; `laws` ``[B K, V]``, the distributions of the
+                drafts behind a row (without them one-hot); and `numbers` int64 ``[B, …]``: number
+                of drafts, top, tokens, the W drafts behind each row but the last (0: none), and
+                the bits of lenience and uniforms.
+
+        Returns:
+            In place of these, for trees what `verify_tree` returns.
         """
-        logits, num = inputs["logits"], self.num
+        logits, num, num_tests = inputs["logits"], self.num, self.num * self.width
         numbers: Any = inputs["numbers"].to(logits.device, non_blocking=True)
-        counts, tops, drafts = numbers[:, : num + 2].split((1, 1, num), 1)
-        bits = numbers[:, num + 2 :].view(torch.float64)
-        lenience, *uniforms = bits.split((1, num, num + 1), 1)
-        target = warp(logits, self.sampling, sync=self.sync).view(len(drafts), num + 1, -1)
-        laws = inputs.get("laws")
+        sizes = 1, 1, num + 1, num_tests, num_tests + num + 2
+        counts, tops, tokens, children, bits = numbers.split(sizes, 1)
+        lenience, *uniforms = bits.view(torch.float64).split((1, num_tests, num + 1), 1)
+        target = warp(logits, self.sampling, sync=self.sync).view(len(tokens), num + 1, -1)
+        laws, drafts = inputs.get("laws"), tokens[:, 1:]
         proposed = (
-            one_hot(drafts, logits.shape[-1])
+            one_hot(tokens.gather(1, children[:, :: self.width]), logits.shape[-1])
             if laws is None
             else laws.view(-1, num, target.shape[-1])
         )
+        if self.form == "tree":
+            from decoders.core.tree_verification import verify_tree  # few decoders draw trees
+
+            return verify_tree(target, proposed, tokens, children, *uniforms).double()
         relaxed: tuple[Tensor, ...] = ()
-        if not (self.is_exact or self.is_block):
+        is_block = self.form == "block"
+        if not (self.is_exact or is_block):
             raw = logits.view_as(target)[:, :-1]
             ranks = (raw > raw.gather(-1, drafts.unsqueeze(-1))).sum(-1)
             relaxed = lenience.float(), ranks < tops
-        test: Any = verify_block if self.is_block else verify_rejection
+        test: Any = verify_block if is_block else verify_rejection
         accepted, tokens = test(target, proposed, drafts, counts.squeeze(1), *uniforms, *relaxed)
         near = compare_distributions(target, proposed, drafts)
         return torch.cat((torch.stack((accepted, tokens), -1).double(), *near), -1)

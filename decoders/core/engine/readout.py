@@ -18,6 +18,7 @@ from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
 from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readouts
+from decoders.core.outputs import VERIFYING
 from decoders.core.token_reads import Ahead, TokenRead
 from decoders.core.types import CallResult, Sampling
 
@@ -43,11 +44,12 @@ def _read_at_once(
     kinds = sorted({form for each in readouts for form in each.forms})
     again = sync and sampling.top_p < 1
     ahead: Ahead = {} if again else readouts[0].call.session.model.ahead(logits)
-    parts = split_rows(logits, readouts) if len(kinds) > 1 and not ahead else ()
+    parts = split_rows(logits, readouts) if len(kinds) > max(1, len(ahead)) else ()
     reads: list[Member] = [*masses]
     for form in kinds:
         group = [i for i, each in enumerate(readouts) if form in each.forms]
-        some = [parts[i] for i in group] if parts and len(group) < len(readouts) else [logits]
+        is_part = parts and form not in ahead and len(group) < len(readouts)
+        some = [parts[i] for i in group] if is_part else [logits]
         rows = torch.cat(some) if some[1:] else some[0]
         read = _READERS.get(form.partition(":")[0]) or functools.partial(_read_tokens, form, ahead)
         reads.append((group, read(rows, [readouts[i] for i in group], sampling, sync)))
@@ -122,7 +124,6 @@ def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync:
 
 _READERS = {
     "logits": _read_logits,
-    "acceptance": read_acceptances,
-    "block": read_acceptances,
+    **dict.fromkeys(VERIFYING, read_acceptances),
     **READERS,
 }

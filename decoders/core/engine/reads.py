@@ -57,7 +57,7 @@ Readouts = Sequence[Readout]
 
 
 def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
-    """Return the reads of a pass if all are of tokens and change no logits, else none.
+    """Return the reads of a pass that are of tokens, or none if logits are changed before.
 
     Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
     pass's uniforms follow those of the calls that follow it (`Call.chain`, `ahead`), by step.
@@ -66,9 +66,9 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
     first, greedy = 0, warping.greedy
     for each in readouts:
         source = each.slots or each.call
-        if warping.law is not None or source.barred or not FORMS.issuperset(each.forms):
+        if warping.law is not None or source.barred:
             return {}
-        for form in each.forms:
+        for form in filter(FORMS.__contains__, each.forms):
             confidence = "prob" if form == "picks" else each.confidence
             rows, uniforms = reads.setdefault((form, confidence), ([], []))
             rows += range(first, first + len(each.outputs))

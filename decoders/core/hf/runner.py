@@ -38,9 +38,9 @@ from decoders.core.hf.compiled import (
 )
 from decoders.core.hf.layout import Frame, Layout, Masks, MergedRows, Pass
 from decoders.core.model import Call, DraftCall
-from decoders.core.outputs import launches_next
+from decoders.core.outputs import forms, launches_next
 from decoders.core.products import merging, product
-from decoders.core.token_reads import Ahead, TokenRead, TokenReads
+from decoders.core.token_reads import FORMS, Ahead, TokenRead, TokenReads
 from decoders.core.types import CallResult
 
 Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
@@ -162,6 +162,8 @@ class ModuleRunner:
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower = tuple(sorted(layers - {0}))
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
+        sources = [each for call in calls for each in (call, call.slots) if each]
+        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
             steps, num = chain_length(calls, reads, layout), len(reads)
             if launch is not None:
@@ -171,7 +173,7 @@ class ModuleRunner:
                 if steps:
                     rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
                 inputs = self._inputs(layout, rows, lower, reads)
-                outputs = self.graphs(*inputs, num_brief=num + 1 if num else 0)
+                outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
             logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
             if steps:
                 chained = chain_results(calls, reads, outputs[0], outputs[2:])
@@ -182,7 +184,7 @@ class ModuleRunner:
                 probs = next(left)[: len(places)] if read.form == "probs" else None
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
-            picks_alone = switches.ahead and [read.form for read in reads] == ["picks"]
+            picks_alone = switches.ahead and lends and [read.form for read in reads] == ["picks"]
             if picks_alone and launches_next(calls) and not layout.window:
                 if launch is None:  # else its outputs are copies
                     logits = logits.clone()  # before the next run overwrites it
@@ -347,7 +349,7 @@ class ModuleRunner:
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
         name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
-        numbers = {**rows.numbers, **_pack_reads(reads)}
+        numbers = {**rows.numbers, **_pack_reads(reads, len(rows.read or ()))}
         if name:
             sizes = rows.firsts, rows.num_rows
             slots, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
@@ -488,11 +490,11 @@ class ModuleRunner:
         return GatedModule(self._module)
 
 
-def _pack_reads(reads: TokenReads) -> dict[str, list[int]]:
-    """Return the rows (of several reads) and uniforms, padded to a power of two, by name."""
+def _pack_reads(reads: TokenReads, num_read: int) -> dict[str, list[int]]:
+    """Return the rows (unless all) and uniforms, padded to a power of two, by name."""
     numbers = dict[str, list[int]]()
     for read, (rows, uniforms) in reads.items():
-        if len(reads) > 1:
+        if len(rows) < num_read:
             numbers[f"{read.form}.rows"] = padded(rows)
         if read.draws:
             bits = torch.tensor(padded(uniforms[: len(rows)]), dtype=torch.float64).view(

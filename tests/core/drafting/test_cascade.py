@@ -145,7 +145,7 @@ def test_drafts_are_draws_of_the_draft_model(monkeypatch: pytest.MonkeyPatch) ->
     call = Session.call
 
     def watched(self: Any, tokens: Sequence[int], **how: Any) -> Any:
-        if how.get("draft_probs"):
+        if how.get("draft_probs") and self.model is models.target:
             text = (*self.text[: self.length], tokens[0])
             for place, law in enumerate(how["draft_probs"]):
                 seen.append(((*text, *how["drafts"][:place]), law))

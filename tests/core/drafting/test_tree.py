@@ -1,8 +1,7 @@
-"""Trees of drafts: rows, shape, candidates, and both verifications against exact distributions."""
+"""Trees of drafts: rows, shape, candidates, and coupled verification."""
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,10 @@ from torch import Tensor
 from decoders.core import masks
 from decoders.core.adapter.growth import draw, likeliest_paths
 from decoders.core.drafting.states import drafted_tree
-from decoders.core.drafting.tree import DraftTree, verify_strict
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.sampling import pick
 from decoders.core.types import CallResult
-from tests.enumeration import Distribution, integrated
+from tests.enumeration import integrated
 
 
 def made(*continuations: Sequence[int]) -> DraftTree:
@@ -124,39 +123,6 @@ def draw_candidates(q: Tensor, num: int, uniforms: Any, output: int) -> list[int
     return [int(token) for token, drawn in zip(ids[0, 0], valid[0, 0], strict=True) if drawn]
 
 
-Shape = Sequence[tuple[int, int, int]]
-
-
-def distribution_of_a_step(p: Any, q: Tensor, shape: Shape, grid: int) -> Distribution:
-    """The exact distribution of a step's tokens, of a tree of this shape drawn from q.
-
-    p is the target's distribution by the tokens before, q that of each depth. Candidates have the
-    distribution that `draw_candidates` was held to; the tests' uniforms run over a grid.
-    """
-    distribution: defaultdict[Any, float] = defaultdict(float)
-    for candidates in itertools.product(*(orders(row.tolist()) for row in q)):
-        chance = math.prod(chance for _, chance in candidates)
-        tree, rows = DraftTree(0), [0]
-        for parent, depth, candidate in shape:
-            rows.append(tree.draft(candidates[depth][0][candidate], rows[parent]))
-        probs = torch.stack([p[tuple(prefix(tree, row))] for row in range(len(tree))])
-
-        def run(uniforms: Any, tree: DraftTree = tree, probs: Tensor = probs) -> tuple[int, ...]:
-            offered = {row: q[d] for row, d in enumerate(tree.depths) if d < len(q)}
-            path, token = verify_strict(tree, probs, offered, uniforms, 0)
-            return (*(tree.tokens[row] for row in path[1:]), token)
-
-        for tokens, mass in integrated(run, grid).items():
-            distribution[tokens] += chance * mass
-    return dict(distribution)
-
-
-def orders(q: Sequence[float]) -> list[tuple[tuple[int, ...], float]]:
-    """Two tokens drawn from q without replacement, with the chance of each order."""
-    pairs = itertools.permutations([token for token, mass in enumerate(q) if mass], 2)
-    return [((a, b), q[a] * q[b] / (1 - q[a])) for a, b in pairs]
-
-
 def prefix(tree: DraftTree, row: int) -> list[int]:
     """The drafts up to a row, padded with -1 to index a table of distributions."""
     tokens = []
@@ -171,93 +137,6 @@ class ByPrefix(dict):
 
     def __missing__(self, key: tuple[int, ...]) -> Tensor:
         return self[key[-1:]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("p", "q"),
-    [
-        # thresholds of the first and of the second test, and what is left: multiples of 1/12
-        ([6, 4, 2], [3, 3, 6]),
-        ([2, 2, 8], [3, 3, 6]),
-        ([0, 6, 6], [3, 3, 6]),
-        ([12, 0, 0], [6, 6, 0]),
-        ([3, 3, 6], [3, 3, 6]),
-    ],
-)
-@pytest.mark.parametrize("num_children", [1, 2])
-def test_rejection_of_siblings_keeps_the_targets_distribution(
-    p: list[int], q: list[int], num_children: int
-) -> None:
-    probs = ByPrefix({(): torch.tensor(p) / 12, (0,): torch.eye(3)[0], (1,): torch.eye(3)[0]})
-    probs[(2,)] = torch.eye(3)[0]
-    shape = [(0, 0, candidate) for candidate in range(num_children)]
-    distribution = distribution_of_a_step(probs, torch.tensor([q]) / 12, shape, 12)
-    first: defaultdict[int, float] = defaultdict(float)
-    for tokens, mass in distribution.items():
-        first[tokens[0]] += mass
-        assert all(token == 0 for token in tokens[1:])
-    for token, weight in enumerate(p):
-        assert first[token] == pytest.approx(weight / 12, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("p", "q", "sizes"),
-    [
-        # both siblings may fall, and two tokens are left then
-        ([5, 5, 1, 1], [3, 3, 3, 3], {"draw": (4, 3), "accept": (3, 3), "recover": (2,)}),
-        # what the first leaves of p exceeds, as it is, what the second is drawn from
-        ([4, 2, 2, 0], [1, 1, 2, 4], {"draw": (8, 4), "accept": (2, 2), "recover": (2,)}),
-    ],
-)
-def test_drawing_and_testing_two_candidates_gives_the_targets_distribution(
-    p: list[int], q: list[int], sizes: dict[str, tuple[int, ...]]
-) -> None:
-    """All uniforms are integrated over, those of the draws among them: none decides twice."""
-    target, drafted = torch.tensor(p) / sum(p), torch.tensor(q) / sum(q)
-
-    def first(uniforms: Any) -> int:
-        tree = DraftTree(0)
-        for token in draw_candidates(drafted, 2, uniforms, 3):
-            tree.draft(token, 0)
-        after = torch.stack([target, *torch.eye(4)[[0] * (len(tree) - 1)]])
-        path, token = verify_strict(tree, after, {0: drafted}, uniforms, 3)
-        return tree.tokens[path[1]] if len(path) > 1 else token
-
-    found = integrated(first, lambda stream, _, candidate: sizes[stream][candidate])
-    for token, mass in enumerate(target.tolist()):
-        assert found.get(token, 0.0) == pytest.approx(mass, abs=1e-6)
-
-
-def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_distribution() -> None:
-    """Two tokens, in quarters: of the first two, those after a step being drawn."""
-    probs = ByPrefix({(): torch.tensor([1, 3]) / 4, (0,): torch.tensor([3, 1]) / 4})
-    probs[(1,)] = torch.tensor([1, 1]) / 2
-    q = torch.tensor([[2, 2], [2, 2]]) / 4
-    for shape in ([(0, 0, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)], [(0, 0, 0), (1, 1, 0), (0, 0, 1)]):
-        two: defaultdict[tuple[int, int], float] = defaultdict(float)
-        for tokens, mass in distribution_of_a_step(probs, q, shape, 4).items():
-            if len(tokens) > 1:
-                two[tokens[:2]] += mass
-            else:  # the next step's first token follows the target in any case
-                for token in (0, 1):
-                    two[(tokens[0], token)] += mass * probs[tokens][token].item()
-        for first, second in itertools.product((0, 1), repeat=2):
-            expected = probs[()][first].item() * probs[(first,)][second].item()
-            assert two[(first, second)] == pytest.approx(expected, abs=1e-9)
-
-
-def test_sure_drafts_stand_and_impossible_ones_fall() -> None:
-    tree = made([1, 2])
-    p = torch.eye(4)[[1, 2, 3]]
-
-    class Any1:
-        def at(self, *_: Any) -> float:
-            return 0.999
-
-    assert verify_strict(tree, p, {0: p[0], 1: p[1]}, Any1(), 0) == ([0, 1, 2], 3)  # type: ignore[arg-type]
-    other = torch.eye(4)[[0, 2, 3]]
-    assert verify_strict(tree, other, {0: p[0], 1: p[1]}, Any1(), 0) == ([0], 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("grid", [4, 8])

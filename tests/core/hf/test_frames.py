@@ -143,6 +143,27 @@ def test_what_a_graph_reads_is_what_is_read_of_its_logits(
         assert torch.equal(kept, before)
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=["drawn", "top-p"])
+def test_slots_of_a_call_whose_tokens_are_tested_are_read_in_its_graph(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test is a graph of its own, which overwrites what the call's graph only lent."""
+    read, plain, others = list[list[str]](), HFModel(fresh("llama-gqa")), ("ar", "isd:stride=3")
+    model = HFModel(fresh("llama-gqa"), compile=True, backend="eager")
+    for each in (plain, model):
+        each.attach("isd", slot_adapter(tiny("llama-gqa"), variant="isd", code="constant"))
+    forward_reading = model.forward_reading
+
+    def reading(calls: Sequence[Call], reads: Any) -> Any:
+        read.append([each.form for each in reads])
+        return forward_reading(calls, reads)
+
+    monkeypatch.setattr(model, "forward_reading", reading)
+    for spec in others:
+        assert answers(model, spec, sampling) == answers(plain, spec, sampling)
+    assert ["probs"] in read
+
+
 def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
     graphs: HFModel,
 ) -> None:

@@ -61,7 +61,9 @@ class _AdapterOptions:
     model: Annotated[
         str | None, typer.Option(help="Folder or hub id. [default: the zoo's target]")
     ] = None
-    data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None
+    data: Annotated[
+        str | None, typer.Option(help="on-policy[=PROMPTS], text=PATH or dataset=ID.")
+    ] = None
     on_policy: Annotated[
         bool,
         typer.Option("--on-policy", help="Train on completions sampled from the model itself."),

@@ -65,8 +65,7 @@ class _AdapterOptions:
         str | None, typer.Option(help="on-policy[=PROMPTS], text=PATH or dataset=ID.")
     ] = None
     on_policy: Annotated[
-        bool,
-        typer.Option("--on-policy", help="Train on completions sampled from the model itself."),
+        bool, typer.Option("--on-policy", help="Train on completions that the model samples.")
     ] = False
     output: Annotated[
         Path | None,

@@ -200,7 +200,6 @@ def customised(
     if kind not in ("on-policy", "text", "dataset") or not (path or data == "on-policy"):
         raise ValueError(f"data {data!r}: use on-policy[=PROMPTS], text=PATH or dataset=ID")
     table = changed.get("data", {})
-    if kind != table.get("kind"):
-        table = {"kind": kind, "seed": table.get("seed", 0)}
+    table = table if kind == table.get("kind") else {"kind": kind, "seed": table.get("seed", 0)}
     option = "prompts" if kind == "on-policy" else "path"
     return {**changed, "data": {**table, option: path} if path else table}

@@ -117,16 +117,13 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
     for table in (t for section in printed for t in section.tables(findings) if t is not None):
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
-        console.print(table.bare().to_rich(headings, lambda row, index: ""))
+        console.print(*table.bare().to_blocks(console, headings, lambda row, index: ""))
         console.print(Text(table.note, style="dim"))
     return EXIT_CODES[findings.verdict]
 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
-    """Print what to do next with a run: open, explain, verify (if it has ar), see all columns.
-
-    The newest run is named `latest`, and purposes are left out if a line would be too long.
-    """
+    """Print what to do next with a run, which is named `latest` if it is: open, explain, verify."""
     latest = run.parent / "latest"
     run = latest if latest.is_symlink() and latest.resolve() == run.resolve() else run
     folder, page = (shlex.quote(str(path)) for path in (run, run / "report.html"))

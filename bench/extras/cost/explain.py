@@ -76,12 +76,11 @@ def print_explanation(findings: Findings, console: Console, cost: Cost | None = 
     (first, *rest), table = explain(findings, cost), Table.of("", "", _OVERVIEW, _facts(findings))
     console.print(Text(f"{first}\n"))
     if table is not None:
-        columns = [
-            i for i, _ in enumerate(_OVERVIEW) if {row[i].text for row in table.rows} != {UNKNOWN}
+        names = [
+            n for i, n in enumerate(table.headings) if {r[i].text for r in table.rows} != {UNKNOWN}
         ]
-        names = [table.headings[i] for i in columns]
         base = over(findings.report_summary)
-        console.print(table.to_rich({name: name.format(base) for name in names}), "")
+        console.print(*table.to_blocks(console, {name: name.format(base) for name in names}), "")
     console.print(Text("\n".join(rest)), soft_wrap=not console.is_terminal)
 
 

@@ -569,7 +569,7 @@ def test_another_model_has_its_own_recipe_and_folder(
 WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--data", "tea"), "data 'tea': use on-policy[=PROMPTS], text=PATH or dataset=ID"),
     (("--data", "text=./none.txt"), "none.txt"),
-    (("--on-policy",), "no BOS token"),
+    (("--on-policy",), "without BOS token: give prompts by --data on-policy=FILE"),
     (("--recipe", "./none.toml"), "none.toml cannot be read"),
     (("--model", "./none"), "there is no such folder"),
     (("--device", "abacus"), "'abacus' is not a device"),

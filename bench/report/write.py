@@ -124,8 +124,8 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
     """Print what to do next with a run, which is named `latest` if it is: open, explain, verify."""
-    latest = run.parent / "latest"
-    run = latest if latest.is_symlink() and latest.resolve() == run.resolve() else run
+    link = run.parent / "latest"
+    run = link if link.is_symlink() and link.resolve() == run.resolve() else run
     folder, page = (shlex.quote(str(path)) for path in (run, run / "report.html"))
     steps = {
         "open": (page, "figures, step viewer"),

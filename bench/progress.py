@@ -74,6 +74,7 @@ class Live(Progress):
         """Take over the bottom of the terminal."""
         from rich import progress
         from rich.console import Console
+        from rich.table import Column
         from rich.text import Text
 
         class _Left(progress.TimeRemainingColumn):
@@ -86,7 +87,7 @@ class Live(Progress):
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
-            _Left(),
+            _Left(table_column=Column(no_wrap=True)),
             progress.TextColumn("{task.fields[detail]}", markup=False),
             console=Console(stderr=True),
             auto_refresh=False,

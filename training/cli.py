@@ -49,10 +49,11 @@ class _Options:
     model: Annotated[str | None, typer.Option(help="Folder or hub id. [default: the recipe's]")] = (
         None
     )
-    data: Annotated[str | None, typer.Option(help="on-policy, text=PATH or dataset=ID.")] = None
+    data: Annotated[
+        str | None, typer.Option(help="on-policy[=PROMPTS], text=PATH or dataset=ID.")
+    ] = None
     on_policy: Annotated[
-        bool,
-        typer.Option("--on-policy", help="Train on completions sampled from the model itself."),
+        bool, typer.Option("--on-policy", help="Train on completions that the model samples.")
     ] = False
     output: Annotated[
         Path | None,

@@ -187,7 +187,7 @@ def customised(
 ) -> dict[str, Any]:
     """Return tables with another model, data or number of steps.
 
-    None keeps a value. `data` other than ``on-policy``, ``text=PATH`` or ``dataset=ID`` is wrong.
+    None keeps a value. `data` is ``on-policy[=PROMPTS]``, ``text=PATH`` or ``dataset=ID``.
     """
     changed = dict(tables)
     if model is not None:
@@ -197,9 +197,9 @@ def customised(
     if data is None:
         return changed
     kind, _, path = data.partition("=")
-    if kind not in ("on-policy", "text", "dataset") or (kind == "on-policy") == bool(path):
-        raise ValueError(f"data {data!r}: use on-policy, text=PATH or dataset=ID")
+    if kind not in ("on-policy", "text", "dataset") or not (path or data == "on-policy"):
+        raise ValueError(f"data {data!r}: use on-policy[=PROMPTS], text=PATH or dataset=ID")
     table = changed.get("data", {})
-    if kind != table.get("kind"):
-        table = {"kind": kind, "seed": table.get("seed", 0)}
-    return {**changed, "data": {**table, "path": path} if path else table}
+    table = table if kind == table.get("kind") else {"kind": kind, "seed": table.get("seed", 0)}
+    option = "prompts" if kind == "on-policy" else "path"
+    return {**changed, "data": {**table, option: path} if path else table}

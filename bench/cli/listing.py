@@ -52,13 +52,20 @@ def list_facts(kind: str, parent: Path) -> list[Facts]:
             return [_run(folder) for folder in run_folders(parent)]
 
 
-def facts_table(kind: str, parent: Path) -> Table:
-    """Return `list_facts` as a table."""
+def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
+    """Return `list_facts` as a table.
+
+    Args:
+        kind: what is listed.
+        parent: the folder of runs.
+        narrow: whether a run takes several lines, for a terminal.
+    """
+    columns = _NARROW if narrow and kind == "runs" else _COLUMNS[kind]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _COLUMNS[kind]:
+    for heading in columns:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
     for facts in list_facts(kind, parent):
-        cells = [column(facts) for column in _COLUMNS[kind].values()]
+        cells = [column(facts) for column in columns.values()]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
@@ -217,6 +224,12 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         "decoders": lambda f: ", ".join(f["decoders"]) or "-",
         "records": lambda f: str(f["records"]),
     },
+}
+_RUN = _COLUMNS["runs"]
+_NARROW: Mapping[str, Callable[[Facts], str | Text]] = {
+    "run": lambda f: f"{f['run']}\n{_RUN['model'](f)}, {_RUN['tasks'](f)}: {_RUN['decoders'](f)}",
+    "verdict": lambda f: Text(f"{f['status']}\n").append_text(Text.assemble(_RUN["verdict"](f))),
+    "records": _RUN["records"],
 }
 
 

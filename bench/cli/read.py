@@ -71,7 +71,9 @@ def ls(
     if as_json:
         typer.echo(json.dumps(listing.list_facts(what, output), indent=1, default=str))
     else:
-        listing.print_table(listing.facts_table(what, output), options.console())
+        console = options.console()
+        table = listing.facts_table(what, output, narrow=console.is_terminal)
+        listing.print_table(table, console)
 
 
 _OF_PROMPTS = options.fields(

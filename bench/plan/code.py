@@ -145,7 +145,7 @@ def code_hash(decoder: Decoder, law: str | None = None) -> str | None:
 def repository_state(decoders: Iterable[Decoder]) -> GitState | None:
     """Return the state of the git repository of decoders that are neither built in nor installed.
 
-    None if all are, or if there is no repository; of several repositories, the first counts.
+    None if all are; without a commit if there is no repository; of several, the first counts.
     """
     files = [
         file
@@ -155,7 +155,7 @@ def repository_state(decoders: Iterable[Decoder]) -> GitState | None:
     ]
     root = next(filter(None, (repository_root(file.parent) for file in files)), None)
     if root is None:
-        return None
+        return GitState() if files else None
     return git_state(root, [file for file in files if file.is_relative_to(root)])
 
 

@@ -117,16 +117,18 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
     for table in (t for section in printed for t in section.tables(findings) if t is not None):
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
-        console.print(table.bare().to_rich(headings, lambda row, index: ""))
+        console.print(*table.bare().to_blocks(console, headings, lambda row, index: ""))
         console.print(Text(table.note, style="dim"))
     return EXIT_CODES[findings.verdict]
 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
-    """Print what to do next with a run: open, explain, verify (if it has ar), see all columns."""
+    """Print what to do next with a run, which is named `latest` if it is: open, explain, verify."""
+    link = run.parent / "latest"
+    run = link if link.is_symlink() and link.resolve() == run.resolve() else run
     folder, page = (shlex.quote(str(path)) for path in (run, run / "report.html"))
     steps = {
-        "open": (page, "figures, tables, step viewer"),
+        "open": (page, "figures, step viewer"),
         "explain": (f"bench explain {folder}", "where the time went"),
     }
     plan = read_plan(run)
@@ -135,12 +137,13 @@ def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
         words = [str(run / "config.toml"), *(w for f in files if f for w in ("--allow", f))]
         steps["verify"] = (f"bench verify --config {shlex.join(words)}", "are they lossless?")
     if not wide:
-        steps["more"] = (f"bench report {folder} --wide", "all columns and footnotes")
+        steps["more"] = (f"bench report {folder} --wide", "all columns, notes")
     width = max(len(command) for command, _ in steps.values())
+    fits = 9 + width + 2 + max(len(purpose) for _, purpose in steps.values()) <= console.width
     console.print()
     for name, (command, purpose) in steps.items():
         line = Text(f"{name:<9}", style="dim").append(f"{command:<{width}}", style="not dim")
-        console.print(line.append(f"  {purpose}"), soft_wrap=True)
+        console.print(line.append(f"  {purpose}" * fits), soft_wrap=True)
 
 
 def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> None:

@@ -71,6 +71,21 @@ def test_the_bar_shows_a_time_left_only_of_even_steps(even: bool) -> None:
     assert "compiling" in written
 
 
+def test_times_of_the_bar_stay_on_one_line_beside_a_long_detail() -> None:
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=80)
+    shown = Live()
+    shown.start("timing", 24)
+    shown.step("tok/s: ar 1390, spec 517, lookup 1835")
+    console.print(shown._bar.get_renderable())
+    shown.close()
+    assert isinstance(console.file, io.StringIO)
+    assert len(console.file.getvalue().splitlines()) == 1
+
+
 def test_a_resumed_phase_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
     shown = Plain()
     shown.start("timing", 10, 8)

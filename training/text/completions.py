@@ -167,9 +167,7 @@ def sampled_rows(
     """
     if prompts is None:
         if tokenizer.bos_token_id is None:
-            raise ValueError(
-                "the tokenizer has no BOS token to start completions from; give prompts"
-            )
+            raise ValueError("tokenizer without BOS token: give prompts by --data on-policy=FILE")
         prompts = [[tokenizer.bos_token_id]]
     room = max_tokens - plan.max_new_tokens
     fitting = [tuple(prompt) for prompt in prompts if 1 <= len(prompt) <= room]

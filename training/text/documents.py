@@ -7,6 +7,7 @@ messages               a conversation in the format of OpenAI or ShareGPT (`spec
 turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
                        a list of one; without `responses`, a conversation without answers
 text                   a document
+prompt, question, …    where only prompts are read: the fields of a file for ``--tasks``
 =====================  =============================================================================
 
 A conversation is rendered with the tokenizer's chat template. The assistant's tokens are learnt, up
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from specbench_tasks.loaders import open_dataset
-from specbench_tasks.shapes import Message, read_messages
+from specbench_tasks.shapes import PROMPTS, Message, read_messages, read_prompt
 from specbench_tasks.tables import read_table, short
 from training.text.data import Row
 
@@ -46,21 +47,21 @@ def read_documents(
     config: str | None = None,
     split: str = "train",
     limit: int | None = None,
-    by_line: bool = False,
+    prompts_only: bool = False,
 ) -> Iterator[T]:
     """Yield `use(document)` for every document of a file (`kind` text) or a dataset, in order.
 
-    A ``.txt`` file is one document or, with `by_line`, one document per non-blank line. Any other
-    file, and a dataset's `split`, has one document per row; only the first `limit` rows are read. A
+    A ``.txt`` file is one document or, with `prompts_only`, one prompt per non-blank line. Any
+    other file, and a dataset's `split`, has one per row; only the first `limit` rows are read. A
     source that is missing, empty, of another kind or not UTF-8 raises `ValueError`.
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
-        return map(use, _read_texts(file, columns, by_line=by_line))
+        return map(use, _read_texts(file, columns, by_line=prompts_only))
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
-    return _used(itertools.islice(rows, limit), where, columns or {}, use)
+    return _used(itertools.islice(rows, limit), where, columns or {}, use, prompts_only)
 
 
 def _read_texts(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
@@ -83,6 +84,7 @@ def _used(
     where: str,
     columns: Mapping[str, str],
     use: Callable[[Document], T],
+    prompts_only: bool,
 ) -> Iterator[T]:
     """Yield `use(document)` for every record.
 
@@ -96,6 +98,8 @@ def _used(
     for number, record in records:
         cells = {field: record.get(columns.get(field, field)) for field in _FIELDS}
         try:
+            if prompts_only and not any(cells.values()) and record.keys() & {*PROMPTS}:
+                cells["turns"] = list(read_prompt(record, None).turns)
             used = use(_document(cells, columns, record))
         except ValueError as error:
             raise ValueError(f"{where} {number}: {error}") from error

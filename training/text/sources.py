@@ -194,4 +194,4 @@ def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[li
         rows = [row for step in range(num_steps) for row in source.rows(step)]
         return [row.ids[: row.learn.index(True)] for row in rows]
     use = partial(first_prompt, tokenizer=tokenizer)
-    return list(read_documents(kind, use, by_line=True, **options))
+    return list(read_documents(kind, use, prompts_only=True, **options))

@@ -105,7 +105,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
     legend = (
         "Step: tokens it emits, and its cost in tokens of the baseline, in the second pass (noise: "
         "the passes disagree). Help: upper bounds, the speed-up if that part cost nothing. "
-        "Overhead: sampling, scheduler, a decoder's own code (draft layers and heads included)."
+        "Overhead: sampling, scheduler, a decoder's own code."
         if findings.once(time_splits)
         else "This run has no second pass (phases.json), so how a step's cost splits into draft, "
         "verify and overhead is unknown; `bench run` with --phase-limit above 0 measures it."

@@ -86,7 +86,7 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
             if cell.split("@")[0] not in _keys()["decoders"]:
                 missing.append(f"decoder {portable(cell)}")
         adapters = config.get("adapters") or {}
-        models = (config.get("model"), config.get("draft"), *adapters.values())
+        models = (config.get("model"), config.get("draft"), *filter(model_keys, adapters.values()))
         used = [("model", str(name), model_keys(name)) for name in models if name]
         if tasks := config.get("tasks"):
             used.append(("tasks", str(tasks), task_keys(tasks)))

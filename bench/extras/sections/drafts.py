@@ -302,8 +302,8 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
         shown = rows[rows["drafts"] >= _MIN_STEPS]
         axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
-        axes.set_title("\n".join(name_lines(decoder, 22)), fontsize=9)
-        canvas.annotate_point(axes, f"ECE {errors[decoder]:.3f}", (0.03, 0.94), 0, 7.5)
+        lines = [*name_lines(decoder, 22), f"ECE {errors[decoder]:.3f}"]  # a curve may go anywhere
+        axes.set_title("\n".join(lines), fontsize=9)
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
         canvas.percents(axes.xaxis, 4)
         canvas.percents(axes.yaxis, 4)

@@ -205,12 +205,11 @@ def split(splits: Sequence[Split]) -> Table | None:
     note = (
         f"{_PASS.format(_prompts(splits))} Shares of the time from request start to last token, "
         "per cent. Prefill: all up to the first token (in batches: target calls on an empty "
-        "cache); draft: calls of the draft model, and target calls that only propose; target "
-        "calls: all other target calls, which verify drafts or, in decoders without verification, "
+        "cache); draft: calls of what drafts, and target calls that only propose; target calls: "
+        "all other target calls, which verify drafts or, in decoders without verification, "
         "predict; sampling: from logits to tokens and verdicts; scheduler: merging and splitting "
-        "calls, counting; other: the decoder's own code, which includes draft layers and heads "
-        "that it runs itself. Time against the timed pass: time per token in this pass / in the "
-        "timed pass, for the same answers; reading the clock costs a few per cent."
+        "calls, counting; other: the decoder's own code. Time against the timed pass: per token, "
+        "in this pass / in that one, for the same answers; the clock costs a few per cent."
     )
     if any(item.padding is not None for item in splits):
         columns["padding %"] = lambda item: percent(item.padding, "")
@@ -316,8 +315,7 @@ def caveats(findings: Findings) -> Iterable[str]:
 
 _FIGURE = Figure(
     "time_split",
-    "Time of a token by phase, from the instrumented second pass over {sample}. Draft layers and "
-    "heads that a decoder runs itself are in the grey part.",
+    "Time of a token by phase, from the instrumented second pass over {sample}.",
     "there was no second pass",
     lambda findings, summary: time_split_figure(findings.once(time_splits), summary),
     9,

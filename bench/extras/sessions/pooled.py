@@ -291,7 +291,7 @@ def print_pool(pool: Pool, console: Console) -> Exit:
     """Print the pooled estimates, and return the exit code (3 if a decoder is wrong)."""
     shown = table(pool)
     console.print(Text(pool.title, style="bold"))
-    console.print(shown.to_rich({name: name.replace(" ", "\n", 1) for name in shown.headings}))
+    console.print(*shown.to_blocks(console, {n: n.replace(" ", "\n", 1) for n in shown.headings}))
     for line in (shown.note, *pool.notes):
         console.print(Text(line, style="yellow" if line in pool.left_out else "dim"))
     return Exit.REGRESSION if pool.wrong else Exit.DONE

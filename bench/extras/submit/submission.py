@@ -102,7 +102,7 @@ def _unrecorded(run: Run) -> Iterator[str]:
         yield f"{ENV} lacks: {', '.join(unknown)}"
     for git in {env.git, env.repository or env.git}:
         if git.commit is None:
-            yield "it names no commit: measure in a clone, not with an installed package"
+            yield "it names no commit: measure in a clone, with decoders of a git repository"
         elif git.dirty is not False:
             yield f"commit {git.commit[:9]} had uncommitted changes or new files: measure without"
     prompts = {prompt.prompt: prompt.hash for prompt in run.plan.prompts}

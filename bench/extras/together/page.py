@@ -128,7 +128,7 @@ def print_joint(members: Members, console: Console) -> Exit:
     """Print speed-ups by decoder and run and differences, and return the worst verdict's code."""
     table = matrices(members)["speedup"]
     console.print(Text(table.title, style="bold"))
-    console.print(table.to_rich({heading: heading for heading in table.headings}))
+    console.print(*table.to_blocks(console, {name: name for name in table.headings}))
     for key, values in differences(members):
         console.print(Text(f"{key}: {', '.join(value or '-' for value in values)}", style="dim"))
     console.print(Text(_machines(members), style="dim"))

@@ -301,15 +301,13 @@ def telling(summary: pd.DataFrame) -> str:
 
 def looping(summary: pd.DataFrame) -> list[str]:
     """Name decoders whose answers loop, because loops are easy to draft."""
-    lines, rows = [], summary_rows(summary, ALL)
-    of_ar = next((row.repeated_trigrams for row in rows if row.decoder == BASELINE), None)
-    for row in rows:
-        if row.loops and row.repeated_trigrams is not None:
-            line = f"{row.decoder} loops: {100 * row.repeated_trigrams:.0f} % of its 3-grams"
-            aside = "" if of_ar is None else f" (ar {100 * of_ar:.0f} %)"
-            line += f" repeat earlier ones of the answer{aside}; loops are easy to draft."
-            lines.append(line)
-    return lines
+    rows = [row for row in summary_rows(summary, ALL) if row.repeated_trigrams is not None]
+    if not any(row.loops for row in rows):
+        return []
+    shown = (row for row in rows if row.loops or row.decoder == BASELINE)
+    shares = ", ".join(f"{row.decoder} {100 * (row.repeated_trigrams or 0):.0f} %" for row in shown)
+    line = "Some answers loop, and loops are easy to draft"
+    return [f"{line}: shares of 3-grams that repeat earlier ones of the answer are {shares}."]
 
 
 def cut_share(records: Sequence[SampleRecord]) -> float | None:

@@ -148,11 +148,12 @@ class Table:
         console: Console,
         headings: Mapping[str, str],
         style: Callable[[Sequence[TableCell], int], str] | None = None,
-        expendable: Sequence[str] = (),
+        expendable: Sequence[str] | None = None,
     ) -> list[RichTable]:
         """Split the table into blocks of columns that fit the console's width.
 
-        `expendable` columns leave the first block in this order. Every block names its rows.
+        `expendable` columns leave the first block in this order (None: the last ones first).
+        Every block names its rows.
         """
         from rich.measure import Measurement
 
@@ -165,7 +166,7 @@ class Table:
             return Measurement.get(console, wide, block(names)).maximum <= console.width
 
         shown = list(headings)
-        for name in [name for name in expendable if name in headings]:
+        for name in shown[:0:-1] if expendable is None else expendable:
             if fits(shown):
                 break
             shown.remove(name)

@@ -112,6 +112,20 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     assert "zoo (int8)" in line_of(rendered(listing.facts_table("runs", tmp_path)), done.name)
 
 
+def test_on_a_terminal_a_runs_name_is_never_broken(tmp_path: Path) -> None:
+    run = tmp_path / "20260101-120000-idlm+idlm@isd+lookup+nar+ptp+spec-53e5"
+    run.mkdir()
+    (run / "run.json").write_text('{"status": "interrupted"}')
+    (run / "config.toml").write_text('model = "zoo"\ntasks = "qa"\n')
+    plan = {"cells": [{"cell": cell, "lossless": True} for cell in ("ar", "nar")], "blocks": []}
+    (run / "manifest.json").write_text(json.dumps(plan))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    listing.print_table(listing.facts_table("runs", tmp_path, narrow=True), console)
+    _, first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.split() == [run.name, "interrupted", "0"]
+    assert second.split() == ["zoo,", "qa:", "ar,", "nar", "INCOMPLETE"]
+
+
 def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
     (tmp_path / "20260101-a-1").mkdir()
     (tmp_path / "20260101-a-1" / "run.json").write_text('{"verdict": "VALID"}')

@@ -106,6 +106,12 @@ def test_the_repository_of_decoders_is_dirty_by_what_they_are_made_of(toy: Toy) 
     assert changed.dirty
 
 
+def test_decoders_in_no_repository_have_a_state_without_a_commit(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from decoders.ar import Autoregressive\nclass Mine(Autoregressive): ...\n")
+    assert repository_state([build(parse_spec(f"{file}:Mine"))]) == GitState()
+
+
 def test_an_untracked_decoder_makes_its_repository_dirty(toy: Toy) -> None:
     file = toy.root / "src" / "toydec" / "toy.py"
     assert git_state(toy.root, [file]).dirty is False

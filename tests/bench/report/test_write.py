@@ -420,7 +420,31 @@ def test_the_command_that_verifies_a_run_allows_its_decoders_code(synthetic_run:
     console = Console(width=40, color_system=None)
     with console.capture() as capture:
         print_next(path, console)
-    assert f"--config {path}/config.toml --allow 'my own.py'  " in capture.get()
+    assert f"--config {path}/config.toml --allow 'my own.py'\n" in capture.get()
+
+
+def test_the_newest_run_is_named_latest_so_that_its_commands_fit_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("results", f"20260101-120000-{'lookup+' * 8}1234")
+    run.mkdir(parents=True)
+
+    def printed() -> list[str]:
+        console = Console(width=80, color_system=None)
+        with console.capture() as capture:
+            print_next(run, console)
+        return capture.get().strip().splitlines()
+
+    assert not any("step viewer" in line for line in printed())  # purposes would not fit
+    assert all(run.name in line for line in printed())
+    Path("results/latest").symlink_to(run.name)
+    assert max(map(len, printed())) <= 80
+    assert "bench report results/latest --wide" in printed()[-1]
+    assert printed()[0].endswith("figures, step viewer")
+    Path("results/latest").unlink()
+    Path("results/latest").symlink_to("another")
+    assert all(run.name in line for line in printed())
 
 
 def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:

@@ -416,6 +416,8 @@ def test_customising_changes_a_copy_and_nothing_else(recipe: dict[str, Any]) -> 
     assert customised(recipe, data="on-policy")["data"] == {"kind": "on-policy", "seed": 2}
     sampled = {**recipe, "data": {"kind": "on-policy", "num_completions": 3}}
     assert customised(sampled, data="on-policy")["data"] == sampled["data"]  # kept as they are
+    asked = customised(sampled, data="on-policy=a=b.jsonl")["data"]
+    assert asked == {**sampled["data"], "prompts": "a=b.jsonl"}
     paths = {**recipe, "data": {"kind": "text", "path": "a=b", "max_tokens": 8}}
     kept = customised(paths, data="text=c=d")["data"]
     assert kept == {"kind": "text", "path": "c=d", "max_tokens": 8}
@@ -442,9 +444,9 @@ def test_single_values_are_set_by_name(recipe: dict[str, Any]) -> None:
         AdapterRecipe.of(with_settings(recipe, ["adapter.ranks=3"]))
 
 
-@pytest.mark.parametrize("data", ["", "text", "text=", "dataset", "on-policy=x", "zoo", "tea=x"])
+@pytest.mark.parametrize("data", ["", "text", "text=", "dataset", "on-policy=", "zoo", "tea=x"])
 def test_data_of_no_known_form_are_refused(data: str, recipe: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"use on-policy, text=PATH or dataset=ID$"):
+    with pytest.raises(ValueError, match=r"use on-policy\[=PROMPTS\], text=PATH or dataset=ID$"):
         customised(recipe, data=data)
 
 
@@ -565,9 +567,9 @@ def test_another_model_has_its_own_recipe_and_folder(
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--data", "tea"), "data 'tea': use on-policy, text=PATH or dataset=ID"),
+    (("--data", "tea"), "data 'tea': use on-policy[=PROMPTS], text=PATH or dataset=ID"),
     (("--data", "text=./none.txt"), "none.txt"),
-    (("--on-policy",), "no BOS token"),
+    (("--on-policy",), "without BOS token: give prompts by --data on-policy=FILE"),
     (("--recipe", "./none.toml"), "none.toml cannot be read"),
     (("--model", "./none"), "there is no such folder"),
     (("--device", "abacus"), "'abacus' is not a device"),

@@ -650,6 +650,27 @@ def test_a_recipe_samples_from_bos_a_file_or_another_source(
     assert asked.facts["prompts"] == 2
 
 
+def test_prompts_may_be_the_rows_that_a_run_takes_as_its_tasks(
+    teacher: Teacher, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a"},
+        {"question": "b", "answer": "4"},
+        {"turns": ["c", "d"]},
+    ]
+    file = lines_of(tmp_path / "my.jsonl", rows)
+    letters = SimpleNamespace(
+        **{**vars(ENDS), "bos_token_id": None},
+        chat_template=None,
+        encode=lambda text, **_: [ord(character) - 80 for character in text],
+    )
+    plan = {"num_completions": 16, "max_new_tokens": 6, "temperatures": [0.5, 1]}
+    asked = build(letters, tmp_path, teacher, kind="on-policy", prompts=str(file), **plan)
+    assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18, 19}
+    with pytest.raises(ValueError, match=r"none of messages, turns, text in it; it has prompt"):
+        build(letters, tmp_path, kind="text", path=str(file))
+
+
 def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -725,7 +746,7 @@ def test_an_on_policy_recipe_that_cannot_be_used_is_one_clear_line(
 
 
 def test_a_tokenizer_without_bos_needs_prompts(teacher: Teacher, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no BOS token to start completions from; give prompts"):
+    with pytest.raises(ValueError, match="give prompts by --data on-policy=FILE"):
         build(SimpleNamespace(bos_token_id=None), tmp_path, teacher, kind="on-policy")
 
 

@@ -90,6 +90,7 @@ def test_refinement_is_cited_by_the_rule_that_commits() -> None:
 def test_what_has_no_entry_is_named_and_a_hubs_model_gets_one(synthetic_run: Write) -> None:
     run = synthetic_run({"Recycle": 3.0, "spec": 2.0})
     config = 'model = "org/some_model"\ndraft = "/data/own"\ntasks = "hf=org/questions"\n'
+    config += '[adapters]\neagle = "../my-layer"\n'  # trained by the author: nothing to cite
     (run / "config.toml").write_text(config)
     text, missing = bibliography(load_members([str(run)], run))
     assert missing == ["decoder Recycle", "model own"]

@@ -116,6 +116,9 @@ def test_the_table_has_means_in_all_and_by_position(drafted: SampleRecord) -> No
     figure = calibration_figure(table, summary)
     assert figure is not None
     assert list(figure[1]["accepted"]) == [0.25, 0.75]
+    (axes,) = (each for each in figure[0].axes if each.get_visible())
+    assert axes.get_title() == "ar\nECE 0.252"  # above the panel, where no curve goes
+    assert not axes.texts
     assert calibration_figure(table.iloc[:0], summary) is None
 
 

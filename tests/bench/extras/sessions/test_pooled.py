@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from bench.errors import BenchError, Exit
-from bench.extras.sessions.pooled import frame, load_pool, sessions, table
+from bench.extras.sessions.pooled import frame, load_pool, print_pool, sessions, table
 from tests.bench.conftest import over_spec
 from tests.bench.extras.together.test_runs import configured, with_options
 from tests.command_line import bench
@@ -210,6 +211,17 @@ def test_stored_references_pool_by_their_answers(tmp_path: Path) -> None:
         assert pooled.mean.value == pytest.approx(
             summary.loc[(decoder, "all"), "speedup"], rel=1e-4
         )
+
+
+def test_no_column_of_a_pool_is_cut_by_a_narrow_terminal(synthetic_run: Write) -> None:
+    pool = load_pool([str(session(synthetic_run, number)) for number in (1, 2, 3)], Path())
+    console = Console(width=50, color_system=None)
+    with console.capture() as capture:
+        print_pool(pool, console)
+    shown, numbers = capture.get(), table(pool)
+    assert max(map(len, shown.splitlines())) <= 50
+    for cell in (*numbers.headings, *(cell.text for row in numbers.rows for cell in row)):
+        assert set(cell.split()) <= set(shown.split())
 
 
 def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:

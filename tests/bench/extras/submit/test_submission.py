@@ -114,7 +114,7 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
     "commit": (
         "env.json",
         lambda d: d["git"].update(commit=None),
-        "it names no commit: measure in a clone, not with an installed package",
+        "it names no commit: measure in a clone, with decoders of a git repository",
     ),
     "dirty": (
         "env.json",
@@ -122,6 +122,11 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
         "commit 753fe77b9 had uncommitted changes or new files: measure without",
     ),
     "unknown": ("env.json", lambda d: d["git"].update(dirty=None), "commit 753fe77b9 had"),
+    "no repository": (
+        "env.json",
+        lambda d: d.update(repository={"commit": None, "dirty": None}),
+        "it names no commit: measure in a clone, with decoders of a git repository",
+    ),
     "repository": (
         "env.json",
         lambda d: d.update(repository={"commit": "0123456789ab", "dirty": True}),

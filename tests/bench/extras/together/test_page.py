@@ -142,6 +142,17 @@ def test_the_folder_of_a_run_is_not_written_over(synthetic_run: Write) -> None:
     assert refused.value.exit_code == Exit.USAGE
 
 
+def test_a_table_of_many_runs_has_all_its_columns_on_a_narrow_terminal(
+    synthetic_run: Write,
+) -> None:
+    names = [f"{letter * 24}" for letter in "abcd"]
+    runs = [synthetic_run(name=name) for name in names]
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        print_joint(load_members([*map(str, runs)], runs[0]), console)
+    assert set(names) <= set(capture.get().split())
+
+
 def test_the_terminal_says_speedups_differences_and_the_worst_verdict(
     synthetic_run: Write,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,10 +147,9 @@ def test_loops_are_flagged_in_the_summary_the_tables_and_the_caveats(looping: Pa
     assert summary.loc[("spec", "all"), "repeated_trigrams"] > 0.7
     report = (looping / "report.md").read_text()
     assert "Repetition by family" in report
-    assert "% of its 3-grams repeat earlier ones of the answer (ar 0 %)" in report
-    caveats = [line for line in Findings(load_run(looping)).caveats if "loops" in line]
-    assert len(caveats) == 1
-    assert caveats[0].startswith("spec loops: ")
+    (caveat,) = (line for line in Findings(load_run(looping)).caveats if "loops" in line)
+    assert caveat in report
+    assert re.search(r"repeat earlier ones of the answer are ar 0 %, spec (7|8|9)\d %\.$", caveat)
 
 
 def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from decoders.core import masks
@@ -28,11 +31,16 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     model: Model = calls[0].session.model
     longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
     before = [(call.session, call.session.length, call.session.calls) for call in longer]
+    heads = dict[int, list[Tensor]]()
     if longer:
-        calls = [_feed_head(_without_kept(c)) if c in longer else c for c in calls]
+        calls = [_feed_head(_without_kept(c), heads) if c in longer else c for c in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
     for session, base, num_calls in before:
         session.base, session.calls = base, num_calls + 1
+        if parts := heads.get(id(session)):
+            session.hidden = torch.cat(
+                parts if session.hidden is None else [*parts, session.hidden]
+            )
     return logits
 
 
@@ -63,7 +71,7 @@ def _rest(call: Call, fed: int) -> Call:
         mask=None if call.mask is None else call.mask[fed:, fed:],
         positions=None if call.positions is None else call.positions[fed:],
         read=tuple(row - fed for row in call.read),
-        hidden=tuple(row - fed for row in call.hidden),
+        hidden=tuple(row - fed for row in call.hidden if row >= fed),
     )
 
 
@@ -74,15 +82,20 @@ def _is_causal(call: Call, fed: int) -> bool:
     return bool((call.mask[:fed] == causal[:fed]).all() and call.mask[fed:, :fed].all())
 
 
-def _feed_head(call: Call) -> Call:
-    """Feed a long call except for its last chunk, or for the rows from the first other mask on."""
-    tokens, positions = call.tokens, call.positions
-    first_read_row = _first_read_row(call)
-    fed = 0
+def _feed_head(call: Call, states: dict[int, list[Tensor]]) -> Call:
+    """Feed a long call except for its last chunk, or for the rows from the first other mask on.
+
+    Rows whose hidden states are returned, which are added to the session's `states`, are in the
+    chunks of a call without them, because a row's rounding may depend on the rows of its pass.
+    """
+    tokens, positions, fed = call.tokens, call.positions, 0
+    in_order = all(a < b for a, b in itertools.pairwise(call.hidden))
+    first_read_row = min(call.read if in_order else (*call.read, *call.hidden), default=math.inf)
     while len(tokens) - fed > PREFILL_CHUNK and first_read_row - fed >= PREFILL_CHUNK:
         if not _is_causal(call, fed + PREFILL_CHUNK):
             break
         chunk = slice(fed, fed + PREFILL_CHUNK)
+        hidden = tuple(row - fed for row in call.hidden if 0 <= row - fed < PREFILL_CHUNK)
         head = dataclasses.replace(
             call,
             tokens=tokens[chunk],
@@ -90,9 +103,11 @@ def _feed_head(call: Call) -> Call:
             read=(),
             slots=None,
             mask=None,
-            hidden=(),
-            hidden_layers=(),
+            hidden=hidden,
+            hidden_layers=call.hidden_layers if hidden else (),
         )
         call.session.model.forward([head])
+        if call.session.hidden is not None:
+            states.setdefault(id(call.session), []).append(call.session.hidden)
         fed += PREFILL_CHUNK
     return _rest(call, fed)

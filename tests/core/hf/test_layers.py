@@ -110,14 +110,29 @@ def test_a_model_that_hides_its_last_states_shows_those_of_lower_layers():
         states_of(session, tokens, layers=(-1,))
 
 
-def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows():
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        range(PREFILL_CHUNK, PREFILL_CHUNK + 300),
+        range(PREFILL_CHUNK - 90, 2 * PREFILL_CHUNK + 40),  # of three chunks
+        range(PREFILL_CHUNK - 90, PREFILL_CHUNK + 9),  # none of the last
+        (PREFILL_CHUNK + 9, 3),
+    ],
+)
+def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows(wanted, monkeypatch):
     model = tiny_models(VOCAB, 2000).target
     model.reserve(1, 1500)
-    session, tokens = model.open(), ids(7, PREFILL_CHUNK + 300)
-    wanted = range(PREFILL_CHUNK, PREFILL_CHUNK + 300)
+    session, tokens = model.open(), ids(7, 2 * PREFILL_CHUNK + 40)
+    passes, run = [], model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda calls: (passes.append(calls[0].num_rows), run(calls))[1]
+    )
     forward([session.call(tokens, hidden=wanted, hidden_layers=(0, 1))])
     expected = transformers_states(model, tokens)[list(wanted)][:, :2]
     torch.testing.assert_close(session.hidden, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    if isinstance(wanted, range):  # as in a call without states, whose rows have the same bits
+        assert passes == [PREFILL_CHUNK, PREFILL_CHUNK, 40]
+    assert (session.calls, session.length) == (1, len(tokens))
 
 
 @pytest.mark.parametrize("backend", ["eager", "export"])

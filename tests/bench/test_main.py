@@ -58,7 +58,7 @@ def test_an_error_without_an_interruption_is_not_hidden(tmp_path: Path) -> None:
     "where", ["bench.cli.listing.facts_table", "bench.cli.group.VerbGroup.parse_args"]
 )
 def test_ctrl_c_within_a_command_is_one_line(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(where, stopped)

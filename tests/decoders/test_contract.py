@@ -432,8 +432,8 @@ def test_an_accept_stream_that_reuses_the_draws_fails_the_distribution(
 ) -> None:
     # the uniform that drew a draft must not decide whether it stands
     class Reusing(Uniforms):
-        def at(self, stream: str, position: int) -> float:  # type: ignore[override]
-            return super().at("draw", position)
+        def at(self, stream: str, position: int, candidate: int = 0) -> float:  # type: ignore[override]
+            return super().at("draw", position, candidate)
 
     monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", Reusing)
     monkeypatch.setattr("decoders.core.checks.NUM_DISTRIBUTION_DRAWS", 1000)

@@ -90,7 +90,8 @@ class Scripted:
         parts = zip(CONSULTED, prompt[::2], prompt[1::2], strict=False)
         self._values = {key: (cell + 0.5) / cells for key, cell, cells in parts}
 
-    def at(self, stream: str, position: int) -> float:
+    def at(self, stream: str, position: int, candidate: int = 0) -> float:
+        assert not candidate, "a chain has one draft behind a row"
         return self._values.get((stream, position), 0.5)
 
 
@@ -178,15 +179,16 @@ class CoinScript:
             code, cell = divmod(code, 2)
             self._values[stream, place] = (cell + 0.5) / 2
 
-    def at(self, stream: str, position: int) -> float:
+    def at(self, stream: str, position: int, candidate: int = 0) -> float:
+        assert not candidate, "a chain has one draft behind a row"
         return self._values.get((stream, position), 0.5)
 
 
 class OneStream(CoinScript):
     """Whether a spec stands is decided by the number that drew it."""
 
-    def at(self, stream: str, position: int) -> float:
-        return super().at("draw" if stream == "accept" else stream, position)
+    def at(self, stream: str, position: int, candidate: int = 0) -> float:
+        return super().at("draw" if stream == "accept" else stream, position, candidate)
 
 
 @pytest.mark.slow

@@ -132,8 +132,8 @@ def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> Sl
         raise ValueError(f"the LoRA sets {odd[0]}; plain LoRA of one rank can be imported")
     files = _weight_files(checkpoint)
     trained = [key for key in files if _TRAINED_ROWS.fullmatch(key)]
-    others = {key: _open(file).get_tensor(key) for key, file in files.items() if key not in trained}
-    factors = _factors(others, checkpoint)
+    kept = {key: _open(file).get_tensor(key) for key, file in files.items() if key not in trained}
+    factors = _factors(kept, checkpoint)
     module = _empty(_read_tree(base / MODEL_CONFIG))
     rank = _common_rank(factors, peft.get("r"), layer_shapes(module))
     key = trained[-1] if trained else EMBEDDING

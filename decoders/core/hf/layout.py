@@ -116,13 +116,13 @@ class MergedRows:
     order: Tensor
 
     def attend(
-        self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, *others: Any
+        self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, *rest: Any
     ) -> Tensor:
         """Return attention ``[1, R, H, E]`` of queries ``[1, H, R, E]`` by `attend`."""
         heads, width = query.shape[1], query.shape[3]
         padded = query[0].index_select(1, self.places.flatten())
         padded = padded.view(heads, *self.places.shape, width).transpose(0, 1)
-        mixed = attend(padded, key, *others).reshape(-1, heads, width)
+        mixed = attend(padded, key, *rest).reshape(-1, heads, width)
         return mixed.index_select(0, self.order)[None]
 
 

@@ -364,11 +364,9 @@ class HFModel(Model):
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.forget()
-        ways: Any = {
-            "bucketed": self._runner.graphs.fixed,
-            "merges": self.merges,
-            "tile": self.tile,
-        }
+        bucketed, is_plain = self._runner.graphs.fixed, self._runner.weights is None
+        self.merges = not (bucketed or is_plain) and self.device.type == "cpu"
+        ways: Any = {"bucketed": bucketed, "merges": self.merges, "tile": self.tile}
         self._layout = Layout(self.architecture, num_rows, capacity, **ways)
 
     @torch.inference_mode()
@@ -391,12 +389,6 @@ class HFModel(Model):
         assert self._layout is not None
         self._runner.launch = None
         self._layout.store.gather(session.row, sources, start)
-
-    @property
-    def merges(self) -> bool:  # type: ignore[override]
-        """True on a CPU if the model's pass is ours."""
-        ours = self._runner.weights is not None and not self._runner.graphs.fixed
-        return ours and self.device.type == "cpu"
 
     @property
     def reads_ahead(self) -> bool:  # type: ignore[override]

@@ -152,7 +152,7 @@ def test_every_call_is_charged_to_what_it_is_for(
 
 
 def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
-    model, clock = HFModel(fresh("llama")), PhaseClock(Ticks())
+    model, clock = HFModel(fresh("gpt2")), PhaseClock(Ticks())
     model.reserve(3, 20)
     sessions = [model.open() for _ in range(3)]
     for tokens in ([[5, 6, 7, 8], [9], [10, 11]], [[12], [13], [14]]):

@@ -124,9 +124,12 @@ def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows(wanted, monkeypa
     model.reserve(1, 1500)
     session, tokens = model.open(), ids(7, 2 * PREFILL_CHUNK + 40)
     passes, run = [], model.forward
-    monkeypatch.setattr(
-        model, "forward", lambda calls: (passes.append(calls[0].num_rows), run(calls))[1]
-    )
+
+    def noted(calls):
+        passes.append(calls[0].num_rows)
+        return run(calls)
+
+    monkeypatch.setattr(model, "forward", noted)
     forward([session.call(tokens, hidden=wanted, hidden_layers=(0, 1))])
     expected = transformers_states(model, tokens)[list(wanted)][:, :2]
     torch.testing.assert_close(session.hidden, expected, atol=TOLERANCE, rtol=TOLERANCE)

@@ -18,6 +18,7 @@ from decoders.core import masks, products
 from decoders.core.adapter.gating import Delta, linear_layers
 from decoders.core.hf import llama
 from decoders.core.hf.cache import flat_entries
+from decoders.core.hf.layout import Layout
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import self_check
 from tests.pretended_cuda import PretendedCuda, place, place_module
@@ -149,7 +150,7 @@ class Kernels:
 def test_kernels_write_the_cache_that_the_pass_reads(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HFModel, "merges", False)  # as on a GPU
+    monkeypatch.setattr(Layout, "_merged", lambda _, rows: rows)  # padded as on a GPU
     pair, kernels = Pair(name, torch.float32), Kernels()
     for module in (llama, products):
         monkeypatch.setattr(module, "fused_kernels", lambda _: kernels)

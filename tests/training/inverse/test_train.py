@@ -423,7 +423,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": {}}, "unknown key data; use source, model, run"),
     ({"run": {}}, "run.num_steps is missing; add it"),
     ({"run": {"num_steps": 0}}, r"run.num_steps: input should be .* equal to 1 \(got 0\)"),
-    ({"model": {"code": "x"}}, r"model.code: input should be 'dyadic', .* \(got 'x'\)"),
+    ({"model": {"code": "x"}}, r"model.code: input should be 'dyadic' or 'constant' \(got 'x'\)"),
     ({"model": {"heads": 6}}, "model: width 128 with 6 heads: use a multiple of 12"),
     ({"model": {"heads": 0}}, "model: 0 heads: use 1 or more"),
 ]

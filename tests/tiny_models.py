@@ -159,9 +159,8 @@ def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
     """An adapter of a module whose delta, numbers and blank slot matter; options are its fields."""
     config = AdapterConfig(
         layers=layer_shapes(module, options.get("enter", 0)),
-        width=WIDTH,
         num_slots=4,
-        **{"rank": 3, "alpha": 4.5, **options},
+        **{"width": WIDTH, "rank": 3, "alpha": 4.5, **options},
     )
     adapter = SlotAdapter(config, seed=2)
     generator = torch.Generator().manual_seed(3)

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -39,6 +40,7 @@ constexpr int64_t kAhead = 8;     // lines of a panel that are prefetched
 // Groups of columns prefetched ahead, into the second cache: it waits for more lines at a time than
 // the first, which gave 21 GB/s instead of 34 on an AMD EPYC (docs/log.md).
 constexpr int64_t kGroupsAhead = 3;
+constexpr int64_t kMany = 64;     // as many rows as `_MANY` in products.py
 constexpr int64_t kLong = 64;     // rows from which the library is faster than float32 columns
 #if defined(CPU_CAPABILITY_AVX512) || defined(__aarch64__)
 constexpr int kSums = 24;         // vectors of sums in a panel, by the number of registers
@@ -658,8 +660,21 @@ void multiply_panels(
 }
 #endif
 
-// x [..., in] times weight [out, in]; uses the library above `few` rows or for other layouts.
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
+// Returns `few` and the rows of slots, whose gate is not zero, if our code is used for many rows:
+// then a call's tokens alone decide, so that their bits are those of a call without slots.
+int64_t few_beside_slots(int64_t few, const std::optional<at::Tensor>& gate) {
+  if (few < kMany || !gate) return few;
+  const at::Tensor open = gate->to(at::kFloat).contiguous();
+  const float* first = open.const_data_ptr<float>();
+  return few + std::count_if(first, first + open.numel(), [](float each) { return each != 0; });
+}
+
+// x [..., in] times weight [out, in]; uses the library above `few` rows or for other layouts. Rows
+// whose gate [rows, 1] is not zero may come on top.
+at::Tensor product(
+    const at::Tensor& x, const at::Tensor& weight, int64_t few,
+    const std::optional<at::Tensor>& gate = std::nullopt) {
+  few = few_beside_slots(few, gate);
   const int64_t width = weight.size(1), count = weight.size(0);
   const int64_t rows = x.numel() / std::max<int64_t>(width, 1);
   const bool by_lines = weight.scalar_type() == at::kFloat && weight.t().is_contiguous();
@@ -700,6 +715,7 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, int64_t few) {
 at::Tensor gated_product(
     const at::Tensor& x, const at::Tensor& weight, const at::Tensor& low, const at::Tensor& high,
     const at::Tensor& gate, int64_t few) {
+  few = few_beside_slots(few, gate);
 #ifdef DECODERS_BFLOAT16_PRODUCTS
   const int64_t width = weight.size(1), count = weight.size(0), depth = low.size(0);
   const int64_t rows = x.numel() / width, size = 2 * Wide::size();
@@ -766,7 +782,7 @@ at::Tensor switched_product(
 
 TORCH_LIBRARY(decoders, library) {
   library.def("attend(Tensor q, Tensor k, Tensor v, Tensor mask, float scale) -> Tensor");
-  library.def("product(Tensor x, Tensor weight, int few) -> Tensor");
+  library.def("product(Tensor x, Tensor weight, int few, Tensor? gate=None) -> Tensor");
   library.def(
       "switched_product(Tensor x, Tensor weight, Tensor other, Tensor gate, int few) -> Tensor");
   library.def(

@@ -157,14 +157,22 @@ def _limit(rows: Tensor, sequences: int = 1) -> int:
     return _MERGED if _merges else limit * (len(rows) if rows.dim() > 2 else sequences)
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, sequences: int = 1) -> Tensor:
+def product(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    sequences: int = 1,
+    gate: Tensor | None = None,
+) -> Tensor:
     """Return rows ``[B, N, in]`` times a weight ``[out, in]``, plus a bias ``[out]``.
 
-    Flat rows ``[R, in]`` are those of so many `sequences`.
+    Flat rows ``[R, in]`` are those of so many `sequences`. Slots, whose `gate` ``[B, N, 1]`` is 1,
+    do not change which code multiplies the tokens beside them.
     """
     if not (limit := _limit(rows, sequences)):
         return F.linear(rows, weight, bias)
-    out: Tensor = torch.ops.decoders.product(rows, weight, limit)
+    given = [] if gate is None or rows.dtype != torch.bfloat16 else [gate.flatten(0, 1)]
+    out: Tensor = torch.ops.decoders.product(rows, weight, limit, *given)
     return out if bias is None else out + bias
 
 
@@ -189,7 +197,7 @@ def gated_product(
         out = kernels.add_delta(product(rows, weight), product(rows, low), high, gate)
         return out
     delta = product(rows if low is None else product(rows, low), high)
-    return product(rows, weight) + delta * gate.to(delta.dtype)
+    return product(rows, weight, gate=gate) + delta * gate.to(delta.dtype)
 
 
 def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) -> Tensor:

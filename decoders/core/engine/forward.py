@@ -31,16 +31,14 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     model: Model = calls[0].session.model
     longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
     before = [(call.session, call.session.length, call.session.calls) for call in longer]
-    heads = dict[int, list[Tensor]]()
-    if longer:
-        calls = [_feed_head(_without_kept(c), heads) if c in longer else c for c in calls]
+    fed = {id(call): _feed_head(_without_kept(call)) for call in longer}
+    calls = [fed[id(call)][0] if id(call) in fed else call for call in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
-    for session, base, num_calls in before:
+    for (session, base, num_calls), (_, states) in zip(before, fed.values(), strict=True):
         session.base, session.calls = base, num_calls + 1
-        if parts := heads.get(id(session)):
-            session.hidden = torch.cat(
-                parts if session.hidden is None else [*parts, session.hidden]
-            )
+        if states:
+            last = [] if session.hidden is None else [session.hidden]
+            session.hidden = torch.cat([*states, *last])
     return logits
 
 
@@ -82,13 +80,13 @@ def _is_causal(call: Call, fed: int) -> bool:
     return bool((call.mask[:fed] == causal[:fed]).all() and call.mask[fed:, :fed].all())
 
 
-def _feed_head(call: Call, states: dict[int, list[Tensor]]) -> Call:
+def _feed_head(call: Call) -> tuple[Call, list[Tensor]]:
     """Feed a long call except for its last chunk, or for the rows from the first other mask on.
 
-    Rows whose hidden states are returned, which are added to the session's `states`, are in the
-    chunks of a call without them, because a row's rounding may depend on the rows of its pass.
+    Returns the rest, and hidden states of rows that were fed. Chunks are the same with and without
+    such states, because a row's rounding may depend on the rows of its pass.
     """
-    tokens, positions, fed = call.tokens, call.positions, 0
+    tokens, positions, fed, states = call.tokens, call.positions, 0, list[Tensor]()
     in_order = all(a < b for a, b in itertools.pairwise(call.hidden))
     first_read_row = min(call.read if in_order else (*call.read, *call.hidden), default=math.inf)
     while len(tokens) - fed > PREFILL_CHUNK and first_read_row - fed >= PREFILL_CHUNK:
@@ -108,6 +106,6 @@ def _feed_head(call: Call, states: dict[int, list[Tensor]]) -> Call:
         )
         call.session.model.forward([head])
         if call.session.hidden is not None:
-            states.setdefault(id(call.session), []).append(call.session.hidden)
+            states.append(call.session.hidden)
         fed += PREFILL_CHUNK
-    return _rest(call, fed)
+    return _rest(call, fed), states

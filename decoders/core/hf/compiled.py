@@ -48,7 +48,7 @@ DIMS = {
     **dict.fromkeys(("behind", "levels"), "BK"),
     "sees": "B1KT",
     **dict.fromkeys(("last", "warmth"), "1"),
-    "merged.cache_rows": "1F",
+    "cache_rows": "1F",
     "merged.places": "SN",
     "merged.order": "F",
 }
@@ -320,7 +320,9 @@ def capture(work: Callable[[], _Result], device: Any, pool: Any = None) -> Calla
     tensors, alive, because the graph holds only addresses.
     """
     with torch.cuda.device(device):  # of which the streams are
-        side: Any = _sides.setdefault(device, torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        if device not in _sides:
+            _sides[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = _sides[device]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM):

@@ -107,11 +107,10 @@ class Frame(NamedTuple):
 class MergedRows:
     """Rows of B sequences in one line ``[1, R]``, without the padding that attention needs.
 
-    `cache_rows` ``[1, R]`` are those of the rows, `places` ``[B, N]`` the rows of each sequence (of
-    padding, any row), and `order` ``[R]`` the places of the rows among all of these.
+    `places` ``[B, N]`` are the rows of each sequence (of padding, any row), and `order` ``[R]`` the
+    places of the rows among all of these.
     """
 
-    cache_rows: Tensor
     places: Tensor
     order: Tensor
 
@@ -305,9 +304,9 @@ class Layout:
             name: getattr(rows, name).view(-1)[order][None]
             for name in ("ids", "positions", "entries")
         }
-        merged = MergedRows(cache_rows[None], places.view(shape), order)
+        merged = MergedRows(places.view(shape), order)
         firsts = [*itertools.accumulate(sizes[:-1], initial=0)]
-        return rows._replace(merged=merged, firsts=firsts, cache_rows=merged.cache_rows, **lines)
+        return rows._replace(merged=merged, firsts=firsts, cache_rows=cache_rows[None], **lines)
 
     def framed(self, calls: Sequence[Call], min_rows: int = 1, steps: int = 0) -> Pass:
         """Lay calls out for a graph, on the host or as tensors, in consecutive cache rows.

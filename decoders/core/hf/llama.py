@@ -343,7 +343,7 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
         out = product(rows, weight, part.bias)
         return out + change.rows(rows) if isinstance(change, Delta) else out
     if change is None:
-        return product(rows, part.weight, part.bias)
+        return product(rows, part.weight, part.bias, gate=slots)
     if isinstance(change, Tensor):
         out = switched_product(rows, part.weight, change, slots)
     else:

@@ -340,6 +340,8 @@ class ModuleRunner:
         inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
         name, slots = self._slots(rows, bucketed=False)
         inputs |= {**slots, "entries": rows.entries}
+        if rows.cache_rows is not None:
+            inputs["cache_rows"] = rows.cache_rows
         missing = (1 if rows.ids.numel() == 1 else max(2, len(rows.read))) - len(rows.read)
         inputs["read"] = upload([*rows.read, *[0] * missing], self._device)
         return GraphName(name, layers), inputs, rows.planes
@@ -376,7 +378,7 @@ class ModuleRunner:
             if name.adapter is not None:
                 embedded, adapter = self.tokens(inputs["ids"]), self.adapters[name.adapter]
                 inputs = {**inputs, **adapter.inputs(numbers, embedded, frame.warps)}
-        cache = PlaneCache(planes, inputs["entries"], seen, inputs.get("merged.cache_rows"))
+        cache = PlaneCache(planes, inputs["entries"], seen, inputs.get("cache_rows"))
         fed = name.adapter, inputs, masks, cache, name.layers
         with merging("merged.order" in inputs):
             logits, *states = self._outputs(*fed, inputs["read"])

@@ -160,6 +160,34 @@ def test_more_rows_than_few_are_the_librarys(dtype: torch.dtype) -> None:
     assert not torch.equal(torch.ops.decoders.product(x, weight, 8), library), "other sums"
 
 
+@needs_bfloat16
+@pytest.mark.parametrize("num_tokens", [24, 64, 65])
+@pytest.mark.parametrize("num_slots", [1, 40])
+def test_slots_do_not_change_the_bits_of_tokens_beside_them(
+    num_tokens: int, num_slots: int
+) -> None:
+    """Up to 64 tokens are multiplied by our code, and more by the library."""
+    x, weight = (drawn(*shape, dtype=torch.bfloat16) for shape in ((105, 1536), (576, 1536)))
+    low, high = (drawn(*shape, dtype=torch.bfloat16) for shape in ((32, 1536), (576, 32)))
+    alone = torch.ops.decoders.product(x[:num_tokens], weight, 64)
+    library = nn.functional.linear(x[:num_tokens], weight)
+    assert torch.equal(alone, library) == (num_tokens > 64), "the two codes round differently"
+    rows = x[: num_tokens + num_slots]
+    gate = (torch.arange(len(rows)) >= num_tokens).float()[:, None]
+    for found in (
+        torch.ops.decoders.product(rows, weight, 64, gate),
+        torch.ops.decoders.gated_product(rows, weight, low, high, gate, 64),
+        torch.ops.decoders.switched_product(rows, weight, weight, gate, 64),
+    ):
+        assert torch.equal(found[:num_tokens], alone)
+
+
+def test_slots_count_as_rows_where_the_library_is_soon_faster() -> None:
+    x, weight = drawn(9, 96, dtype=torch.float32), drawn(7, 96, dtype=torch.float32)
+    library, gate = nn.functional.linear(x, weight), torch.ones(9, 1)
+    assert torch.equal(torch.ops.decoders.product(x, weight, 8, gate), library)
+
+
 def test_rows_that_are_not_contiguous() -> None:
     weight, wide = drawn(8, 64, dtype=torch.bfloat16), drawn(3, 128, dtype=torch.bfloat16)
     found = torch.ops.decoders.product(wide[:, ::2], weight, 64)
@@ -556,6 +584,29 @@ def test_rows_in_a_batch_have_their_own_bits_where_all_together_are_many() -> No
         for session, length in zip(sessions, before, strict=True):
             session.truncate(length)
         assert torch.equal(model.forward(calls), alone)
+
+
+@needs_bfloat16
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("num_tokens", [62, 66])
+@pytest.mark.parametrize("enter", [0, 1])
+def test_a_prompts_last_token_has_the_same_bits_beside_slots(num_tokens: int, enter: int) -> None:
+    """With the slots, 62 tokens are more rows than our code takes; 66 are so alone."""
+    wider = {"hidden_size": 576, "intermediate_size": 1536, "head_dim": 64}
+    wider |= {"num_attention_heads": 9, "num_key_value_heads": 3}
+    torch.manual_seed(0)
+    module: Any = LlamaForCausalLM(LlamaConfig(**SIZES | wider))
+    model = HFModel(module.to(torch.bfloat16), compile=True, backend="export")
+    model.attach("slots", slot_adapter(model.module, rank=4, enter=enter, width=576))
+    model.reserve(1, 96)
+    session = model.open()
+    text = [3 + 7 * n % 40 for n in range(num_tokens)]
+    given: dict[str, Any] = {"output": "logits", "read": [num_tokens - 1]}
+    plain = model.forward([session.call(text, **given)])
+    session.truncate(0)
+    slots = Slots(adapter="slots", uniforms=(0.3,) * 5, sizes=(5,), anchors=(5,), read=(0,))
+    beside = model.forward([session.call(text, slots=slots, **given)])
+    assert torch.equal(beside[:1], plain)
 
 
 @needs_bfloat16

@@ -104,7 +104,8 @@ def promises(name: str) -> str:
         ]
         usual = "yes" if cls.by_default else "no"
         written = ":".join([cell, *(f"{key}={value}" for key, value in spec.options.items())])
-        rows.append((code(written), *map(str, guaranteed), ", ".join(needs(cls)) or "-", usual))
+        of = ", ".join(needs(type(decoder))) or "-"
+        rows.append((code(written), *map(str, guaranteed), of, usual))
     headings = ("decoder", "guarantee, greedy", "guarantee, sampled", "needs", "runs by default")
     return table(headings, rows)
 
@@ -127,6 +128,8 @@ def measured(name: str) -> str:
     rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
     more = "\nThe linked reports have the numbers by family.\n" * bool(rows)
     rows = rows or _rows(_COUNTERS, name, "zoo, without times", "0")
+    if not rows and (other := next((n for n in built_in() if name in _class(n).modes), None)):
+        return f"Reference runs list it as [`{other}@{name}`]({other}.md#measured).\n"
     if not rows:
         return f"No reference run has `{name}` yet: `bench run --decoders {name}` measures it.\n"
     headings = ("decoder", "model", "temperature", "speed-up [95 %]", "tokens per call", "quality")

@@ -39,7 +39,8 @@ def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
 def test_promises_follow_options_and_temperature() -> None:
     text = decoder_pages.promises("idlm")
     assert "| `idlm` | none | none | adapter refine | yes |" in text
-    assert "| `idlm@isd:mode=isd:stride=8` | same tokens | same distribution |" in text
+    isd = "same tokens | same distribution | adapter isd"
+    assert f"| `idlm@isd:mode=isd:stride=8` | {isd} | yes |" in text
     assert "| `ptp` | same tokens | same tokens |" in decoder_pages.promises("ptp")
     assert decoder_pages.promises("jacobi").endswith("| - | no |\n")
 
@@ -62,6 +63,7 @@ def test_measured_numbers_are_those_of_the_reference_runs() -> None:
     assert "| 99.9 % |" in text  # 0.9988, which must not read 100 %
     assert text.endswith("The linked reports have the numbers by family.\n")
     assert "No reference run has `ptp_spec`" in decoder_pages.measured("ptp_spec")
+    assert "list it as [`idlm@isd`](idlm.md#measured)" in decoder_pages.measured("isd")
 
 
 def test_decoders_of_no_timed_run_show_their_counters() -> None:

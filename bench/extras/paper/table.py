@@ -42,7 +42,7 @@ VENUES: Mapping[str, Venue] = {
     "tmlr": Venue(6.5, two_columns=False),
     "arxiv": Venue(6.5, two_columns=False),
 }
-"""The venues of ``--venue`` (docs/publishing.md says whose widths they are)."""
+"""The venues of ``--venue``."""
 
 
 def packaged(name: str) -> str:

@@ -164,8 +164,8 @@ class LayerPass(DraftPass):
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
         shape, sampling = texts.first.shape, texts.first.sampling
-        if sampling.seed:  # which no graph depends on
-            sampling = replace(sampling, seed=0)
+        # graphs depend on nothing else of it
+        sampling = replace(sampling, max_new_tokens=1, stop_ids=frozenset(), seed=0, law=None)
         planes, fixed = texts.planes, texts.seen is None
         uniforms = texts.uniforms if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"

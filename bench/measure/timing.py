@@ -70,8 +70,8 @@ class Runner:
     def __post_init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        placed = self.setup.config.device_map is not None  # on devices that no one meter covers
-        self._energy = EnergyMeter("" if placed else str(self.setup.models.target.device))
+        # no meter covers several devices
+        self._energy = EnergyMeter("" if self.setup.config.device_map else self.setup.device)
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
         """Measure `blocks` in order after `prepare`, with `num_done` answers already there."""

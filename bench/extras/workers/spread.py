@@ -143,8 +143,7 @@ class SharedAttempt(Attempt):
 
         def opening(worker: str, hello: Hello, slot: int) -> Opening:
             # a numbered GPU, and all those of a placed model, are for every worker
-            shared = config.device == "cuda" and num_workers > 1
-            gpus = torch.cuda.device_count() if shared else 0
+            gpus = torch.cuda.device_count() if config.device == "cuda" and num_workers > 1 else 0
             return Opening(
                 opener=self.opener,
                 config=config.to_toml(),

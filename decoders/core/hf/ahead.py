@@ -107,7 +107,8 @@ class Launch(NamedTuple):
         ((read, (_, uniforms)),) = self.reads.items()
         return (
             [(call.session, call.session.length, call.tokens) for call in calls] == self.expected
-            and all(reads_its_last(call) and call.chain is None for call in calls)
+            and all(map(reads_its_last, calls))
+            and not [call for call in calls if call.chain is not None]
             and [*reads] == [read]
             and [*reads[read][1]][: len(uniforms)] == uniforms
         )

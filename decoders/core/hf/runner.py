@@ -164,10 +164,8 @@ class ModuleRunner:
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
         sources = [each for call in calls for each in (call, call.slots) if each]
         lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
-        last = max([call.session.row for call in calls])  # a fixed shape has all rows up to it
-        if self.compiling and self.graphs.serve(
-            max(sizes), 1 + last if self.graphs.fixed else len(calls)
-        ):
+        last = max([call.session.row for call in calls]) if self.graphs.fixed else len(calls) - 1
+        if self.compiling and self.graphs.serve(max(sizes), 1 + last):  # a fixed shape has all rows
             steps, num = chain_length(calls, reads, layout), len(reads)
             if launch is not None:
                 rows, outputs = launch.rows, launch.outputs

@@ -227,6 +227,9 @@ class PretendedCuda(TorchFunctionMode):
                 if isinstance(leaf, Tensor) and not isinstance(leaf, OnCuda) and leaf.ndim:
                     raise RuntimeError(f"{name} of tensors on cuda:0 and cpu at {_site()}")
         made = run(func, args, given)
+        if name == "scaled_dot_product_attention" and given.get("attn_mask") is not None:
+            # CUDA's kernel with a mask puts heads side by side
+            made = made.transpose(1, 2).contiguous().transpose(1, 2)
         if name.endswith("_") and not name.endswith("__"):
             return args[0]
         if "out" in given:

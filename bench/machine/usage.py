@@ -2,9 +2,9 @@
 
 An answer's memory is the weights that its decoder uses, with adapters, and KV caches. A decoder's
 own weights (`decoders.core.own_weights`) are included. On a CPU it is their sum, and unknown for a
-decoder that runs its models itself. On CUDA it is the allocator's peak since the counter was reset,
-minus models, adapters and weights of other decoders that are loaded but not used; activations are
-included.
+decoder that runs its models itself. On CUDA it also has the growth of the allocator's memory up to
+its peak: activations of calls without a graph, and caches of self-driven decoders. What lay there
+before (idle models, captured graphs with their buffers and outputs) is no memory of an answer.
 
 Other load is CPU time of other processes, and throttling, both read outside all timed regions. The
 *other cores* of a block are the CPU time of all other visible processes during the block / its wall
@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -30,9 +29,6 @@ from bench.machine.gpu import gpu_handle, slowdown
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -44,17 +40,18 @@ class PeakMemory:
         self, loaded: Models, used: Models, decoder: Decoder, decoders: Sequence[Decoder] = ()
     ) -> None:
         """Take all models in memory, the used ones, their decoder, and the run's `decoders`."""
-        self._idle = [each for each in decoders if each is not decoder]
         self._loaded = list(loaded.roles.values())
         # the cache is reserved for the decoder that opens most sequences
         self._share = decoder.sequences, max(each.sequences for each in (decoder, *decoders))
         self._used, self._decoder, self._device = used, decoder, loaded.target.device
         self._self_driven = isinstance(decoder, SelfDriven)
-        self._on_gpu = self._device.type == "cuda"
-        if self._on_gpu:
+        if self._device.type == "cuda":
             import torch
 
-            torch.cuda.reset_peak_memory_stats(self._device)
+            self._gpus = range(torch.cuda.device_count())  # a placed model is on several
+            for each in self._gpus:
+                torch.cuda.reset_peak_memory_stats(each)
+            self._before = sum(map(torch.cuda.memory_allocated, self._gpus))
 
     def peak_bytes(self) -> int | None:
         """Return the peak in bytes, as defined at the top of this file, or None if unknown."""
@@ -67,32 +64,23 @@ class PeakMemory:
             )
             for role, model in self._used.roles.items()
         )
-        weights = self._weights(self._decoder)
-        if not self._on_gpu:
-            return None if self._self_driven else used + _size(weights)
+        used += self._weight_bytes()
+        if self._device.type != "cuda":
+            return None if self._self_driven else used
         import torch
 
-        everything = sum(_bytes(each, each.adapters) for each in self._loaded)
-        idle: dict[int, Tensor] = {}
-        for each in self._idle:
-            idle |= self._weights(each)
-        unused = everything - used + _size({at: idle[at] for at in idle.keys() - weights.keys()})
-        return torch.cuda.max_memory_allocated(self._device) - unused
+        return used + sum(map(torch.cuda.max_memory_allocated, self._gpus)) - self._before
 
-    def _weights(self, decoder: Decoder) -> dict[int, Tensor]:
-        """Return a decoder's own tensors on the target's device, no weights of loaded models."""
+    def _weight_bytes(self) -> int:
+        """Count the decoder's own tensors on the target's device, no weights of loaded models."""
         from decoders.core.own_weights import own_storages, weight_storages
 
         shared = set[int]().union(*map(weight_storages, self._loaded))
-        return {
-            place: tensor
-            for place, tensor in own_storages(decoder).items()
+        return sum(
+            tensor.untyped_storage().nbytes()
+            for place, tensor in own_storages(self._decoder).items()
             if place not in shared and tensor.device.type == self._device.type
-        }
-
-
-def _size(tensors: Mapping[int, Tensor]) -> int:
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+        )
 
 
 def available_bytes(device: str) -> int:

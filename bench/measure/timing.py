@@ -70,7 +70,8 @@ class Runner:
     def __post_init__(self) -> None:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._energy = EnergyMeter(str(self.setup.models.target.device))
+        # no meter covers several devices
+        self._energy = EnergyMeter("" if self.setup.config.device_map else self.setup.device)
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
         """Measure `blocks` in order after `prepare`, with `num_done` answers already there."""
@@ -193,7 +194,8 @@ class Runner:
         with arm.deadline.ticking(), Stopwatch(self.setup.clock) as watch:
             outcomes = scheduler.run(ids, on_emit=watch.emitted if batch_size == 1 else None)
             watch.answered()
-        return _Timing(outcomes, watch, memory.peak_bytes(), self._energy.lap(), past)
+        energy_j = self._energy.lap()  # before a search for the decoder's weights
+        return _Timing(outcomes, watch, memory.peak_bytes(), energy_j, past)
 
     def _record(
         self, prompt: Prompt, outcome: Outcome, timed: _Timing, **where: Any

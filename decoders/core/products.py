@@ -4,8 +4,8 @@ The libraries read weights at half the bandwidth of some memories and caches (do
 multiply many rows faster. The most rows for our code are measured once per machine.
 
 Grouping joins the query heads of a key-value head as rows of one product, which reads each entry
-once; torch's kernels repeat the entries (docs/log.md). On a GPU, grouped rows use two batched
-products, because kernels with a mask run a head of few rows on only one of the GPU's processors.
+once; torch's kernels repeat the entries (docs/log.md). On a GPU, few rows use a kernel of ours
+first, because torch's with a mask run a head of few rows on only one of the GPU's processors.
 
 Letters: B sequences, N rows, T entries seen, H query heads, K key-value heads, E width of a head, R
 rank.
@@ -285,4 +285,6 @@ def attention(
         if mask is not None and num_groups > 1:
             mask = mask.repeat(1, 1, num_groups, 1)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        if num_groups > 1 and query.is_cuda:  # with a mask, [B, G N, K, E] lies in memory
+            out = out.contiguous()
     return out.view(batch, num_heads, num_rows, value.shape[-1]).transpose(1, 2)

@@ -16,6 +16,7 @@ from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.own_weights import own_storages
 from decoders.core.registry import build, parse_spec
+from tests.pretended_allocator import allocator
 from tests.tiny_models import fresh
 
 HEADER = """
@@ -154,13 +155,24 @@ def test_on_a_gpu_the_weights_of_other_decoders_are_taken_off_the_peak(
     shared, on_cpu = stored(40), stored(5, SimpleNamespace(type="cpu"))
     held = {one: {1: shared}, other: {1: shared, 2: stored(7), 3: on_cpu}}
     monkeypatch.setattr("decoders.core.own_weights.own_storages", held.get)
-    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _device: None)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _device: 1000)
+    allocator(monkeypatch, (900, 1000))
     target = SimpleNamespace(device=gpu, weight_bytes=100, adapters=(), cache_bytes=lambda: 10)
     target.adapter_bytes = {}.get
     models = Models(target=target)  # type: ignore[arg-type]
-    assert PeakMemory(models, models, one, [one, other]).peak_bytes() == 1000 - 7
-    assert PeakMemory(models, models, other, [one, other]).peak_bytes() == 1000
+    assert PeakMemory(models, models, one, [one, other]).peak_bytes() == 110 + 40 + 100
+    assert PeakMemory(models, models, other, [one, other]).peak_bytes() == 110 + 47 + 100
+
+
+def test_on_gpus_what_lay_there_before_is_no_memory_of_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Graphs that other decoders captured keep their buffers and outputs."""
+    target = SimpleNamespace(device=SimpleNamespace(type="cuda"), weight_bytes=100, adapters=())
+    target.cache_bytes, target.adapter_bytes = lambda: 10, {}.get
+    models, ar = Models(target=target), Autoregressive()  # type: ignore[arg-type]
+    for graphs in (0, 500):
+        allocator(monkeypatch, (60 + graphs, 67 + graphs), (50, 53))
+        assert PeakMemory(models, models, ar).peak_bytes() == 110 + 7 + 3
 
 
 def test_decoders_of_this_project_hold_none() -> None:

@@ -184,8 +184,8 @@ class Bench:
 
         def on_emit(_index: int, number: int) -> None:
             if number == 0:
-                firsts.append(clock.glance())
                 self.meter.lap()
+                firsts.append(clock.glance())
 
         scheduler = Scheduler(
             build(parse_spec(spec)),

@@ -142,7 +142,8 @@ class SharedAttempt(Attempt):
         key = read_environment(self.run_dir).comparability_key
 
         def opening(worker: str, hello: Hello, slot: int) -> Opening:
-            gpus = torch.cuda.device_count() if self.setup.on_gpu and num_workers > 1 else 0
+            # a numbered GPU, and all those of a placed model, are for every worker
+            gpus = torch.cuda.device_count() if config.device == "cuda" and num_workers > 1 else 0
             return Opening(
                 opener=self.opener,
                 config=config.to_toml(),

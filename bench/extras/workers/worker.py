@@ -194,5 +194,5 @@ def python_path() -> str:
 
 def nth_gpu(number: int, visible: str | None) -> str:
     """Return the name of a GPU by its number among those that CUDA shows (None: all)."""
-    names = (visible or "").split(",")
-    return names[number] if visible and number < len(names) else str(number)
+    names = (visible or str(number)).split(",")
+    return names[number % len(names)]  # Ray or Slurm may show a process one GPU alone

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -94,6 +95,11 @@ class Joined(HiddenAdapter):
         return product(torch.cat([states, normed(embedded)], -1), self.join)
 
 
+@lru_cache(64)  # graphs depend on nothing else of a sampling
+def _warping(sampling: Sampling) -> Sampling:
+    return replace(sampling, max_new_tokens=1, stop_ids=frozenset(), seed=0, law=None)
+
+
 class LayerPass(DraftPass):
     """A forward pass of a draft layer: logits ``[R, W]`` and states ``[R, D]`` of the rows read.
 
@@ -163,9 +169,7 @@ class LayerPass(DraftPass):
 
     def draft(self, texts: Texts, run: Run, size: int) -> Sequence[CallResult]:
         """Grow a tree after each text, by one graph for all of it if graphs have fixed shapes."""
-        shape, sampling = texts.first.shape, texts.first.sampling
-        if sampling.seed:  # which no graph depends on
-            sampling = replace(sampling, seed=0)
+        shape, sampling = texts.first.shape, _warping(texts.first.sampling)
         planes, fixed = texts.planes, texts.seen is None
         uniforms = texts.uniforms if shape.draws else None
         on_cpu = planes[0].device.type == "cpu"

@@ -108,6 +108,7 @@ class Launch(NamedTuple):
         return (
             [(call.session, call.session.length, call.tokens) for call in calls] == self.expected
             and all(map(reads_its_last, calls))
+            and not [call for call in calls if call.chain is not None]
             and [*reads] == [read]
             and [*reads[read][1]][: len(uniforms)] == uniforms
         )

@@ -81,7 +81,7 @@ class PlaneCache(Cache):
         (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
-            places = torch.arange(num_rows, device=plane.device) if rows is None else rows
+            places = torch.arange(num_rows, device=entries.device) if rows is None else rows
             places = places if places.dim() == 2 else places[:, None]
             index = flat_entries(places, entries, num_heads, capacity)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)

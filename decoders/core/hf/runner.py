@@ -164,7 +164,8 @@ class ModuleRunner:
         sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
         sources = [each for call in calls for each in (call, call.slots) if each]
         lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
-        if self.compiling and self.graphs.serve(max(sizes), len(calls)):
+        last = max([call.session.row for call in calls]) if self.graphs.fixed else len(calls) - 1
+        if self.compiling and self.graphs.serve(max(sizes), 1 + last):  # a fixed shape has all rows
             steps, num = chain_length(calls, reads, layout), len(reads)
             if launch is not None:
                 rows, outputs = launch.rows, launch.outputs
@@ -570,17 +571,18 @@ class DraftRunner:
         ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self.planes]
         bucketed = COMPILED_ROWS if self.graphs.fixed else 0
-        results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
+        texts = Texts.of(ordered, planes, bucketed)
+        # levels behind a long text would need graphs for each of its lengths
+        run = self._work if bucketed and texts.seen is not None else self.run
+        results = self._work.draft(texts, run, size)
         by_sequence = dict(zip(sorted(by_row), results, strict=True))
         return [by_sequence[call.session.row] for call in calls]
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
-        graphs, num_rows = self.graphs, 1 if "packed" in inputs else inputs["states"].shape[1]
-        is_long = graphs.fixed and num_rows > COMPILED_ROWS
-        as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
-        if as_graph:
-            return graphs(name, inputs, planes, self._work.num_brief)
+        num_rows = 1 if "packed" in inputs else inputs["states"].shape[1]
+        if self._runner.compiling and self.graphs.serve(num_rows):
+            return self.graphs(name, inputs, planes, self._work.num_brief)
         return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:

@@ -104,7 +104,7 @@ def _part_kernel(  # type: ignore[no-untyped-def]
                 added = tl.where(seen != 0, 0.0, float("-inf"))
             else:
                 added = tl.load(mask + place, mask=inside, other=float("-inf")).to(tl.float32)
-        if tl.max(added) > -1e30:  # else no row sees an entry of the block
+        if tl.max(added) > -6e4:  # else no row sees an entry of the block (float16 ends at -65504)
             k_place = sequence * k_batch + head * k_head + entry[:, None] * k_entry
             k = tl.load(key + k_place + column[None, :], mask=is_entry[:, None], other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + added

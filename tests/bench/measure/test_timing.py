@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError
+from bench.machine.gpu import EnergyMeter
 from bench.machine.usage import Load, PeakMemory
 from bench.measure import timing as runner_module
 from bench.measure.timing import Runner
@@ -33,6 +34,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from tests.conftest import Characters
 from tests.fake_clock import FakeClock
+from tests.pretended_allocator import allocator
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -491,11 +493,33 @@ def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
         def adapter_bytes(self, _: str) -> int:
             return 5
 
-    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _: None)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 1000)
+    allocator(monkeypatch, (900, 1000))
     models = Models(target=OnGpu())  # type: ignore[arg-type]
-    assert PeakMemory(models, models, build_decoder("ar", {})).peak_bytes() == 1000 - 5
-    assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 1000 - 5 - 10
+    assert PeakMemory(models, models, build_decoder("ar", {})).peak_bytes() == 110 + 100
+    assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 100 + 100
+
+
+def test_an_answers_energy_ends_before_its_memory_is_searched(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = list[str]()
+    monkeypatch.setattr(EnergyMeter, "lap", lambda _: order.append("energy"))
+    monkeypatch.setattr(PeakMemory, "peak_bytes", lambda _: order.append("memory"))
+    measured(limit=1)
+    assert order
+    assert order == ["energy", "energy", "memory"] * (len(order) // 3)
+
+
+def test_no_meter_covers_a_model_on_several_devices(small: Any, opener: Any) -> None:
+    setup = opener(choose_decoders(small(), print))
+    meters = list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner_module, "EnergyMeter", meters.append)
+        for device_map in (None, "auto"):
+            config = setup.config.model_copy(update={"device_map": device_map})
+            where: Any = dataclasses.replace(setup, config=config), {}, None, None
+            Runner(*where, attempt=0, lap=lambda: None)  # type: ignore[arg-type,return-value]
+    assert meters == ["cpu", ""]
 
 
 def test_no_recorded_time_holds_the_compiling_of_a_graph(

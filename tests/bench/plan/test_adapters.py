@@ -25,6 +25,7 @@ from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
 from decoders.ptp import ParallelTokenPrediction
+from tests.pretended_allocator import allocator
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -329,11 +330,9 @@ def test_peak_memory_counts_the_adapter_of_an_arm_that_uses_it_and_no_other(
 
 
 def test_on_a_gpu_what_lies_idle_is_taken_off_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda _device: None)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _device: 1000)
+    allocator(monkeypatch, (900, 1000))
     target, draft = Weighed("cuda", 100), Weighed("cuda", 20)
     loaded, used = models(target, draft), models(target)
-    idle = 30 + 6 + 6  # the draft and its adapters, and the target's adapters
-    assert PeakMemory(loaded, used, Autoregressive()).peak_bytes() == 1000 - idle
+    assert PeakMemory(loaded, used, Autoregressive()).peak_bytes() == 110 + 100
     one = ParallelTokenPrediction(adapter="b")
-    assert PeakMemory(loaded, used, one).peak_bytes() == 1000 - idle + 5
+    assert PeakMemory(loaded, used, one).peak_bytes() == 110 + 5 + 100

@@ -14,7 +14,7 @@ from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
+from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend
 from decoders.core.hf.model import HFModel
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
 from tests.tiny_models import VOCAB, WIDTH, fresh
@@ -75,6 +75,7 @@ def drafts(
     texts: Mapping[int, Sequence[int]] = TEXTS,
     temperature: float = 0.7,
     among: int = 1,
+    **budget: Any,
 ) -> list[CallResult]:
     """All drafts after texts in cache rows, which are fed in parts of these lengths together.
 
@@ -82,7 +83,7 @@ def drafts(
     """
     sessions = [model.open() for _ in range(1 + max(texts))]
     shape, found = shape_of(model.adapters["drafts"].variant), list[CallResult]()
-    sampling = Sampling(temperature=temperature)
+    sampling = Sampling(temperature=temperature, **budget)
     width = WIDTH * max(1, len(model.adapters["drafts"].sizes.get("hidden_layers", ())))
     for step in range(max(map(len, texts.values()))):
         calls = []
@@ -155,6 +156,17 @@ def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() 
     model = model_of(layers_of("eagle"), "eager")
     drafts(model, {0: (8, 3, 5)})
     assert model.num_graphs == 1
+
+
+def test_graphs_of_trees_serve_long_texts_of_any_length_budgets_and_stop_ids() -> None:
+    model, plain = (model_of(layers_of("eagle"), backend) for backend in ("eager", None))
+    num_graphs = set[int]()
+    for length, num_tokens in ((COMPILED_ROWS + 1, 9), (COMPILED_ROWS + 6, 7), (200, 8)):
+        budget: Any = {"max_new_tokens": num_tokens, "stop_ids": frozenset({num_tokens})}
+        texts = {0: (length, 3)}
+        assert_alike(drafts(model, texts, **budget), drafts(plain, texts, **budget))
+        num_graphs.add(model.num_graphs)
+    assert num_graphs == {1}, "that of the second text"
 
 
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])

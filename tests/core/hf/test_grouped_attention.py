@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental import _config as _untyped_config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -99,7 +100,7 @@ def test_a_narrow_call_reads_each_shared_head_once(
 @pytest.mark.parametrize("has_mask", [True, False])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rows", [1, 2, GROUPED_ROWS, GROUPED_ROWS + 1])
-def test_on_a_gpu_two_products_give_the_same_numbers(
+def test_on_a_gpu_grouped_rows_give_the_same_numbers(
     heads: tuple[int, int], rows: int, has_mask: bool
 ) -> None:
     fed = states(heads, rows, 40 if has_mask or rows == 1 else rows)
@@ -109,6 +110,17 @@ def test_on_a_gpu_two_products_give_the_same_numbers(
         got = attention(query, key, value, None if mask is None else place(mask), SCALE)
         assert got.device.type == "cuda"
         assert (got.cpu() - expected(*fed, mask)).abs().max() < 1e-6
+
+
+def test_results_lie_in_memory_as_those_of_cudas_kernel_with_a_mask() -> None:
+    """Heads are next to each other there; a CPU's result is laid out like the query."""
+    fed = [torch.ones(2, 2, rows, 8) for rows in (9, 40, 40)]
+    on_meta, mask = [each.to("meta") for each in fed], torch.zeros(2, 1, 9, 40)
+    ops: Any = torch.ops.aten
+    lying = ops._scaled_dot_product_efficient_attention(*on_meta, None, False)[0].stride()
+    with PretendedCuda():
+        out = F.scaled_dot_product_attention(*map(place, fed), attn_mask=place(mask))
+    assert lying == out.stride() != fed[0].stride()
 
 
 def test_a_traced_call_has_as_many_rows_as_its_mask() -> None:

@@ -16,6 +16,7 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
+from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 from tests.core.hf.test_chains import (
@@ -155,6 +156,16 @@ def test_calls_that_are_more_than_their_token_run_afresh(how: Any, passes: list[
         found.append(answers(sessions, [first.picks], GREEDY, **how))
         assert len(passes) == 1
         assert (sessions[0].hidden is None) == ("hidden" not in how)
+    assert_alike(*found)
+
+
+def test_a_chain_is_more_than_the_call_that_was_queued(passes: list[int]) -> None:
+    found = []
+    for ahead in (False, True):
+        _, sessions = opened("llama-gqa", ids(1, 9))
+        (first,) = answers(sessions, [[3]], GREEDY, ahead=ahead)
+        found.append(answers(sessions, [first.picks], GREEDY, chains=[Chain(2, 2)]))
+        assert len(found[-1][0].picks) == 3
     assert_alike(*found)
 
 

@@ -54,6 +54,18 @@ def test_calls_of_up_to_as_many_rows_share_a_graph() -> None:
     assert "padded" not in opened(1).facts
 
 
+def test_a_prompt_beside_other_answers_runs_its_own_rows_alone() -> None:
+    """A graph of fixed shapes would have as many rows for every cache row before it."""
+    found = []
+    for num_before in (0, 1):
+        model = opened(1)
+        sessions = [model.open() for _ in range(1 + num_before)]
+        call = sessions[-1].call(ids(6, 80), read=range(80), output="logits")
+        found.append(model.forward([call]).clone())
+        assert model.num_padded_rows == (48, 0)[num_before]
+    torch.testing.assert_close(*found, atol=0.1, rtol=0.05)
+
+
 def test_rows_of_a_tree_are_padded_too() -> None:
     tree = masks.tree((masks.ROOT, 0, 0, 1))
     found = []

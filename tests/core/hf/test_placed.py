@@ -98,6 +98,11 @@ def test_keys_and_values_lie_where_their_layer_computes() -> None:
     for layer, device in enumerate((cpu, other)):
         for read in cache.update(states.to(device), states.to(device), layer):
             assert (read.device, read.shape) == (device, states.shape)
+    rows, entries = torch.ones(2, 2, 2, 4), torch.tensor([[0, 1], [0, 8]])
+    cache = PlaneCache(store.row_planes(0, 2), entries, 2)  # a batch in consecutive rows
+    for layer, device in enumerate((cpu, other)):
+        for read in cache.update(rows.to(device), rows.to(device), layer):
+            assert (read.device, read.shape) == (device, rows.shape)
     store.gather(0, [1], 0)
     store.move_row(2, 0, 2)
     assert store.num_bytes == 4 * 3 * 2 * 9 * 4 * 4

@@ -65,6 +65,21 @@ def compare_attention(device: str, dtype: torch.dtype) -> None:
                 torch.testing.assert_close(found, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+def compare_unseen(device: str, dtype: torch.dtype) -> None:
+    """Blocks of entries that no row sees are not read, whatever lies there."""
+    from decoders.core.kernels.split_attention import split_attention
+
+    query, (key, value) = torch.ones(1, 2, 1, 16), torch.ones(2, 1, 2, 192, 16)
+    key[:, :, 64:128], value[:, :, 64:128] = torch.nan, torch.nan
+    seen = torch.ones(1, 1, 1, 192, dtype=torch.bool)
+    seen[..., 64:128] = False
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(dtype).min)
+    parts = [each.to(device, dtype) for each in (query, key, value)]
+    for given in (seen, mask.to(dtype)):
+        found = split_attention(*parts, given.to(device), 0.2)
+        torch.testing.assert_close(found.cpu(), torch.ones_like(found.cpu()))
+
+
 LAYERS = [  # B, N, H, K, E, F
     *((1, 1, 4, 2, 64, 96), (2, 5, 9, 3, 16, 1536), (3, 1, 2, 2, 32, 2048), (1, 17, 4, 1, 128, 24)),
     (2, 3, 4, 2, 24, 40),  # a width that is no power of two
@@ -145,7 +160,11 @@ def test_attention_takes_what_registers_and_shared_memory_hold(
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton comes with torch for CUDA"
 )
-COMPARISONS = {"attention": compare_attention, "fused": compare_fused}
+COMPARISONS = {
+    "attention": compare_attention,
+    "unseen": compare_unseen,
+    "fused": compare_fused,
+}
 
 
 @needs_triton

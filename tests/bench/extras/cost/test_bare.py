@@ -138,8 +138,12 @@ def test_seconds_begin_after_the_last_first_token_of_a_batch(
         clock.advance(100.0)
         return clock.time_s
 
+    def lap() -> None:
+        clock.advance(10.0)
+
     monkeypatch.setattr(bench, "forward", passes)
     monkeypatch.setattr(clock, "glance", glance)
+    monkeypatch.setattr(bench, "meter", SimpleNamespace(lap=lap))
     for batch in (1, 3):
         timing = bench.once("ar", bench.models, CONTEXT, batch)
         assert timing.seconds == TOKENS, "one pass for each token of all sequences at once"

@@ -139,7 +139,7 @@ def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
     ("number", "visible", "name"),
     [
         *((1, None, "1"), (0, "", "0"), (1, "2,3", "3"), (0, "GPU-5a,GPU-7c", "GPU-5a")),
-        (1, "3", "1"),  # another node's, with other GPUs
+        *((1, "3", "3"), (1, "0", "0")),  # Ray and Slurm show a worker its own GPU alone
     ],
 )
 def test_a_worker_takes_a_gpu_of_those_that_its_process_may_see(

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,8 +18,8 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers import spread as spreading
-from bench.extras.workers.crew import ScorePrompts, TimeBlock
-from bench.extras.workers.spread import open_executor, slot_cores
+from bench.extras.workers.crew import Hello, ScorePrompts, TimeBlock
+from bench.extras.workers.spread import SharedAttempt, open_executor, slot_cores
 from bench.machine.usage import Load
 from bench.records.plan import write_status
 from bench.records.run_folder import Run, load_run
@@ -108,6 +109,22 @@ def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
     assert [event["worker"] for event in joined] == ["w0", "w1"]
     kinds = [type(work.job) for work in executor.works]
     assert kinds == sorted(kinds, key=[TimeBlock, ScorePrompts].index), "scoring beside timing"
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", [0, 1]), ("cuda:1", [None, None])])
+def test_workers_share_out_gpus_unless_the_run_names_one(
+    device: str, gpus: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model placed on several GPUs names the first one, and each worker needs all of them."""
+    key = SimpleNamespace(comparability_key=None)
+    monkeypatch.setattr(spreading, "read_environment", lambda _: key)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    setup = SimpleNamespace(config=config(device=device), on_gpu=True)
+    attempt: Any = SimpleNamespace(setup=setup, plan=SimpleNamespace(identity=None))
+    vars(attempt).update(run_dir=None, opener=None, prompts={}, left=(), number=0)
+    opening = SharedAttempt._opening(attempt, 2)
+    hello = Hello(node="n", pid=1, cores=())
+    assert [opening("w", hello, slot).gpu for slot in range(2)] == gpus
 
 
 @pytest.mark.slow

@@ -201,16 +201,15 @@ class Scheduler:
     def _execute(self, group: Sequence[RunningSequence]) -> None:
         """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [call for job in group for call in job.pending]
-        sessions = [call.session for call in calls] if len(group) > 1 else []
-        before = [{**vars(each)} for each in sessions]
+        before = [(vars(c.session), {**vars(c.session)}) for c in calls if len(group) > 1]
         try:
             results = self._run(group, calls)
         except Exception as error:
             if len(group) == 1:
                 group[0].fail(error)
                 return
-            for session, state in zip(sessions, before, strict=True):
-                vars(session).update(state)
+            for session, state in before:
+                session.update(state)
             for job in group:
                 self._execute([job])
             return

@@ -265,7 +265,7 @@ class Session:
         root.forks.append(twin := self.model.open())  # at once, so that it is closed in any case
         self.model.copy_row(self.row, twin.row, self.length)
         twin.text, twin.length, twin.base = self.text[: self.length], self.length, self.base
-        twin.root, twin.hidden, twin.fed = root, self.hidden, {**self.fed}
+        twin.root, twin.hidden, twin.fed = root, self.hidden, self.fed
         return twin
 
     def close(self) -> None:
@@ -390,7 +390,7 @@ class Session:
 
     def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:
         """Commit the text of a draft call that took so many passes and rows of its network."""
-        self.fed[call.name] = self.fed.get(call.name, 0) + len(call.tokens)
+        self.fed = {**self.fed, call.name: self.fed.get(call.name, 0) + len(call.tokens)}
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 

@@ -149,12 +149,13 @@ def _limit(rows: Tensor, sequences: int = 1) -> int:
     """Return the most rows for our code while a graph for a CPU is traced, else 0.
 
     In bfloat16 they are those of one sequence, so that a row has the same bits in a batch, if our
-    code keeps up with the library at `_MANY` rows, and so at more.
+    code keeps up with the library at `_MANY` rows, and so at more. A graph may serve any number.
     """
     limit = _max_rows.get(rows.dtype, 0) if _is_traced() else 0
     if rows.dtype != torch.bfloat16 or limit < _MANY:
         return limit
-    return _MERGED if _merges else limit * (len(rows) if rows.dim() > 2 else sequences)
+    num = rows.shape[0] if rows.dim() > 2 else sequences
+    return limit * num if type(num) is int and not _merges else _MERGED
 
 
 def product(

@@ -201,16 +201,15 @@ class Scheduler:
     def _execute(self, group: Sequence[RunningSequence]) -> None:
         """Run calls as one pass, or if it fails one by one, so that only the faulty call fails."""
         calls = [call for job in group for call in job.pending]
-        sessions = [call.session for call in calls] if len(group) > 1 else []
-        before = [(each.length, each.base, each.calls, each.rows) for each in sessions]
+        before = [(vars(c.session), {**vars(c.session)}) for c in calls if len(group) > 1]
         try:
             results = self._run(group, calls)
         except Exception as error:
             if len(group) == 1:
                 group[0].fail(error)
                 return
-            for session, state in zip(sessions, before, strict=True):
-                session.length, session.base, session.calls, session.rows = state
+            for session, state in before:
+                session.update(state)
             for job in group:
                 self._execute([job])
             return
@@ -278,18 +277,18 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
     """
     groups: dict[tuple[bool, bool, Hashable], list[RunningSequence]] = {}
     for job in active:
-        call = job.pending[0]
+        call, rows = job.pending[0], [each.num_rows for each in job.pending]
         model, kind = call.session.model, tuple[Hashable, ...]()
         if isinstance(call, DraftCall):
             is_prefill, drafts, kind = False, True, (call.name, call.shape)
         else:
             is_prefill = call.session.length == 0
-            if call.num_rows > MERGED_ROWS and model.device.type == "cpu":
+            if max(rows) > MERGED_ROWS and model.device.type == "cpu":
                 kind = (job.index,)
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
-        width = max(narrow, *[width_bucket(each.num_rows) for each in job.pending])
+        width = max(narrow, width_bucket(max(rows)))
         if model.merges and not isinstance(call, DraftCall):
             width = 0  # without padding
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)

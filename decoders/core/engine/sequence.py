@@ -127,7 +127,7 @@ class RunningSequence:
             faults.check_calls(calls, self._sessions, self.request.prompt_ids, self._vocab_size)
             self.pending = calls
         except StopIteration:
-            self.outcome = RuntimeError("decoder returned before EOS or budget; yield until cut")
+            self.fail(RuntimeError("decoder returned before EOS or budget; yield until cut"))
         except (Exception, SystemExit) as error:
             self.fail(faults.as_exception(error))
 
@@ -135,10 +135,7 @@ class RunningSequence:
         """Continue with the pending calls' results, or fail if logits were NaN or infinite."""
         call = self.pending[0]
         if isinstance(call, Call) and not_a_number(results, self._vocab_size):
-            roots = self._sessions.items()
-            role = next(role for role, root in roots if root is call.session.root)
-            for session in [each for _, root in roots for each in (*root.forks, root)]:
-                session.model.wipe(session.row)
+            role = next(name for name, root in self._sessions.items() if root is call.session.root)
             self.fail(
                 FloatingPointError(
                     f"the {role}'s logits are NaN or infinite after {len(self._tokens)} tokens; "
@@ -153,8 +150,10 @@ class RunningSequence:
         self.advance(results if self._together else results[0])
 
     def fail(self, error: Exception) -> None:
-        """End the answer with an error, whose traceback starts at the decoder's current line."""
+        """End the answer with an error at the decoder's current line, and wipe its cache rows."""
         self.pending, self.outcome = (), faults.standing(self._steps, error)
+        for session in self._open_sessions():
+            session.model.wipe(session.row)
 
     def end(self, remember: bool) -> None:
         """Close the coroutine and `remember` the answer, which fails if either raises an error."""
@@ -170,10 +169,11 @@ class RunningSequence:
 
     def release(self) -> None:
         """Release the cache rows, of forks too."""
-        for root in self._sessions.values():
-            for session in (*root.forks, root):
-                if session.row >= 0:
-                    session.close()
+        for session in self._open_sessions():
+            session.close()
+
+    def _open_sessions(self) -> list[Session]:
+        return [s for root in self._sessions.values() for s in (*root.forks, root) if s.row >= 0]
 
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)

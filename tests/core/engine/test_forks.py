@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -313,6 +313,31 @@ def test_all_rows_are_free_after_a_run_however_it_ends() -> None:
     (outcome,) = Scheduler(Fails(), models, Sampling()).run([[1, 2]])
     assert str(outcome) == "enough"
     models.reserve(1, 10)  # refuses while a session is open
+
+
+def test_an_answer_without_numbers_wipes_only_the_rows_that_it_has_open() -> None:
+    class Wiped(TableModel):
+        rows: ClassVar[list[int]] = []
+
+        def wipe(self, row: int) -> None:
+            self.rows.append(row)
+
+        def logits(self, context: Sequence[int]) -> torch.Tensor:
+            return super().logits(context) + (torch.nan if context[-1] == 5 else 0)
+
+    class Moves(Decoder):
+        lossless = drafts = False
+        sequences = 2
+
+        def steps(self, request: Request) -> Steps:
+            yield request.target.call(request.prompt_ids)
+            fork = request.target.fork()
+            request.target.close()
+            yield fork.call([5])
+
+    (outcome,) = Scheduler(Moves(), Models(target=Wiped()), Sampling()).run([[1, 2]])
+    assert isinstance(outcome, FloatingPointError)
+    assert Wiped.rows == [0], "row -1 is the last one, of another answer"
 
 
 def faulty(steps: Callable[[Request], Steps], **declared: Any) -> Exception:

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from decoders.ar import Autoregressive
+from decoders.core.decoder import Request, Steps
+from decoders.core.drafting.mask_slots import vector_slots
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import not_a_number
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
 from decoders.core.sampling import likeliest, pick, warp
+from decoders.core.testing.check_models import llamas
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import CallResult, Generation, Sampling
 from decoders.isd import StridedDecoding
@@ -143,3 +146,24 @@ def test_a_draft_without_numbers_fails_only_who_asks_it() -> None:
     assert isinstance(outcome, FloatingPointError)
     assert "the draft's logits" in str(outcome)
     assert generate(Autoregressive(), [1, 3], sampling, loaded).tokens
+
+
+def test_an_answer_in_the_cache_row_of_one_that_failed_is_as_elsewhere() -> None:
+    """Entries beyond its text are read in a batch, with no weight: zero times NaN is NaN."""
+
+    class Raw(Autoregressive):
+        def steps(self, request: Request) -> Steps:
+            if request.prompt_ids == (1, 2, 3):
+                yield request.target.call(request.prompt_ids)
+                slots = vector_slots(torch.full((2, 32), float("nan")), output="logits")
+                yield request.target.call([4], slots=slots, output="logits")
+                raise ValueError("the logits are NaN")
+            yield from super().steps(request)
+
+    models, sampling = llamas(Raw()), Sampling(max_new_tokens=8)
+    prompts = [[1] * 20, [1, 2, 3], [4]]
+    outcomes = Scheduler(Raw(), models, sampling, 2).run(prompts)
+    assert isinstance(outcomes[1], ValueError)
+    for number in (0, 2):
+        alone = generate(Raw(), prompts[number], sampling, models)
+        assert outcomes[number] == alone

@@ -17,11 +17,13 @@ from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
-from decoders.core.model import Call, Session
+from decoders.core.model import Call, DraftCall, Session
+from decoders.core.testing.check_models import llamas, with_adapters
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import (
     MAX_DRAFTS,
     NO_UNIFORM,
+    CallResult,
     DraftShape,
     Emit,
     Generation,
@@ -29,6 +31,8 @@ from decoders.core.types import (
     Sampling,
     Slots,
 )
+from decoders.eagle import Eagle
+from decoders.medusa import Medusa
 from decoders.ptp import ParallelTokenPrediction
 from decoders.spec import Speculative
 
@@ -161,6 +165,13 @@ def test_long_calls_run_alone_on_a_cpu() -> None:
             found.append([job.pending[0].num_rows for job in group])
             jobs = [job for job in jobs if job not in group]
         assert found == groups
+
+
+def test_the_longest_of_several_calls_of_an_answer_decides_whether_they_run_alone() -> None:
+    forks, long = waiting(3), waiting(3, num_rows=65)
+    forks.index, forks.pending = 1, (*forks.pending, *long.pending)
+    few = [waiting(3) for _ in range(2)]
+    assert _next_group([forks, *few]) == few
 
 
 def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_others() -> None:
@@ -336,27 +347,52 @@ class Unmergeable(TableModel):
     num_failed = 0
 
     def forward(self, calls: Sequence[Call]) -> Tensor:
-        logits = super().forward(calls)
+        return self._alone(calls, super().forward(calls))
+
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        return self._alone(calls, super().draft(calls))
+
+    def _alone(self, calls: Sequence[Any], results: Any) -> Any:
         if len(calls) > 1:
             self.num_failed += 1
             raise RuntimeError("too many at once")
-        return logits
+        return results
 
 
-@pytest.mark.parametrize("decoder", [Autoregressive(), Speculative(k=2)])
+@pytest.mark.parametrize("decoder", [Autoregressive(), Speculative(k=2), Eagle(), Medusa()])
 def test_the_work_of_a_merged_call_that_fails_is_counted_once(decoder: Decoder) -> None:
     """Its calls run again one by one: tokens, calls and rows are those of sequences alone."""
     sampling, prompts = Sampling(max_new_tokens=12), [[1, 2], [3, 4, 5], [2, 6]]
 
     def models(kind: type[TableModel]) -> Models:
         target = kind(seed=1)
-        return Models(target=target, draft=kind(seed=2, agree_with=target, agreement=0.6))
+        draft = kind(seed=2, agree_with=target, agreement=0.6)
+        return with_adapters(decoder, Models(target=target, draft=draft), error=0.4)
 
     failing = models(Unmergeable)
     outcomes = Scheduler(decoder, failing, sampling, 3).run(prompts)
     assert failing.target.num_failed > 0  # type: ignore[attr-defined]
     alone = [generate(decoder, prompt, sampling, models(TableModel)) for prompt in prompts]
     assert outcomes == alone
+
+
+def test_a_layer_is_fed_once_where_merged_draft_calls_fail() -> None:
+    decoder, sampling, prompts = Eagle(), Sampling(max_new_tokens=12), [[1, 2], [3, 4, 5], [2, 0]]
+    models = llamas(decoder)
+
+    def failing(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        results = forward.draft(calls)
+        if len(calls) > 1:
+            raise RuntimeError("too many at once")
+        return results
+
+    outcomes = Scheduler(decoder, models, sampling, 3, draft=failing).run(prompts)
+    for prompt, outcome in zip(prompts, outcomes, strict=True):
+        alone = generate(decoder, prompt, sampling, models)
+        assert isinstance(outcome, Generation)
+        for step, expected in zip(outcome.steps, alone.steps, strict=True):
+            assert (step.tokens, step.rejected) == (expected.tokens, expected.rejected)
+            assert step.draft_rows == expected.draft_rows
 
 
 def test_of_merged_calls_that_fail_only_those_at_fault_do() -> None:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders.core import masks, products
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.model import HFModel
-from decoders.core.types import Slots
-from tests.tiny_models import SIZES, fresh, slot_adapter
+from decoders.core.types import DraftShape, Sampling, Slots
+from tests.tiny_models import SIZES, WIDTH, fresh, slot_adapter
 
 pytestmark = [
     pytest.mark.slow,
@@ -704,3 +706,31 @@ for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.2)):
 """
     for name in narrower:
         subprocess.run([sys.executable, "-c", code, name, str(tmp_path)], check=True)
+
+
+@needs_bfloat16
+@pytest.mark.usefixtures("graphs")
+def test_heads_draft_for_any_number_of_sequences_by_one_graph() -> None:
+    assert graph_files.load_products() == FEW
+    torch.manual_seed(0)
+    module: Any = LlamaForCausalLM(LlamaConfig(**SIZES))
+    model = HFModel(module.to(torch.bfloat16), compile=True, backend="export")
+    sizes: dict[str, Any] = {"num_slots": 3, "width": WIDTH, "rank": 8, "layers": {}}
+    heads = DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes))
+    model.attach("medusa", heads.requires_grad_(False))
+    model.reserve(5, 32)
+    sessions = [model.open() for _ in range(5)]
+    states = torch.randn(5, 1, WIDTH).to(torch.bfloat16)
+    before, shape = model.num_graphs, DraftShape(depth=3, width=2, nodes=4)
+
+    def drafts(numbers: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        calls = [
+            sessions[n].draft("medusa", states[n], [n], shape, Sampling(), max_depth=3)
+            for n in numbers
+        ]
+        return [(result.picks, result.confidences) for result in model.draft(calls)]
+
+    alone = [drafts([number])[0] for number in range(5)]
+    for count in (2, 5, 3):
+        assert drafts(range(count)) == alone[:count]
+    assert model.num_graphs == before + 2, "one of one sequence, and one of several"

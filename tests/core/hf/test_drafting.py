@@ -157,6 +157,14 @@ def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() 
     assert model.num_graphs == 1
 
 
+def test_sequences_that_pause_need_no_graph_of_their_own() -> None:
+    model = model_of(layers_of("eagle"), "eager")
+    drafts(model, {0: (3,), 1: (4,), 2: (2,), 3: (5,)})
+    num_graphs = model.num_graphs
+    drafts(model, {0: (2,), 3: (3,)})
+    assert model.num_graphs == num_graphs
+
+
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])
 @pytest.mark.parametrize("backend", [None, "eager"])
 def test_a_text_that_comes_after_another_sees_nothing_of_it(

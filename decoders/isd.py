@@ -97,7 +97,7 @@ class _Masks(Drafter):
         draws, greedy = options.verification.draws(request.sampling), request.sampling.greedy
         # specs are drawn from the distributions that verification uses
         self._output: SlotOutput = "probs" if draws and not greedy else "draws"
-        if options.proposal == "argmax" and not greedy:
+        if options.proposal == "argmax":
             self._output = "argmax"
         self._specs: tuple[int, ...] = ()
         self._probs: dict[int, Tensor] = {}

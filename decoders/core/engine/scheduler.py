@@ -83,7 +83,7 @@ class Scheduler:
         The next `run`, with only that prompt, skips these tokens if the decoder's first call
         begins with them.
         """
-        if self._answer is not None or not num_tokens:
+        if not num_tokens:
             return
         self._models.ensure(self._sequences, self._capacity([prompt]))
         tokens = tuple(prompt[:num_tokens])

@@ -387,7 +387,6 @@ class HFModel(Model):
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""
         assert self._layout is not None
-        self._runner.launch = None
         self._layout.store.gather(session.row, sources, start)
 
     @property

@@ -120,8 +120,7 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin._gated = self._gated  # one wrapper of the module's layers
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
-        twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
-        twin.launch = None
+        twin.weights, twin.graphs = None, twin._graphs(None)
         return twin
 
     @property
@@ -186,7 +185,7 @@ class ModuleRunner:
                 ahead[read.form] = numbers[..., : len(places)], probs
             states = [*left]
             picks_alone = switches.ahead and lends and [read.form for read in reads] == ["picks"]
-            if picks_alone and launches_next(calls) and not layout.window:
+            if picks_alone and launches_next(calls):
                 if launch is None:  # else its outputs are copies
                     logits = logits.clone()  # before the next run overwrites it
                 ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None

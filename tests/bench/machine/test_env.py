@@ -6,13 +6,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.machine import env as environment
+from bench.machine import usage
 from bench.machine.env import (
     ROOT,
     capture,
@@ -182,6 +185,65 @@ def test_the_load_watch_sees_another_process_and_not_its_own() -> None:
     assert own > 0
     assert load.other_cores is not None
     assert load.other_cores > 0.05
+
+
+def test_the_load_is_that_of_other_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of this one or its workers; a number that is given again is that of a new process."""
+    now_s, used_s = [0.0], {(os.getpid(), 0.0): 50.0, (7, 0.0): 10.0, (8, 0.0): 3.0}
+
+    def processes() -> Iterator[Any]:
+        for (pid, began_s), seconds in used_s.items():
+            times = SimpleNamespace(user=seconds / 4, system=3 * seconds / 4)
+            read = (began_s.__float__, lambda times=times: times)
+            yield SimpleNamespace(pid=pid, create_time=read[0], cpu_times=read[1])
+
+    def load(*more: tuple[tuple[int, float], float]) -> float | None:
+        now_s[0] += 4.0
+        used_s.update([*more, ((os.getpid(), 0.0), 50.0 + now_s[0])])
+        return watch.lap().other_cores
+
+    monkeypatch.setattr("psutil.process_iter", processes)
+    monkeypatch.setattr(usage, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    watch = LoadWatch()
+    assert load(((7, 0.0), 12.0), ((8, 0.0), 4.0)) == 0.75
+    watch.ignore([8])
+    assert load(((7, 0.0), 13.0), ((8, 0.0), 8.0)) == 0.25
+    del used_s[7, 0.0]
+    assert load(((7, 9.0), 2.0)) == 0.5
+
+
+def test_a_processor_that_slowed_down_since_the_last_look_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "_CPUS", tmp_path)
+    assert LoadWatch().lap().throttled is None
+    count = tmp_path / "cpu0" / "thermal_throttle" / "core_throttle_count"
+    count.parent.mkdir(parents=True)
+    count.write_text("3\n")
+    watch = LoadWatch()
+    assert watch.lap().throttled is None
+    count.write_text("4\n")
+    assert [watch.lap().throttled for _ in range(2)] == ["CPU thermal", None]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "line"),
+    [
+        (0, None),
+        (0x1 | 0x4, None),  # idle, and the limit of power: as usual
+        (0x4 | 0x20, "software thermal"),
+        (0x8 | 0x40, "hardware slow-down, hardware thermal"),
+    ],
+)
+def test_a_gpu_that_slows_down_says_why(
+    reasons: int, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+    driver = SimpleNamespace(**{name: lambda _: reasons}, NVMLError=OSError)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert slowdown("handle") == line
+    monkeypatch.setattr(usage, "gpu_handle", lambda _: "handle")
+    assert LoadWatch("cuda:0").lap().throttled == line
 
 
 def test_it_records_the_attention_kernels_of_a_gpu_alone(

@@ -29,9 +29,10 @@ from bench.records.samples import SampleWriter
 from bench.settings.config import load_config
 from bench.stats.times import answer_unit, ttft_s
 from bench.stats.validity import judge
+from decoders.core.engine.deadline import MAX_TIMEOUTS
 from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import Generation, Outcome, Sampling
 from tests.conftest import Characters
 from tests.fake_clock import FakeClock
 from tests.pretended_allocator import allocator
@@ -362,9 +363,12 @@ def _by_turns(encode: Callable[..., list[int]]) -> Callable[..., list[int]]:
 
 @pytest.fixture
 def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[..., list[int]]:
-    """Warms up on prompts of two length buckets, whose turns take `times`; returns the buckets."""
+    """Warms up on prompts of two length buckets, whose turns take `times`; returns the buckets.
 
-    def warm(times: Sequence[float]) -> list[int]:
+    Every turn ends with `outcomes`.
+    """
+
+    def warm(times: Sequence[float], *outcomes: Outcome) -> list[int]:
         setup = opener(choose_decoders(small(decoders="ar"), print))
         prompts = [
             Prompt(conversation=f"c{n}", turn=1, family="qa", ids=(5,) * n, hash="", reference=None)
@@ -374,16 +378,19 @@ def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[.
         with SampleWriter(tmp_path) as writer:
             runner = Runner(setup, {}, writer, progress(), attempt=0, lap=Load)  # type: ignore[arg-type]
 
-            def timed(_arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
+            def timed(arm: Any, batch: Sequence[Prompt], sampling: Sampling) -> Any:
                 number = turns.count(len(batch[0].ids))
                 turns.append(len(batch[0].ids))
                 assert sampling.max_new_tokens <= 16
                 watch = SimpleNamespace(total_s=times[number % len(times)])
-                return SimpleNamespace(outcomes=[], watch=watch)
+                for each in outcomes:
+                    arm.deadline.ended(type("Job", (), {"outcome": each})())
+                return SimpleNamespace(outcomes=outcomes, watch=watch)
 
             runner._time_answers = timed  # type: ignore[method-assign, assignment]
             runner.warm_up(prompts)
         assert not (tmp_path / "samples.jsonl").read_bytes()
+        assert all(arm.deadline.refuses() is None for arm in setup.arms.values())
         return turns
 
     return warm
@@ -408,6 +415,10 @@ def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
 
 def test_the_budget_of_warm_up_is_shared_by_turns(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S * n for n in (0.2, 0.4)]) == [10, 100] * 2
+
+
+def test_a_decoder_that_fails_in_warm_up_has_one_turn_there_and_is_measured(warmed: Any) -> None:
+    assert warmed([0.1], *[TimeoutError()] * MAX_TIMEOUTS) == [10, 100]
 
 
 @pytest.mark.parametrize("law", [None, lambda answer, logits: logits])
@@ -478,6 +489,12 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
     assert PeakMemory(loaded, models(target), plain).peak_bytes() == 110
     assert PeakMemory(loaded, models(target, draft), plain).peak_bytes() == 132
     assert PeakMemory(loaded, models(target), build_decoder("hf", {})).peak_bytes() is None
+    adapted = Weighed(100, 10)
+    adapted.adapter_bytes = {"ptp": 7, "ptp-draft": 7}.__getitem__  # type: ignore[method-assign, assignment]
+    for spec, parts in (("ptp", (adapted, draft)), ("ptp_spec", (target, adapted))):
+        rest = sum(each.weight_bytes + each.cache_bytes() for each in parts)
+        used = models(*parts)
+        assert PeakMemory(used, used, build_decoder(spec, {})).peak_bytes() == rest + 7
 
 
 def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(

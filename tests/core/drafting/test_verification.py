@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request
@@ -17,7 +18,14 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Acceptance, AcceptanceRule, Generation, Output, Sampling
+from decoders.core.types import (
+    Acceptance,
+    AcceptanceRule,
+    CallResult,
+    Generation,
+    Output,
+    Sampling,
+)
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(max_new_tokens=24)
@@ -83,6 +91,13 @@ def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
     assert {step.accepted for step in answer.steps[1:-1]} == {1}
     assert [turn.step for turn in turns] == [*range(1, len(turns) + 1)]
     assert [turn.output for turn in turns] == [*range(1, GREEDY.max_new_tokens, 2)][: len(turns)]
+
+
+def test_the_token_after_accepted_drafts_is_drawn_by_the_number_of_its_own_position() -> None:
+    uniforms = Uniforms(5, PROMPT)
+    turn = Turn(DraftTree(1), CallResult(), uniforms, output=4, step=1)
+    picks = [turn.recover(torch.ones(1000), accepted) for accepted in range(3)]
+    assert picks == [int(1000 * uniforms.at("recover", output)) for output in (4, 5, 6)]
 
 
 def test_a_rule_may_tell_how_the_drafts_compare_with_the_target() -> None:

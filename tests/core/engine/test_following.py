@@ -15,11 +15,12 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Session
 from decoders.core.outputs import Chain
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import CallResult, Emit, Generation, Sampling
+from decoders.core.types import CallResult, Emit, Generation, Sampling, Slots
 
 PROMPTS = [[1, 2, 3], [4, 0], [5], [2, 2, 6, 1, 3, 3]]
 GREEDY = Sampling(max_new_tokens=12)
 WARM = Sampling(max_new_tokens=12, temperature=0.9, seed=4)
+SLOTS = Slots(adapter="ptp", uniforms=(0.5,), sizes=(1,), anchors=(2,), read=(0,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +127,13 @@ def test_a_chain_is_of_one_sequence() -> None:
         (Chain(1, 1), {"hidden": True}),
         (Chain(1, 1), {"barred": [2]}),
         (Chain(1, 1), {"mask": torch.ones(2, 2, dtype=torch.bool)}),
+        (Chain(1, 1), {"positions": [0, 1]}),
+        (Chain(1, 1), {"slots": SLOTS}),
     ],
 )
 def test_a_chain_that_cannot_follow_is_refused(chain: Chain, how: dict[str, Any]) -> None:
     session = Session(TableModel(7), 0, 10)
     options = {"output": "draws", **how}
     assert session.call([1, 2], output="draws", chain=Chain(8, 8)).chain == Chain(8, 8)
-    with pytest.raises(ValueError, match=r"Chain\(.*\) behind a call of 2 rows; at most its size"):
+    with pytest.raises(ValueError, match=r"Chain\(.*\) behind a call of [23] rows; at most its"):
         session.call([1, 2], chain=chain, **options)

@@ -151,13 +151,32 @@ def test_rows_that_see_another_text_than_that_before_them_are_run() -> None:
     model.reserve(1, 40)
     backwards, hiding = masks.causal(len(PROMPT)), masks.causal(len(PROMPT))
     backwards[1, 0] = hiding[-1, 1] = False
-    for mask, num_run in [(backwards, 10), (hiding, 10), (masks.causal(len(PROMPT)), 4)]:
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"mask": backwards}, 10),
+        ({"mask": hiding}, 10),
+        ({"positions": range(1, 11)}, 10),
+        ({"mask": masks.causal(len(PROMPT)), "positions": range(10)}, 4),
+    ]
+    for how, num_run in cases:
         session = model.open()
-        expected = forward([session.call(PROMPT, mask=mask)])
+        expected = forward([session.call(PROMPT, **how)])
         session.truncate(0)
         forward([session.call(PROMPT, read=())])
         session.keep_text(PROMPT[:KEPT])
-        got = forward([session.call(PROMPT, mask=mask)])
+        got = forward([session.call(PROMPT, **how)])
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
         assert session.rows == num_run
         model.close(session)
+
+
+def test_a_long_call_goes_on_behind_what_its_session_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("decoders.core.engine.forward.PREFILL_CHUNK", 3)
+    model = both("llama", "ar").target
+    model.reserve(1, 40)
+    session = model.open()
+    expected = model.forward([session.call(PROMPT)])
+    session.truncate(2)
+    torch.testing.assert_close(forward([session.call(PROMPT[2:])]), expected, atol=1e-5, rtol=1e-5)
+    assert session.length == len(PROMPT)

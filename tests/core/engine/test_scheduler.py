@@ -147,6 +147,12 @@ def test_calls_of_up_to_16_rows_are_one_where_rows_cost_less_than_passes() -> No
         assert _next_group(jobs) == jobs[:merged]
 
 
+def test_the_widest_call_of_a_sequence_decides_with_which_others_it_runs() -> None:
+    beams, few = waiting(2), [waiting(2, num_rows=num_rows) for num_rows in (1, 5)]
+    beams.pending = (*beams.pending, *waiting(2, num_rows=17).pending)
+    assert _next_group([beams, *few]) == few
+
+
 def test_calls_of_any_number_of_rows_are_one_where_none_is_padded() -> None:
     jobs = [waiting(3, num_rows=num_rows) for num_rows in (1, 5, 64, 65)]
     assert _next_group(jobs) == jobs[:3]

@@ -25,7 +25,7 @@ from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms
 from decoders.core.types import CallResult, Generation, Sampling
 from tests.core.hf.test_slots import ids
-from tests.tiny_models import fresh
+from tests.tiny_models import VOCAB, fresh
 
 GREEDY = Sampling(max_new_tokens=24)
 DRAWN = Sampling(max_new_tokens=24, temperature=0.8, top_k=20, seed=3)
@@ -194,6 +194,14 @@ def test_a_chain_beyond_the_cache_leaves_its_entries_alone(passes: list[int]) ->
     assert_alike(chained(sessions, GREEDY, "probs", *[Chain(1, 7)] * 2), expected)
 
 
+def test_a_chain_past_the_last_learned_position_leaves_its_first_calls_as_they_are() -> None:
+    prompts = ids(1, 125), ids(2, 4)  # of 128 positions
+    _, sessions = opened("gpt2", *prompts, capacity=140)
+    expected = alone(sessions, GREEDY, "probs", 2)
+    _, sessions = opened("gpt2", *prompts, capacity=140)
+    assert_alike(chained(sessions, GREEDY, "probs", *[Chain(1, 7)] * 2), expected)
+
+
 @pytest.mark.parametrize("length", range(11, 17))
 def test_a_chain_may_end_in_the_next_bucket_of_lengths(
     length: int, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +225,31 @@ def test_a_window_and_large_chains_are_not_run_ahead(
         _, sessions = opened("llama-gqa", ids(1, 9))
         (found,) = chained(sessions, GREEDY, output, Chain(3, 3))
         assert len(found.picks) == num
+
+
+def test_chains_that_one_graph_cannot_run_wait_for_their_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def num_picks(
+        num_tokens: int, *chains: Chain, outputs: Sequence[str] = ("draws", "draws")
+    ) -> list[int]:
+        _, sessions = opened("llama-gqa", *[ids(seed, 9) for seed in range(len(chains))])
+        calls = [
+            each.call(ids(5, num_tokens), output=output, chain=chain)
+            for each, output, chain in zip(sessions, outputs, chains, strict=False)
+        ]
+        parts = [part for call in calls for part in readouts(call, Uniforms(7, [1]), 0)]
+        found = read_out(forward(calls, token_reads(parts, GREEDY)), parts, GREEDY)
+        return [len(each.picks) for each in found]
+
+    assert num_picks(4, Chain(3, 3), Chain(3, 3)) == [4, 4]
+    assert num_picks(5, Chain(3, 3)) == [1], "a prompt"
+    assert num_picks(1, Chain(1, 2), Chain(3, 3)) == [1, 1], "of other lengths"
+    assert num_picks(1, Chain(3, 3), Chain(3, 3), outputs=("draws", "probs")) == [1, 1]
+    monkeypatch.setattr(ahead, "_MAX_VALUES", 4 * VOCAB)
+    both = "probs", "probs"
+    assert num_picks(1, Chain(3, 3), outputs=both) == [4]
+    assert num_picks(1, Chain(3, 3), Chain(3, 3), outputs=both) == [1, 1], "too many numbers"
 
 
 @pytest.mark.parametrize("spec", ["spec:k=4", "spec:k=4:verify=coupled"])

@@ -169,6 +169,14 @@ def test_graphs_of_trees_serve_long_texts_of_any_length_budgets_and_stop_ids() -
     assert num_graphs == {1}, "that of the second text"
 
 
+def test_sequences_that_pause_need_no_graph_of_their_own() -> None:
+    model = model_of(layers_of("eagle"), "eager")
+    drafts(model, {0: (3,), 1: (4,), 2: (2,), 3: (5,)})
+    num_graphs = model.num_graphs
+    drafts(model, {0: (2,), 3: (3,)})
+    assert model.num_graphs == num_graphs
+
+
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])
 @pytest.mark.parametrize("backend", [None, "eager"])
 def test_a_text_that_comes_after_another_sees_nothing_of_it(

@@ -15,6 +15,7 @@ from decoders.ar import Autoregressive
 from decoders.core.adapter.gating import decoder_layers, layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig
+from decoders.core.engine.forward import forward
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf import llama
@@ -219,6 +220,16 @@ def test_each_branch_begins_from_its_own_token(case):
     slots, placed = slots_of(8, sizes, tokens), partial_quadratic(8, 4, sizes)
     got = case.model.forward([everything(session, tokens, slots=slots, **placed)])
     assert gap(got, expected_of(case, prompt, tokens, slots, **placed)) < TOLERANCE
+
+
+def test_branches_behind_a_cached_start_of_the_prompt_have_their_tokens_fed(case):
+    prompt, sizes = ids(6, 9), (3, 2)
+    slots, placed = slots_of(8, sizes, prompt[-2:]), partial_quadratic(0, 9, (*[0] * 7, *sizes))
+    (session,) = opened(case, prompt)
+    session.keep_text(prompt)
+    got = forward([session.call(prompt, slots=slots, **placed)])
+    assert session.rows == 2 + 5
+    assert gap(got, expected_of(case, [], prompt, slots, **placed)[8:]) < TOLERANCE
 
 
 def test_merged_calls_equal_cold_forwards_and_leave_token_rows_alone(case):

@@ -5,6 +5,7 @@ Graphs have the shapes of CUDA graphs and run on the CPU.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def steps(
 
 @SAMPLINGS
 @pytest.mark.parametrize("min_rows", [1, 4])
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2"])
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2", "qwen2-window", "gemma3-window"])
 def test_calls_that_begin_early_give_what_they_give_alone(
     name: str, min_rows: int, sampling: Sampling, passes: list[int]
 ) -> None:
@@ -235,3 +236,12 @@ def test_logits_without_numbers_end_the_answer_and_feed_no_index() -> None:
         model.module.get_output_embeddings().weight.fill_(float("nan"))
     (outcome,) = Scheduler(Autoregressive(), Models(target=model), GREEDY).run([ids(1, 5)])
     assert isinstance(outcome, FloatingPointError)
+
+
+def test_answers_of_another_seed_length_and_end_need_no_graph_of_their_own() -> None:
+    model, counts = HFModel(fresh("llama-gqa"), compile=True, backend="eager"), list[int]()
+    other = dataclasses.replace(DRAWN, seed=9, max_new_tokens=23, stop_ids=frozenset({5}))
+    for sampling in (DRAWN, other):
+        Scheduler(Autoregressive(), Models(target=model), sampling).run([ids(1, 9)])
+        counts.append(model.num_graphs)
+    assert counts[0] == counts[1] > 0

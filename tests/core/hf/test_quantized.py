@@ -113,6 +113,15 @@ def test_weights_are_rounded_to_the_nearest_step(width: Width, step: int) -> Non
     assert num_bytes < weight.nbytes / (3 if width == "int8" else 4)
 
 
+def test_int8_weights_are_rounded_by_the_scales_that_are_stored() -> None:
+    """In bfloat16 a scale is rounded by up to a 512th: 127 times that is a quarter of a step."""
+    weight = weight_of(48, 64, torch.bfloat16)
+    layer = QuantizedLinear(weight, None, "int8")
+    scales = layer.scales.float()[:, None]
+    steps = (layer.packed * scales - weight.float()).abs() / scales
+    assert 0.4 < steps.max() < 0.501
+
+
 def test_a_layer_that_int4_does_not_take_is_int8() -> None:
     assert not fits_int4(weight_of(VOCAB, WIDTH))
     assert QuantizedLinear(weight_of(VOCAB, WIDTH), None, "int4").width == "int8"

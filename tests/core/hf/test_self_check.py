@@ -287,9 +287,19 @@ def test_a_forward_that_fails_is_one_line():
 
 
 def test_a_prompt_beyond_a_wide_window_is_not_compared_and_said(monkeypatch):
-    monkeypatch.setattr(module_of_check, "_MAX_WORK", 10)
-    (line,) = self_check(made("mistral-window"))
+    model = made("mistral-window")
+    work = WINDOW * model.num_parameters
+    monkeypatch.setattr(module_of_check, "_MAX_WORK", work)
+    assert self_check(model) == []
+    monkeypatch.setattr(module_of_check, "_MAX_WORK", work - 1)
+    (line,) = self_check(model)
     assert line.endswith(f"beyond its window of {WINDOW}")
+
+
+def test_a_window_that_no_text_exceeds_is_not_mentioned():
+    module = fresh("mistral-window")
+    module.config.sliding_window = module.config.max_position_embeddings
+    assert self_check(HFModel(module)) == []
 
 
 def test_layers_that_only_derive_from_a_linear_one_compute_what_they_did():

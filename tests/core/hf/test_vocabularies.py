@@ -18,13 +18,13 @@ from decoders.core.types import Sampling
 SIZES = (24, 40)
 
 
-def model_of(size: int, seed: int = 0) -> HFModel:
+def model_of(size: int, seed: int = 0, compiled: bool = False) -> HFModel:
     torch.manual_seed(seed)
     shape: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
     config = LlamaConfig(
         vocab_size=size, num_attention_heads=2, initializer_range=0.4, pad_token_id=None, **shape
     )
-    return HFModel(LlamaForCausalLM(config))
+    return HFModel(LlamaForCausalLM(config), compile=compiled, backend="eager")
 
 
 def logits_of(model: HFModel, tokens: list[int]) -> torch.Tensor:
@@ -53,12 +53,13 @@ def test_a_smaller_model_never_drafts_what_it_lacks_and_is_fed_what_it_knows() -
     assert shared[:, 24:].eq(float("-inf")).all()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("sizes", [SIZES, SIZES[::-1]])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_drafts_of_another_size_leave_the_targets_tokens(
-    sizes: tuple[int, int], temperature: float
+    sizes: tuple[int, int], temperature: float, compiled: bool
 ) -> None:
-    target, draft = model_of(sizes[0]), model_of(sizes[1], seed=1)
+    target, draft = (model_of(size, seed, compiled) for seed, size in enumerate(sizes))
     draft.share_vocabulary(target.vocab_size)
     sampling = Sampling(temperature=temperature, max_new_tokens=24, seed=2)
     models = Models(target=target, draft=draft)

@@ -96,6 +96,8 @@ def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(ans
     assert held.isdisjoint({prompt_hash(row) for row in training.values()})
     assert found.facts["files"] == 2
     assert str(Path(answers).parent) not in json.dumps(found.facts)
+    cut = [source(answers, max_tokens=most).facts["rows_passed_over"] for most in (19, 18)]
+    assert cut == [0, 8]
 
 
 def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
@@ -115,8 +117,8 @@ def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
         (None, "names no file"),
         ('{"prompt": [1]}\n', "holds no completions"),
         (
-            json.dumps({"number": 0, "temperature": 1.0, "prompt": [3, 99], "tokens": [4]}) + "\n",
-            "holds token 99, the model's vocabulary has 40",
+            json.dumps({"number": 0, "temperature": 1.0, "prompt": [3, 40], "tokens": [4]}) + "\n",
+            "holds token 40, the model's vocabulary has 40",
         ),
     ],
 )

@@ -19,7 +19,14 @@ from decoders.core.hf.model import HFModel, load_tokenizer, stop_ids
 from specbench_tasks import generators
 from specbench_tasks.task import FAMILIES
 from tests.specbench_tasks.published import write_csv
-from training.text.completions import Completion, CompletionPlan, Teacher, sample, sampled_rows
+from training.text.completions import (
+    Completion,
+    CompletionPlan,
+    Teacher,
+    _beginning,
+    sample,
+    sampled_rows,
+)
 from training.text.data import Encoder, PoolSource, Row, row_hash
 from training.text.documents import cut_rows, first_prompt
 from training.text.sources import Source, ZooSource, build_source
@@ -476,7 +483,7 @@ def test_first_tokens_follow_the_teachers_distribution(
 def test_greedy_completions_are_what_the_teacher_writes_greedily(
     module: Any, teacher: Teacher, tmp_path: Path
 ) -> None:
-    found = ask(teacher, tmp_path, temperatures=(0.0, 1.0))
+    found = ask(teacher, tmp_path, temperatures=(0.0, 1.0), max_new_tokens=11)
     greedy = [completion for completion in found if completion.temperature == 0]
     assert len(greedy) == 6
     assert greedy[0].prompt == (1,)
@@ -484,7 +491,7 @@ def test_greedy_completions_are_what_the_teacher_writes_greedily(
     model = HFModel(module)
     for number, completion in enumerate(greedy):
         assert completion.prompt in [text[: len(completion.prompt)] for text in sampled]
-        sampling = CompletionPlan(max_new_tokens=5 if number else 10).sampling(
+        sampling = CompletionPlan(max_new_tokens=6 if number else 11).sampling(
             0.0,
             stop_ids(model, ENDS),  # type: ignore[arg-type]
         )
@@ -493,11 +500,23 @@ def test_greedy_completions_are_what_the_teacher_writes_greedily(
     assert len({completion.prompt for completion in greedy}) > 3
 
 
+def test_beginnings_are_up_to_half_of_a_completion_and_end_before_its_stop_token() -> None:
+    sampled = [
+        Completion(number=0, temperature=1.0, prompt=(1,), tokens=(*range(5, 5 + length), 2))
+        for length in (1, 3, 30)
+    ]
+    plan = CompletionPlan(max_new_tokens=10)
+    found = [_beginning(sampled, plan, number) for number in range(200)]
+    assert {*found} == {(1, *range(5, 5 + length)) for length in range(1, 6)}
+
+
 def test_prompts_meet_all_temperatures_in_turn(teacher: Teacher, tmp_path: Path) -> None:
     prompts = [(1, 5), (1, 6)]
     found = ask(teacher, tmp_path, prompts=prompts, temperatures=(0.5, 1.0), num_completions=8)
     met = sorted((c.prompt, c.temperature) for c in found)
     assert met == [(p, t) for p in prompts for t in (0.5, 0.5, 1.0, 1.0)]
+    few = ask(teacher, tmp_path, prompts=prompts, temperatures=(0.5, 1.0), num_completions=2)
+    assert [c.temperature for c in few] == [0.5, 1.0], "not all at the first one"
 
 
 def test_a_stop_token_ends_a_completion_and_is_learnt(teacher: Teacher, tmp_path: Path) -> None:
@@ -534,6 +553,12 @@ def test_completions_are_sampled_once_and_a_changed_setting_samples_anew(
             ask(kept, tmp_path, **values)
     with pytest.raises(AssertionError, match="was opened"):
         ask(Teacher(name="other", open=refuse), tmp_path)
+
+
+def test_seed_and_top_p_decide_the_texts(teacher: Teacher, tmp_path: Path) -> None:
+    found = [each.tokens for each in ask(teacher, tmp_path)]
+    assert [each.tokens for each in ask(teacher, tmp_path, seed=1)] != found
+    assert len({each.tokens for each in ask(teacher, tmp_path, top_p=0.001)}) == 1
 
 
 def test_a_stopped_sampling_goes_on_where_it_was(
@@ -599,7 +624,7 @@ def test_greedy_completions_alone_cannot_outnumber_their_prompts(
 def test_an_on_policy_source_learns_completions_and_not_prompts(
     teacher: Teacher, tmp_path: Path
 ) -> None:
-    prompts = [[1, 5, 6], [1, 7], [1] * 60]
+    prompts = [[1, 5, 6], [1, *range(7, 18)], [1] * 13]
     plan = CompletionPlan(num_completions=20, max_new_tokens=8)
     rows, facts = sampled_rows(teacher, ENDS, plan, tmp_path, max_tokens=20, prompts=prompts)
     assert len(rows) == 20
@@ -683,13 +708,18 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
     monkeypatch.setattr("training.text.sources.sampled_rows", record)
     teacher = Teacher(name="zoo", open=lambda: pytest.fail("opened"))
     prompts = {"kind": "zoo", "counts": {"qa": 2, "rag": 1}}
-    made = build(tokenizer, tmp_path, teacher, kind="on-policy", prompts=prompts, num_completions=7)
+    plan: dict[str, Any] = {"num_completions": 7, "max_new_tokens": 9, "top_p": 0.9}
+    plan |= {"batch_size": 3, "seed": 2}
+    options: dict[str, Any] = {**plan, "temperatures": 0.5, "prompts": prompts}
+    made = build(tokenizer, tmp_path, teacher, kind="on-policy", **options)
     assert made.facts["kind"] == "on-policy"
     asked = seen[0]["prompts"]
     assert len(asked) == 9
     assert {tokenizer.decode([ids[0], ids[-1]]) for ids in asked} == {"<|user|><|assistant|>"}
-    assert seen[0]["plan"] == CompletionPlan(num_completions=7)
+    assert seen[0]["plan"] == CompletionPlan(**plan, temperatures=(0.5,))
     assert seen[0]["max_tokens"] == 64
+    build(tokenizer, tmp_path, teacher, kind="on-policy", **options, max_tokens=63)
+    assert seen[1]["max_tokens"] == 63
 
 
 @pytest.mark.parametrize(

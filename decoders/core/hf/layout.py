@@ -247,9 +247,7 @@ class Layout:
             return self.tiled(calls, self._tile)
         if len(calls) == 1 and self.fits_views(calls[0]):
             return self._lone(calls[0])
-        by_row = _by_cache_row(calls)
-        used = range(min(by_row), max(by_row) + 1) if self._merges else sorted(by_row)
-        return self._several(calls, _filled(by_row, used))
+        return self._several(calls, self._ordered(calls))
 
     def _lone(self, call: Call, in_graph: bool = False) -> Pass:
         """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
@@ -318,17 +316,29 @@ class Layout:
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
             return self._lone(call, in_graph=True)
-        by_row = _by_cache_row(calls)
-        used = range(min(by_row), max(by_row) + 1)
-        if not self._merges:
-            used = first_rows(by_row, self.store.num_rows)
-        filled = _filled(by_row, used)
+        ordered = self._ordered(calls, in_graph=True)
         if not bucketed:
-            return self._several(calls, filled, 1 + lone_slot)
+            return self._several(calls, ordered, 1 + lone_slot)
         width = power_of_two(max(1 + lone_slot, min_rows, *[call.num_rows for call in calls]))
         seen = max([call.session.length + call.num_rows for call in calls])
-        rows = self._padded(filled, width, self._rounded(seen + steps))
-        return _reading(calls, rows, planes=self.store.row_planes(0, len(filled)))
+        rows = self._padded(ordered, width, self._rounded(seen + steps))
+        return _reading(calls, rows, planes=self.store.row_planes(0, len(ordered)))
+
+    def _ordered(self, calls: Sequence[Call], in_graph: bool = False) -> list[Call]:
+        """Return calls by their cache rows, which must differ, with empty ones for the rows between.
+
+        Only a pass without a graph and not merged leaves such rows out.
+        """
+        by_row = {call.session.row: call for call in calls}
+        assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
+        used: Sequence[int] = sorted(by_row)
+        if self._merges:
+            used = range(used[0], used[-1] + 1)
+        elif in_graph:
+            used = first_rows(used, self.store.num_rows)
+        empty: Any = {"tokens": (), "read": (), "output": "logits"}
+        model = calls[0].session.model
+        return [by_row.get(row) or Call(session=Session(model, row, 0), **empty) for row in used]
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         """Pad calls to N = `width` rows that see T = `seen`, on the host."""
@@ -434,22 +444,6 @@ def read_rows(call: Call) -> Sequence[int]:
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
-
-
-def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
-    """Return calls by their cache rows, which must differ."""
-    by_row = {call.session.row: call for call in calls}
-    assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
-    return by_row
-
-
-def _filled(by_row: Mapping[int, Call], used: Iterable[int]) -> list[Call]:
-    """Return the calls of the `used` cache rows, empty ones where there is none."""
-    model = next(iter(by_row.values())).session.model
-    return [
-        by_row.get(row) or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
-        for row in used
-    ]
 
 
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:

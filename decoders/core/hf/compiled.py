@@ -207,15 +207,6 @@ def _rows(inputs: Inputs) -> Tensor:
     return inputs[next(filter(inputs.__contains__, ("positions", "states", "packed")))]
 
 
-class _Flat(nn.Module):
-    def __init__(self, flat: Callable[..., Outputs]) -> None:
-        super().__init__()
-        self.flat = flat
-
-    def forward(self, *args: Tensor) -> Outputs:
-        return self.flat(*args)
-
-
 def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
     """Trace a function of tensors for any sizes of `_SIZES`, and any values of held tensors.
 
@@ -242,9 +233,12 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
             example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
             sizes = [fixed if size == 1 else free.get(dim, fixed) for dim, size in pairs]
             dynamic.append(dict(enumerate(sizes)))
+        module: Any = nn.Module()
+        module.forward = flat
+        shapes = {"tensors": tuple(dynamic)}  # by the name of the parameter
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
-                _Flat(flat), tuple(example), dynamic_shapes={"args": tuple(dynamic)}, strict=False
+                module, tuple(example), dynamic_shapes=shapes, strict=False
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:
@@ -264,8 +258,7 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
             if dim in _SIZES and str(size) != "1":
                 by_dim.setdefault(dim, set()).add(str(size))
     symbols = [symbol for each in by_dim.values() for symbol in each]
-    one_each = all(len(each) == 1 for each in by_dim.values())
-    if not one_each or len(set(symbols)) < len(symbols) or any(map(str.isdigit, symbols)):
+    if not len(by_dim) == len(symbols) == len({*symbols}) or any(map(str.isdigit, symbols)):
         sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in by_dim.items())
         raise ValueError(f"its graph would not serve calls of all sizes ({sizes})")
 

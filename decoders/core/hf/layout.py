@@ -133,7 +133,7 @@ class MaskBuilder:
         self._windows, self._device = architecture.windows, architecture.device
         added = torch.tensor([0.0, torch.finfo(architecture.dtype).min], dtype=architecture.dtype)
         self._seen, self._unseen = added.to(self._device).unbind()
-        self._entries = torch.arange(num_entries, device=self._device)
+        self.entries = torch.arange(num_entries, device=self._device)
 
     def additive(self, visible: Tensor) -> Tensor:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
@@ -147,7 +147,7 @@ class MaskBuilder:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
         if num_rows == 1:  # a lone row sees all
             return self._seen.expand(1, 1, 1, start + 1)
-        entries = self._entries[: start + num_rows]
+        entries = self.entries[: start + num_rows]
         visible = entries <= entries[start:, None]
         if mask is not None:
             visible[:, start:] = upload(mask, self._device)
@@ -171,7 +171,7 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
         """
-        columns = self._entries[:seen]
+        columns = self.entries[:seen]
         if blocks is None:
             rows = torch.arange(width, device=self._device)
             return columns <= (starts[:, None] + rows)[:, :, None]
@@ -185,7 +185,7 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `positions` ``[B, N]`` those of the rows after them.
         """
-        entries = self._entries[:seen]
+        entries = self.entries[:seen]
         columns = entries - starts[:, None]  # 0: the first row
         rows = positions.gather(1, columns.clamp(0, positions.shape[1] - 1))
         return torch.where(columns < 0, entries, rows)
@@ -221,18 +221,16 @@ class Layout:
 
         A layout that `merges` calls leaves out their padding, which transformers' modules need.
         """
-        self._device = device = architecture.device
+        self._device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
         self._tile = tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(architecture, num_rows, entries)
         self._bucketed, self._merges = bucketed, merges
-        windows = [window for window in architecture.windows.values() if window is not None]
-        self.window = min(windows, default=0)
+        self.window = min(filter(None, architecture.windows.values()), default=0)
         with torch.inference_mode(False):
-            self._entries = torch.arange(capacity, device=device)[None]
-        self.masks = MaskBuilder(architecture, entries + 1)
+            self.masks = MaskBuilder(architecture, entries + 1)
 
     def fits_views(self, call: Call) -> bool:
         """Tell whether a single call can read views: no sliding window hides an entry from it."""
@@ -257,13 +255,12 @@ class Layout:
         if in_graph or (num_rows > 1 and not is_plain):
             mask = self.masks.after(start, num_rows, call.mask)
         ids = upload([_row_ids(call)], self._device)
-        if call.positions is None and call.slots is None:
-            positions = self.existing(self._entries[:, start:stop], stop)
-        else:
-            positions = self.existing(upload([call.row_positions()], self._device), stop)
+        entries = positions = self.masks.entries[None, start:stop]
+        if call.positions is not None or call.slots is not None:
+            positions = upload([call.row_positions()], self._device)
+        positions = self.existing(positions, stop)
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
-        entries = self._entries[:, start:stop] if in_graph else start
-        into = self.store.row_planes(call.session.row, 1), entries, stop
+        into = self.store.row_planes(call.session.row, 1), entries if in_graph else start, stop
         masks = self.masks.per_kind(mask)
         return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
 

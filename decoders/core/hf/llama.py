@@ -79,18 +79,6 @@ class DecoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnTable:
-    """Cosines and sines ``[P, E]`` of all P positions, as transformers' module computes them."""
-
-    cosines: Tensor
-    sines: Tensor
-
-    def __call__(self, _: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those of positions ``[B, N]``, ``[B, N, E]``."""
-        return F.embedding(positions, self.cosines), F.embedding(positions, self.sines)
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """The weights and sizes of a model.
 
@@ -168,8 +156,9 @@ def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tup
     size = num * 2 * module.inv_freq.numel()
     if not like.is_cuda or module.rope_type not in _FIXED_TURNS or size > _MAX_TURNS:
         return module  # type: ignore[no-any-return]
-    cosines, sines = module(like, torch.arange(num, device=like.device)[None])
-    return TurnTable(cosines[0], sines[0])
+    turns = module(like, torch.arange(num, device=like.device)[None])
+    cosines, sines = (each[0] for each in turns)
+    return lambda _, positions: (F.embedding(positions, cosines), F.embedding(positions, sines))
 
 
 def _linear(part: Any, path: str, *names: str) -> Linear:

@@ -304,16 +304,12 @@ class HFModel(Model):
     def facts(self) -> dict[str, str | int]:
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
         in_family = self._runner.weights is not None
-        ways: dict[str, str | int | None] = {
+        facts: dict[str, Any] = {
             "tile": self.tile,
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
             "kernels": "own" if in_family and has_kernels(self.device) else None,
-        }
-        placed = {"placed": placement(self.module)} if self.is_placed else {}
-        return {
-            **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,
             "forward": "own" if in_family else "transformers",
             "layers": len(self.architecture.planes) // 2,
@@ -324,9 +320,10 @@ class HFModel(Model):
             "read_bytes": read_bytes(self.module),
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": str(self._config._attn_implementation),
-            **placed,
-            **({"generation": generation} if (generation := model_settings(self.module)) else {}),
+            "placed": placement(self.module) if self.is_placed else None,
+            "generation": model_settings(self.module) or None,
         }
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     @property
     def notes(self) -> tuple[str, ...]:

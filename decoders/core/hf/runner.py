@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.runtime import AttachedAdapter, entering
+from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
 from decoders.core.hf import llama, tiles
 from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
@@ -155,53 +155,67 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        launch, self.launch = self.launch, None
-        if launch is not None and not launch.serves(calls, reads):
-            launch = None
-        self.num_padded_rows -= 0 if launch is None else launch.rows.num_rows  # it was no padding
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
-        lower = tuple(sorted(layers - {0}))
-        sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
-        sources = [each for call in calls for each in (call, call.slots) if each]
-        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
+        lower, sizes = tuple(sorted(layers - {0})), [call.num_rows for call in calls]
+        launch, self.launch = self.launch, None
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
-            steps, num = chain_length(calls, reads, layout), len(reads)
-            if launch is not None:
-                rows, outputs = launch.rows, launch.outputs
-            else:
-                rows = layout.framed(calls, min_rows, steps)
-                if steps:
-                    rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
-                inputs = self._inputs(layout, rows, lower, reads)
-                outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
-            logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
-            if steps:
-                chained = chain_results(calls, reads, outputs[0], outputs[2:])
-                used = sum([len(each.picks) - 1 for each in chained])
-                self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
-                return logits, {}, {}, chained
-            for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
-                probs = next(left)[: len(places)] if read.form == "probs" else None
-                ahead[read.form] = numbers[..., : len(places)], probs
-            states = [*left]
-            picks_alone = switches.ahead and lends and [read.form for read in reads] == ["picks"]
-            if picks_alone and launches_next(calls) and not layout.window:
-                if launch is None:  # else its outputs are copies
-                    logits = logits.clone()  # before the next run overwrites it
-                ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
+            parts = self._run_graph(layout, calls, lower, reads, min_rows, launch)
+            rows, logits, states, ahead, chained = parts
         else:
-            rows = layout.plain(calls)
+            rows, ahead, chained = layout.plain(calls), {}, ()
             logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
-            return logits, {}, ahead, ()
+            return logits, {}, ahead, chained
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
-        rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
+        places = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
         by_layer = zip(shown, states, strict=True)
-        hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer}
+        hidden = {n: self._select(each.to(self._device), places) for n, each in by_layer}
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
-        return logits, hidden, ahead, ()
+        return logits, hidden, ahead, chained
+
+    def _run_graph(
+        self,
+        layout: Layout,
+        calls: Sequence[Call],
+        lower: tuple[int, ...],
+        reads: TokenReads,
+        min_rows: int,
+        launch: Launch | None,
+    ) -> tuple[Pass, Tensor, Outputs, Ahead, Sequence[CallResult]]:
+        """Run calls as a graph, or take the outputs of their `launch` if it was of these calls.
+
+        Returns the pass, logits, states, what was read, and results of calls with their chains.
+        """
+        num, steps = len(reads), chain_length(calls, reads, layout)
+        sources = [each for call in calls for each in (call, call.slots) if each]
+        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
+        if launch is not None and launch.serves(calls, reads):
+            rows, outputs = launch.rows, launch.outputs
+            self.num_padded_rows -= rows.num_rows  # it was no padding
+        else:
+            launch, rows = None, layout.framed(calls, min_rows, steps)
+            if steps:
+                rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
+            inputs = self._inputs(layout, rows, lower, reads)
+            outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
+        logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
+        if steps:
+            chained = chain_results(calls, reads, outputs[0], [*left])
+            used = sum([len(each.picks) - 1 for each in chained])
+            self.num_padded_rows += steps * len(calls) - used
+            return rows, logits, (), {}, chained
+        ahead = dict[str, Any]()
+        for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
+            probs = next(left)[: len(places)] if read.form == "probs" else None
+            ahead[read.form] = numbers[..., : len(places)], probs
+        picks_alone = switches.ahead and lends and [*ahead] == ["picks"]
+        if picks_alone and launches_next(calls) and not layout.window:
+            if launch is None:  # else its outputs are copies
+                logits = logits.clone()  # before the next run overwrites it
+            ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
+        return rows, logits, [*left], ahead, ()
 
     def _launched(
         self, layout: Layout, rows: Pass, calls: Sequence[Call], reads: TokenReads, picks: Tensor
@@ -451,7 +465,8 @@ class ModuleRunner:
         with ExitStack() as stack:
             if adapter is not None:
                 stack.enter_context(self._gated.gated(adapter.deltas, inputs["gate"]))
-            stack.enter_context(entering(self._module, late))
+            if late is not None:
+                stack.enter_context(late.enter(self._module))
             out = self._body(
                 **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
                 **options,
@@ -576,11 +591,10 @@ class DraftRunner:
 
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
-        graphs, num_rows = self.graphs, 1 if "packed" in inputs else inputs["states"].shape[1]
-        is_long = graphs.fixed and num_rows > COMPILED_ROWS
-        as_graph = self._runner.compiling and graphs.serve(num_rows) and not is_long
-        if as_graph:
-            return graphs(name, inputs, planes, self._work.num_brief)
+        num_rows = 1 if "packed" in inputs else inputs["states"].shape[1]
+        is_short = num_rows <= COMPILED_ROWS or not self.graphs.fixed
+        if self._runner.compiling and is_short and self.graphs.serve(num_rows):
+            return self.graphs(name, inputs, planes, self._work.num_brief)
         return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:

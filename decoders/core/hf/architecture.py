@@ -46,7 +46,7 @@ class Architecture:
         devices: device of each plane.
         device: device of inputs and logits (`main_device`).
         dtype: dtype of the weights.
-        windows: attention window of each kind of layer (None: unlimited).
+        windows: attention window of each kind of layer (None: none), "" without kinds.
         max_length: longest sequence that the model was made for and that keeps rope's frequencies.
         reads_hidden: the logits are exactly the head applied to the base model's output.
         sdpa: attention is torch's own, which needs no mask for a causal prefill.
@@ -153,7 +153,7 @@ def _windows(config: Any) -> dict[str, int | None]:
         )
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
-        return {"full_attention" if window is None else "sliding_attention": window}
+        return {"": window}
     spans = {"full_attention": None, "sliding_attention": window}
     strange = [k for k in dict.fromkeys(kinds) if k not in spans]
     if strange or ("sliding_attention" in kinds and window is None):

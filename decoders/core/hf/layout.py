@@ -30,8 +30,8 @@ _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
 _EMPTY = torch.empty(0)
 """In place of the ids and positions of a pass on the host."""
-Masks = Tensor | dict[str, Tensor | None] | None
-"""One mask for all layers, or one per kind of layer. None: causal, or a single row."""
+Masks = Mapping[str, Any]
+"""A mask for each kind of layer. None: causal, or a single row."""
 
 
 class Pass(NamedTuple):
@@ -139,10 +139,6 @@ class MaskBuilder:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
         return torch.where(visible, self._seen, self._unseen)
 
-    def per_kind(self, mask: Tensor | None) -> Masks:
-        """Use one mask for every kind of layer (correct only if no window can matter)."""
-        return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
-
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
         if num_rows == 1:  # a lone row sees all
@@ -195,13 +191,13 @@ class MaskBuilder:
 
         `positions` ``[B, N]`` are positions of rows, `entries` ``[B, T]`` positions of entries.
         """
-        masks: dict[str, Tensor | None] = {}
+        masks = dict[str, Tensor]()
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
                 near = visible & (positions[:, :, None] - entries[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        return masks
 
 
 class Layout:
@@ -223,7 +219,7 @@ class Layout:
         """
         self._device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
-        self._tile = tile
+        self._kinds, self._tile = [*architecture.windows], tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(architecture, num_rows, entries)
@@ -261,7 +257,7 @@ class Layout:
         positions = self.existing(positions, stop)
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
         into = self.store.row_planes(call.session.row, 1), entries if in_graph else start, stop
-        masks = self.masks.per_kind(mask)
+        masks = dict.fromkeys(self._kinds, mask)  # no window matters
         return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
 
     def _several(self, calls: Sequence[Call], ordered: Sequence[Call], min_rows: int = 1) -> Pass:
@@ -350,7 +346,7 @@ class Layout:
         numbers["starts"] = [call.session.length for call in ordered]
         firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
         return Pass(
-            ordered, _EMPTY, _EMPTY, None, None, firsts, numbers=numbers, blocks=blocks, seen=seen
+            ordered, _EMPTY, _EMPTY, {}, None, firsts, numbers=numbers, blocks=blocks, seen=seen
         )
 
     def following(self, rows: Pass) -> Pass | None:

@@ -193,7 +193,7 @@ def forward(
         weights: the model's.
         rows: embeddings of tokens and slots.
         positions: position of each row, ``[B, N]``.
-        masks: additive masks ``[B, 1, N, T]``, one for all layers or by kind of layer.
+        masks: additive masks ``[B, 1, N, T]`` by kind of layer.
         cache: keys and values of what came before; it takes those of the rows.
         gate: the adapter that slots run through.
         late: slots that enter above the first layer; a lone call's leave lower layers out.
@@ -228,10 +228,7 @@ def _cut(
         assert part.shape[2] == rows.shape[1], "a trace would let the two sizes differ"
         return part.index_select(2, tokens)
 
-    if isinstance(masks, dict):
-        kept: Masks = {kind: None if each is None else cut(each) for kind, each in masks.items()}
-    else:
-        kept = None if masks is None else cut(masks)
+    kept = {kind: None if each is None else cut(each) for kind, each in masks.items()}
     return rows.index_select(1, tokens), kept, (cut(turn[0]), cut(turn[1]))
 
 
@@ -255,8 +252,7 @@ def _run(
         rows, inputs = add(rows, added, layer.attention_norm, weights.epsilon)
         heads = linear(inputs, layer.attention, changes[0], slots)
         query, keys, values = _turned(weights, layer, heads, turn, cache, number, kernels)
-        mask = masks[layer.kind] if isinstance(masks, dict) else masks
-        mixed = weights.attend(query, keys, values, mask, weights.scale)
+        mixed = weights.attend(query, keys, values, masks[layer.kind], weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
         fed = gated(linear(inputs, layer.feed, changes[2], slots), weights.activation)

@@ -350,8 +350,7 @@ class ModuleRunner:
         if rows.numbers:
             return self._framed(layout, rows, layers, reads or {})
         assert isinstance(rows.entries, Tensor)
-        masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
-        inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
+        inputs = {f"mask.{kind}": mask for kind, mask in rows.masks.items() if mask is not None}
         name, slots = self._slots(rows, bucketed=False)
         inputs |= {**slots, "entries": rows.entries}
         if rows.cache_rows is not None:
@@ -383,9 +382,8 @@ class ModuleRunner:
         and states are of `hidden` rows.
         """
         if (frame := name.frame) is None:
-            by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
-            masks: Masks = by_kind.get("", {**by_kind})
-            seen = next(iter(by_kind.values())).shape[-1]
+            masks: Masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
+            seen = next(iter(masks.values())).shape[-1]
         else:
             numbers, masks = frame.layout.unpack(frame, inputs["packed"])
             seen, inputs = frame.size[2], {**inputs, **numbers}
@@ -443,7 +441,7 @@ class ModuleRunner:
         Args:
             name: the adapter of the slots, or None.
             inputs: `ids`, `embeds`, or what `AttachedAdapter.inputs` returns; and `positions`.
-            masks: additive masks, one for all layers or by kind of layer.
+            masks: additive masks by kind of layer.
             cache: keys and values, which the pass reads and writes.
             layers: lower layers, whose states follow.
             options: further arguments of the module.
@@ -471,7 +469,7 @@ class ModuleRunner:
                 **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
                 **options,
                 position_ids=inputs["positions"],
-                attention_mask=masks,
+                attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
                 past_key_values=cache,
                 use_cache=True,
             )

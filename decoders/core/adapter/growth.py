@@ -124,7 +124,11 @@ def grow(
         before.append(numbers.unsqueeze(-1).expand(-1, -1, num_each).flatten(1))
         ids_of.append(ids)
         paths_of.append(paths if uniforms is None else joint)
-        if level + 1 == limit or (stops and _end(tree_chances, paths, level, shape, levels)):
+        if stops and level + 1 < limit:
+            each_new = zip(tree_chances, paths.tolist(), strict=True)
+            pairs = zip(levels, [_gains(*pair, shape) for pair in each_new], strict=True)
+            levels = [last if gains else min(last, level + 1) for last, gains in pairs]
+        if level + 1 == max(levels):
             break
         odds, best = paths.topk(min(shape.width, paths.shape[1]), -1)
         joint = odds if uniforms is None else joint.gather(1, best)
@@ -145,25 +149,13 @@ def grow(
     return Trees(drafts, torch.cat(laws, 1) if laws else logits.new_empty(num, 0, 0), levels)
 
 
-def _end(
-    tree_chances: Sequence[list[float]],
-    new: Tensor,
-    level: int,
-    shape: DraftShape,
-    levels: list[int],
-) -> bool:
-    """Tell whether no tree can gain by another level, noting the last level of each."""
-    for number, (chances, odds) in enumerate(zip(tree_chances, new.tolist(), strict=True)):
-        chances += odds
-        best, reach = max(odds), sum(heapq.nlargest(shape.width, odds))
-        likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
-        if (
-            best == 0
-            or reach < shape.floor
-            or (not shape.draws and likeliest and likeliest[0] >= best)
-        ):
-            levels[number] = min(levels[number], level + 1)
-    return max(levels) <= level + 1
+def _gains(chances: list[float], new: list[float], shape: DraftShape) -> bool:
+    """Add a level's `new` chances to a tree's, and tell whether another level can change it."""
+    chances += new
+    best, reach = max(new), sum(heapq.nlargest(shape.width, new))
+    likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
+    is_settled = not shape.draws and likeliest and likeliest[0] >= best
+    return not (best == 0 or reach < shape.floor or is_settled)
 
 
 def trees_of_heads(

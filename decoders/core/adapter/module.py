@@ -257,8 +257,6 @@ class HiddenAdapter(StoredAdapter):
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Keep the configuration, or raise `ValueError` for another variant."""
-        if config.variant in SLOT_VARIANTS:
-            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
         if config.variant != self.variant:
             line = f"it is of variant {config.variant}, but {self.variant} is needed here"
             raise ValueError(line)

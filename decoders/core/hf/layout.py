@@ -318,7 +318,7 @@ class Layout:
         return _reading(calls, rows, planes=self.store.row_planes(0, len(ordered)))
 
     def _ordered(self, calls: Sequence[Call], in_graph: bool = False) -> list[Call]:
-        """Return calls by their cache rows, which must differ, with empty ones for the rows between.
+        """Return calls by their cache rows, which must differ, with empty ones for rows between.
 
         Only a pass without a graph and not merged leaves such rows out.
         """

@@ -382,7 +382,7 @@ class ModuleRunner:
         and states are of `hidden` rows.
         """
         if (frame := name.frame) is None:
-            masks: Masks = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
+            masks: Masks = {n[5:]: each for n, each in inputs.items() if n[:5] == "mask."}
             seen = next(iter(masks.values())).shape[-1]
         else:
             numbers, masks = frame.layout.unpack(frame, inputs["packed"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from decoders.core.adapter.embedding import NUM_LEVELS, all_levels, level_index
@@ -73,21 +73,15 @@ class AttachedAdapter:
     """
 
     def __init__(
-        self,
-        adapter: SlotAdapter,
-        tokens: nn.Module,
-        deltas: Sequence[Any],
-        *,
-        dtype: torch.dtype,
-        num_bytes: int,
+        self, adapter: SlotAdapter, tokens: Any, deltas: Sequence[Any], num_bytes: int
     ) -> None:
         """Take an adapter on its device, the model's token embedding, and deltas of `num_bytes`."""
         self.config, self._tokens = adapter.config, tokens
         self.module, self.deltas = adapter, deltas
-        self._dtype, self._device = dtype, next(adapter.parameters()).device
+        self._dtype, self._device = tokens.weight.dtype, next(adapter.parameters()).device
         self._tables: dict[tuple[float, float], Tensor] = {}
         numbers = self.module.numbers
-        self._numbers = None if numbers is None else numbers.detach().to(dtype)
+        self._numbers = None if numbers is None else numbers.detach().to(self._dtype)
         embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self.num_bytes = embedding + num_bytes
 
@@ -144,10 +138,7 @@ class AttachedAdapter:
         return fields, warps
 
     def inputs(
-        self,
-        numbers: Mapping[str, Tensor],
-        embedded: Tensor,
-        warps: Sequence[tuple[float, float]],
+        self, numbers: Mapping[str, Tensor], embedded: Tensor, warps: Sequence[tuple[float, float]]
     ) -> dict[str, Tensor]:
         """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
 

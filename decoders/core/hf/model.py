@@ -27,7 +27,6 @@ from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.device import has_kernels, upload
-from decoders.core.hf import llama
 from decoders.core.hf.architecture import (
     Architecture,
     generation_notes,
@@ -96,11 +95,8 @@ class HFModel(Model):
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self.masked = masked_form(module.config.to_dict())
-        weights = (
-            llama.join_weights(module) if in_place and self.architecture.reads_hidden else None
-        )
         used = backend if compile else None
-        self._runner = ModuleRunner(module, self.architecture, weights, used)
+        self._runner = ModuleRunner(module, self.architecture, used, in_place=in_place)
         self.num_layers = self._runner.num_layers
         self._reset()
 

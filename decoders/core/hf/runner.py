@@ -47,6 +47,8 @@ Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
 """Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads, and
 the results of calls that ran with their chains."""
 
+Layers = tuple[int, ...]
+"""Numbers of the lower layers whose states a pass returns."""
 _MAX_VALUES = 1 << 22
 """Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
 
@@ -72,7 +74,7 @@ class GraphName(NamedTuple):
     """
 
     adapter: str | None = None
-    layers: tuple[int, ...] = ()
+    layers: Layers = ()
     frame: Frame | None = None
 
     def __str__(self) -> str:
@@ -84,18 +86,15 @@ class ModuleRunner:
     """Runs the forward passes of a model, with `adapters` attached by name."""
 
     def __init__(
-        self,
-        module: Any,
-        architecture: Architecture,
-        weights: llama.Weights | None,
-        backend: Backend | None,
+        self, module: Any, architecture: Architecture, backend: Backend | None, *, in_place: bool
     ) -> None:
-        """Take a transformers module, and its weights for `hf.llama` (None: run its modules).
+        """Take a transformers module, whose weights `hf.llama` joins `in_place` if it can run it.
 
         Calls of few rows run as graphs of a `backend` (None: without graphs).
         """
-        self.tokens: nn.Module = module.get_input_embeddings()
-        self.weights = weights
+        self.tokens: Any = module.get_input_embeddings()
+        joins = in_place and architecture.reads_hidden
+        self.weights = llama.join_weights(module) if joins else None
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
@@ -139,9 +138,7 @@ class ModuleRunner:
         else:
             deltas = layer_deltas(self._gated.layers, parts)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
-        self.adapters[name] = AttachedAdapter(
-            adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
-        )
+        self.adapters[name] = AttachedAdapter(adapter, self.tokens, deltas, num_bytes)
 
     def detach(self, name: str) -> None:
         """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
@@ -157,12 +154,12 @@ class ModuleRunner:
         """
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower, sizes = tuple(sorted(layers - {0})), [call.num_rows for call in calls]
-        launch, self.launch = self.launch, None
         if self.compiling and self.graphs.serve(max(sizes), len(calls)):
-            parts = self._run_graph(layout, calls, lower, reads, min_rows, launch)
-            rows, logits, states, ahead, chained = parts
+            graph = self._run_graph(layout, calls, reads, min_rows, lower)
+            rows, logits, states, ahead, chained = graph
         else:
-            rows, ahead, chained = layout.plain(calls), {}, ()
+            self.launch, ahead, chained = None, {}, ()
+            rows = layout.plain(calls)
             logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
@@ -176,18 +173,13 @@ class ModuleRunner:
         return logits, hidden, ahead, chained
 
     def _run_graph(
-        self,
-        layout: Layout,
-        calls: Sequence[Call],
-        lower: tuple[int, ...],
-        reads: TokenReads,
-        min_rows: int,
-        launch: Launch | None,
+        self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int, lower: Layers
     ) -> tuple[Pass, Tensor, Outputs, Ahead, Sequence[CallResult]]:
-        """Run calls as a graph, or take the outputs of their `launch` if it was of these calls.
+        """Run calls as a graph, or take the outputs of the launch if it was of these calls.
 
         Returns the pass, logits, states, what was read, and results of calls with their chains.
         """
+        launch, self.launch = self.launch, None
         num, steps = len(reads), chain_length(calls, reads, layout)
         sources = [each for call in calls for each in (call, call.slots) if each]
         lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
@@ -227,7 +219,7 @@ class ModuleRunner:
         reads = next_reads(reads)
         name, inputs, planes = self._inputs(layout, following, reads=reads)
         packed = inputs["packed"].to(self._device, non_blocking=True)
-        num_words, frame = len(cast(Tensor, self.tokens.weight)), cast(Frame, name.frame)
+        num_words, frame = len(self.tokens.weight), cast(Frame, name.frame)
         fields = frame.fields(packed)
         ids = picks.clamp(max=num_words - 1)  # V, which marks NaN, may be no index
         fields["ids"].index_copy_(0, fields["read"][: len(picks)], ids)
@@ -261,43 +253,36 @@ class ModuleRunner:
                 place.copy_(call.slots.vectors)
         return embedded
 
-    def _run_plain(self, rows: Pass, layers: tuple[int, ...]) -> Outputs:
+    def _run_plain(self, rows: Pass, layers: Layers) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for its `_outputs`."""
         name, inputs = self._slots(rows, bucketed=None)
         fed = name, inputs, rows.masks, rows.cache, layers
         if self.tile is None:
-            return self._outputs(*fed, rows.read)
+            return self._outputs(rows.read, *fed)
         tile, read = self.tile, rows.read or ()
         whole = [
             n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
         ]
         with tiles.running(self._configs, tile, rows.contexts):
-            logits, *states = self._outputs(*fed, whole)
+            logits, *states = self._outputs(whole, *fed)
         index = {row: number for number, row in enumerate(whole)}
         return self._select(logits, [index[row] for row in read]), *states
 
-    def _outputs(
-        self,
-        name: Any,
-        inputs: Inputs,
-        masks: Masks,
-        cache: PlaneCache,
-        layers: tuple[int, ...],
-        read: Sequence[int] | Tensor | None,
-    ) -> Outputs:
+    def _outputs(self, read: Sequence[int] | Tensor | None, *fed: Any) -> Outputs:
         """Return logits of flat rows `read` (None: all), then the states of all rows.
 
-        States are those after the last layer, if the model shows them, and those after `layers`.
+        `fed` are the arguments of `_states`. States are those after the last layer, if the model
+        shows them, and those after lower layers.
         """
-        fed = name, inputs, masks, cache, layers
+        positions = fed[1]["positions"]
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            logits = self.head(self._select(out, read), len(inputs["positions"]))
+            logits = self.head(self._select(out, read), len(positions))
             return logits.to(self._device).float(), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
-            width = inputs["positions"].shape[1]
+            width = positions.shape[1]
             columns = sorted({row % width for row in read}) or [0]
             options["logits_to_keep"] = upload(columns, self._device)
             index = {column: number for number, column in enumerate(columns)}
@@ -339,11 +324,7 @@ class ModuleRunner:
         return name, inputs | adapter.inputs(uploaded, self._embed(rows), warps)
 
     def _inputs(
-        self,
-        layout: Layout,
-        rows: Pass,
-        layers: tuple[int, ...] = (),
-        reads: TokenReads | None = None,
+        self, layout: Layout, rows: Pass, layers: Layers = (), reads: TokenReads | None = None
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs by name, and its planes."""
         assert rows.read is not None
@@ -360,7 +341,7 @@ class ModuleRunner:
         return GraphName(name, layers), inputs, rows.planes
 
     def _framed(
-        self, layout: Layout, rows: Pass, layers: tuple[int, ...], reads: TokenReads
+        self, layout: Layout, rows: Pass, layers: Layers, reads: TokenReads
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
         name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
@@ -393,7 +374,7 @@ class ModuleRunner:
         cache = PlaneCache(planes, inputs["entries"], seen, inputs.get("cache_rows"))
         fed = name.adapter, inputs, masks, cache, name.layers
         with merging("merged.order" in inputs):
-            logits, *states = self._outputs(*fed, inputs["read"])
+            logits, *states = self._outputs(inputs["read"], *fed)
         if frame is None:
             return logits, *states
         picks, laws = _run_reads(frame.reads, logits, inputs)
@@ -419,7 +400,7 @@ class ModuleRunner:
         order = inputs["chain.order"]
         numbers = [first[0].index_select(-1, order)]
         laws = [part.index_select(0, order) for part in first[1:]]
-        num_words = len(cast(Tensor, self.tokens.weight))
+        num_words = len(self.tokens.weight)
         for entry, position, u in zip(entries, positions, uniforms, strict=True):
             picks = numbers[-1] if read.form == "picks" else numbers[-1][0]
             ids = picks.long().clamp(max=num_words - 1)  # V, which marks NaN, may be no index
@@ -427,7 +408,7 @@ class ModuleRunner:
             masks = layout.masks.windowed(visible, visible, visible)
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
-            later, *_ = self._outputs(None, fed, masks, cache, (), None)
+            later, *_ = self._outputs(None, None, fed, masks, cache, ())
             each, probs = read(later, u, sync=False)
             numbers.append(each)
             laws += [] if probs is None else [probs]
@@ -543,7 +524,7 @@ class DraftRunner:
     def __init__(self, work: DraftPass, runner: ModuleRunner, storages: Collection[int]) -> None:
         """Compile passes as `runner` compiles calls, beside the model's weights in `storages`."""
         self._work, self._runner, self._storages = work, runner, storages
-        self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
+        self.layers, self._like = work.layers, runner.tokens.weight
         self.config = self.layers.config
         self.planes: list[Tensor] = []
         backend = runner.graphs.backend

@@ -33,8 +33,9 @@ is for readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
 """`inductor`: machine code. For tests, `export` interprets the traced graph, and `eager` runs the
 plain function in the shapes of a CUDA graph."""
-
-
+Key = tuple[Hashable, ...]
+"""A name, and what tells graphs of a name apart."""
+Run = Callable[[list[Tensor]], Outputs]
 _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
@@ -91,7 +92,7 @@ class Graphs:
         self.backend = backend
         self._device, self._on_gpu = device, device.type == "cuda"
         self.fixed = backend == "eager" or (self._on_gpu and backend is not None)
-        self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
+        self._graphs: dict[Key, Run] = {}
         self.num_graphs = 0
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
@@ -125,7 +126,7 @@ class Graphs:
         key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
         graph = self._graphs.pop(key, None)
         if graph is None:
-            graph = self._make(name, key, inputs, planes)
+            graph = self._make(key, inputs, planes)
             if graph is None:
                 return partial(self._function, name, inputs, planes)
             self.num_graphs += 1
@@ -144,11 +145,9 @@ class Graphs:
         """Drop the graphs whose names match, because their tensors are replaced."""
         self._graphs = {key: graph for key, graph in self._graphs.items() if not matches(key[0])}
 
-    def _make(
-        self, name: Hashable, key: tuple[Hashable, ...], inputs: Inputs, planes: Sequence[Tensor]
-    ) -> Callable[[list[Tensor]], Outputs] | None:
+    def _make(self, key: Key, inputs: Inputs, planes: Sequence[Tensor]) -> Run | None:
         """Return a new graph, or None while another process makes it."""
-        function, names = self._function, list(inputs)
+        function, name, names = self._function, key[0], list(inputs)
 
         def flat(*tensors: Tensor) -> Outputs:
             return function(name, dict(zip(names, tensors, strict=False)), tensors[len(names) :])
@@ -168,12 +167,8 @@ class Graphs:
             raise NoGraphError(f"this model cannot be compiled: {why}") from error
 
     def _compiled(
-        self,
-        flat: Callable[..., Outputs],
-        inputs: Inputs,
-        tensors: Sequence[Tensor],
-        key: tuple[Hashable, ...],
-    ) -> Callable[[list[Tensor]], Outputs] | None:
+        self, flat: Callable[..., Outputs], inputs: Inputs, tensors: Sequence[Tensor], key: Key
+    ) -> Run | None:
         names = list(inputs)
         if self.backend == "export":
             module = _export(flat, names, tensors).module()
@@ -265,7 +260,7 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
 
 def _capture(
     flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int, device: torch.device
-) -> Callable[[list[Tensor]], Outputs]:
+) -> Run:
     """Capture a graph that reads inputs from buffers, and planes in place.
 
     Inputs on the host are copied to their buffers, too, without a wait if they are pinned.

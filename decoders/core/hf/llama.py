@@ -39,6 +39,8 @@ FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3Fo
 """Classes of transformers whose forward pass this file computes."""
 _FIXED_TURNS = ("default", "linear", "llama3", "yarn")
 """Types of rotation that depend on the position alone."""
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines ``[B, 1, N, E]`` that rotate queries and keys by position."""
 _MAX_TURNS = 1 << 24
 """Most cosines of a table: 131,072 positions of heads of 128."""
 
@@ -88,7 +90,7 @@ class Weights:
 
     layers: Sequence[DecoderLayer]
     norm: Tensor
-    turn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    turn: Callable[[Tensor, Tensor], Turn]
     activation: Callable[[Tensor], Tensor]
     epsilon: float
     num_heads: int
@@ -148,7 +150,7 @@ def join_weights(module: Any) -> Weights | None:
 
 
 @torch.no_grad()
-def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], Turn]:
     """Return a table of `num` positions on a GPU, or the module if a text's length counts.
 
     A table rounds like the module, but on a CPU compiled calls round later.
@@ -219,9 +221,7 @@ def forward(
     return norm(rows, weights.norm, weights.epsilon)
 
 
-def _cut(
-    tokens: Tensor, rows: Tensor, masks: Masks, turn: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Masks, tuple[Tensor, Tensor]]:
+def _cut(tokens: Tensor, rows: Tensor, masks: Masks, turn: Turn) -> tuple[Tensor, Masks, Turn]:
     """Return the inputs of a call's rows for some of them, `tokens` ``[P]``."""
 
     def cut(part: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def _run(
     rows: Tensor,
     cache: PlaneCache,
     masks: Masks,
-    turn: tuple[Tensor, Tensor],
+    turn: Turn,
     gate: SlotGate | None,
     states: dict[int, Tensor | None],
 ) -> Tensor:
@@ -251,7 +251,7 @@ def _run(
         changes = (None,) * 4 if gate is None else gate.changes[number]
         rows, inputs = add(rows, added, layer.attention_norm, weights.epsilon)
         heads = linear(inputs, layer.attention, changes[0], slots)
-        query, keys, values = _turned(weights, layer, heads, turn, cache, number, kernels)
+        query, keys, values = _turned(weights, number, heads, turn, cache, kernels)
         mixed = weights.attend(query, keys, values, masks[layer.kind], weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
@@ -264,16 +264,10 @@ def _run(
 
 
 def _turned(
-    weights: Weights,
-    layer: DecoderLayer,
-    states: Tensor,
-    turn: tuple[Tensor, Tensor],
-    cache: PlaneCache,
-    number: int,
-    kernels: Any,
+    weights: Weights, number: int, states: Tensor, turn: Turn, cache: PlaneCache, kernels: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
-    norms = layer.head_norms
+    norms = weights.layers[number].head_norms
     if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
         planes, entries = places
         query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
@@ -284,11 +278,7 @@ def _turned(
 
 
 def split_heads(
-    states: Tensor,
-    turn: tuple[Tensor, Tensor],
-    norms: tuple[Tensor, Tensor] | None,
-    epsilon: float,
-    sizes: tuple[int, int],
+    states: Tensor, turn: Turn, norms: Sequence[Tensor] | None, epsilon: float, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return rotated queries ``[B, H, N, E]``, rotated keys ``[B, K, N, E]``, and values.
 

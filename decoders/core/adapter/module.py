@@ -92,19 +92,14 @@ class SlotAdapter(StoredAdapter):
         generator = torch.Generator().manual_seed(seed)
         low, high = nn.ParameterDict(), nn.ParameterDict()
         for name, (num_in, num_out) in config.layers.items():
-            if not config.rank:
-                high[_key(name)] = nn.Parameter(torch.zeros(num_out, num_in))
-                continue
-            low[_key(name)] = spread(generator, config.rank, num_in)
-            high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank))
+            if config.rank:
+                low[_key(name)] = spread(generator, config.rank, num_in)
+            high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank or num_in))
         self.lora_a, self.lora_b = low, high
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
             self.embedding = UniformEmbedding(
-                config.code,
-                config.width,
-                hidden=config.embedding_hidden,
-                conditioned=config.conditioned,
+                config.code, config.width, config.embedding_hidden, config.conditioned
             )
         self.numbers: nn.Parameter | None = None
         if config.numbered:

@@ -100,13 +100,6 @@ def main_device(module: Any) -> torch.device:
     return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
 
 
-def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
-    """Return the ids of a config or tokenizer, given as one id, several or None, as a set."""
-    if value is None:
-        return frozenset()
-    return frozenset([value] if isinstance(value, int) else value)
-
-
 def _refuse_other_memories(module: Any) -> None:
     name, config = type(module).__name__, module.config.get_text_config()
     takes = inspect.signature(text_model(module).forward).parameters

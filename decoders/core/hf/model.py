@@ -27,12 +27,7 @@ from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.device import has_kernels, upload
-from decoders.core.hf.architecture import (
-    Architecture,
-    generation_notes,
-    model_settings,
-    token_ids,
-)
+from decoders.core.hf.architecture import Architecture, generation_notes, model_settings
 from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.layout import Layout, MaskBuilder
@@ -286,20 +281,9 @@ class HFModel(Model):
         return plain + packed_bytes(self.module)
 
     @property
-    def stop_ids(self) -> frozenset[int]:
-        """Ids that end an answer by the model's configs (see also the function `stop_ids`)."""
-        generation = getattr(self.module, "generation_config", None)
-        declared = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
-        return frozenset().union(*map(token_ids, declared))
-
-    @property
-    def _config(self) -> Any:
-        return self.module.config.get_text_config()
-
-    @property
     def facts(self) -> dict[str, str | int]:
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
-        in_family = self._runner.weights is not None
+        in_family, config = self._runner.weights is not None, self.module.config.get_text_config()
         facts: dict[str, Any] = {
             "tile": self.tile,
             "padded": self.min_rows if self.min_rows > 1 else None,
@@ -309,13 +293,13 @@ class HFModel(Model):
             "architecture": type(self.module).__name__,
             "forward": "own" if in_family else "transformers",
             "layers": len(self.architecture.planes) // 2,
-            "hidden_size": int(self._config.hidden_size),
+            "hidden_size": int(config.hidden_size),
             "vocab_size": self.vocab_size,
             "max_length": self.max_length,
             "parameters": self.num_parameters,
             "read_bytes": read_bytes(self.module),
             "dtype": str(self.dtype).removeprefix("torch."),
-            "attention": str(self._config._attn_implementation),
+            "attention": str(config._attn_implementation),
             "placed": placement(self.module) if self.is_placed else None,
             "generation": model_settings(self.module) or None,
         }
@@ -439,4 +423,7 @@ class HFModel(Model):
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids that end an answer, from the model's configs and its tokenizer."""
-    return model.stop_ids | token_ids(tokenizer.eos_token_id)
+    module = model.module
+    sources = getattr(module, "generation_config", None), module.config.get_text_config(), tokenizer
+    ends = [getattr(source, "eos_token_id", None) for source in sources]  # an id, several or None
+    return frozenset([i for end in ends for i in ([end] if isinstance(end, int) else end or ())])

@@ -126,11 +126,6 @@ class KVStore:
         self.planes, self._bases = [next(parts[kind]) for kind in kinds], [*bases.values()]
         self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all planes."""
-        return sum(base.nbytes for base in self._bases)
-
     def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""
         if (first, count) not in self._parts:

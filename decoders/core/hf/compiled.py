@@ -123,7 +123,7 @@ class Graphs:
         kinds = [
             (e.shape, e.dtype) if self.fixed else tuple([n == 1 for n in e.shape]) for e in parts
         ]
-        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
+        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)  # places last
         graph = self._graphs.pop(key, None)
         if graph is None:
             graph = self._make(key, inputs, planes)
@@ -137,9 +137,8 @@ class Graphs:
         return partial(graph, [*map(Tensor.contiguous, inputs.values()), *planes])
 
     def forget(self) -> None:
-        """Drop graphs that hold addresses, because the planes are reallocated."""
-        if self.fixed:
-            self._graphs.clear()
+        """Drop graphs that hold addresses of planes, because these are reallocated."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if not key[3:]}
 
     def drop(self, matches: Callable[[Any], bool]) -> None:
         """Drop the graphs whose names match, because their tensors are replaced."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.cache import KVStore, PlaneCache
+from decoders.core.hf.cache import KVStore
 from decoders.core.masks import causal
 from decoders.core.model import Call, Session
 from decoders.core.token_reads import TokenRead
@@ -59,11 +59,6 @@ class Pass(NamedTuple):
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
     contexts: Sequence[tiles.ContextBlock] = ()
-
-    @property
-    def cache(self) -> PlaneCache:
-        """The cache of a pass without a graph."""
-        return PlaneCache(self.planes, self.entries, self.seen, self.cache_rows)
 
     @property
     def num_rows(self) -> int:

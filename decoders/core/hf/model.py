@@ -314,7 +314,7 @@ class HFModel(Model):
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
         drafts = sum(each.graphs.num_graphs for each in self._drafts.values())
-        return self._runner.num_graphs + drafts
+        return self._runner.graphs.num_graphs + drafts
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -328,7 +328,8 @@ class HFModel(Model):
 
     def cache_bytes(self) -> int:
         """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
-        return 0 if self._layout is None else self._layout.store.num_bytes
+        planes = [] if self._layout is None else self._layout.store.planes
+        return sum(plane.nbytes for plane in planes)
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""

@@ -29,7 +29,6 @@ from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
     COMPILED_ROWS,
     Backend,
-    Function,
     Graphs,
     Inputs,
     Outputs,
@@ -107,11 +106,9 @@ class ModuleRunner:
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
-        self._works = self._graphs(backend, lambda work, inputs, _: (work(inputs),))
 
-    def _graphs(self, backend: Backend | None, function: Function | None = None) -> Graphs:
-        run = self._computed if function is None else function
-        return Graphs(run, self.facts, device=self._device, backend=backend)
+    def _graphs(self, backend: Backend | None) -> Graphs:
+        return Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
@@ -122,11 +119,6 @@ class ModuleRunner:
         twin.num_padded_rows, twin.weights, twin.graphs = 0, None, twin._graphs(None)
         twin.launch = None
         return twin
-
-    @property
-    def num_graphs(self) -> int:
-        """Number of graphs that were made, of calls and of other work."""
-        return self.graphs.num_graphs + self._works.num_graphs
 
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
@@ -143,7 +135,7 @@ class ModuleRunner:
     def detach(self, name: str) -> None:
         """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
         self.adapters.pop(name, None)
-        self.graphs.drop(lambda graph: graph.adapter == name)
+        self.graphs.drop(lambda graph: getattr(graph, "adapter", None) == name)
 
     def run(
         self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int = 1
@@ -236,7 +228,7 @@ class ModuleRunner:
         is_small = sum(each.numel() for each in inputs.values()) <= _MAX_VALUES
         if not (self.compiling and self.graphs.fixed and is_small):
             return work(inputs)
-        return self._works(work, inputs, (), num_brief=1)[0]
+        return self.graphs(work, inputs, (), num_brief=1)[0]
 
     def _embed(self, rows: Pass) -> Tensor:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
@@ -256,7 +248,8 @@ class ModuleRunner:
     def _run_plain(self, rows: Pass, layers: Layers) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for its `_outputs`."""
         name, inputs = self._slots(rows, bucketed=None)
-        fed = name, inputs, rows.masks, rows.cache, layers
+        cache = PlaneCache(rows.planes, rows.entries, rows.seen, rows.cache_rows)
+        fed = name, inputs, rows.masks, cache, layers
         if self.tile is None:
             return self._outputs(rows.read, *fed)
         tile, read = self.tile, rows.read or ()
@@ -356,12 +349,14 @@ class ModuleRunner:
         inputs["packed"] = staged(packed, self._device)
         return GraphName(name or None, layers, frame), inputs, rows.planes
 
-    def _computed(self, name: GraphName, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Compute `_outputs` from tensors only, so that a graph can capture it.
+    def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Compute a graph's outputs from tensors only: those of a function, or `_outputs` of calls.
 
         In a frame, the numbers of its reads come first and their distributions after the logits,
         and states are of `hidden` rows.
         """
+        if not isinstance(name, GraphName):
+            return (name(inputs),)
         if (frame := name.frame) is None:
             masks: Masks = {n[5:]: each for n, each in inputs.items() if n[:5] == "mask."}
             seen = next(iter(masks.values())).shape[-1]

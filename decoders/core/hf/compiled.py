@@ -268,7 +268,9 @@ def _capture(
     """
     inputs = tensors[:num_inputs]
     buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
-    fixed, pool = [*buffers, *tensors[num_inputs:]], _shared_pool()
+    fixed = [*buffers, *tensors[num_inputs:]]
+    pool = next(iter(_pools), None) or _Pool()  # that of the graphs that exist
+    _pools.add(pool)
     replay = capture(lambda: flat(*fixed), device, pool.handle)
 
     def run(tensors: list[Tensor], _kept: object = pool) -> Outputs:
@@ -287,15 +289,6 @@ class _Pool:
 
 
 _pools = weakref.WeakSet[_Pool]()
-
-
-def _shared_pool() -> _Pool:
-    """Return the pool of the graphs that exist, or a new one."""
-    pool = next(iter(_pools), None) or _Pool()
-    _pools.add(pool)
-    return pool
-
-
 _sides: dict[torch.device, Any] = {}
 """A GPU's stream for captures: each stream costs a workspace of cuBLAS, on an H100 32 MiB."""
 

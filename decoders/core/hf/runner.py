@@ -23,7 +23,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
 from decoders.core.hf import llama, tiles
-from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
+from decoders.core.hf.ahead import Launch, chain_length, chain_results, with_chain
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.compiled import (
@@ -208,7 +208,8 @@ class ModuleRunner:
         read_back, following = fetched(picks), layout.following(rows)
         if following is None:
             return read_back()
-        reads = next_reads(reads)
+        # behind the uniforms of a pass are those of the calls that follow it
+        reads = {read: (at, [*uniforms][len(at) :]) for read, (at, uniforms) in reads.items()}
         name, inputs, planes = self._inputs(layout, following, reads=reads)
         packed = inputs["packed"].to(self._device, non_blocking=True)
         num_words, frame = len(self.tokens.weight), cast(Frame, name.frame)

@@ -28,8 +28,6 @@ from decoders.core.types import MASKED
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
-_EMPTY = torch.empty(0)
-"""In place of the ids and positions of a pass on the host."""
 Masks = Mapping[str, Any]
 """A mask for each kind of layer. None: causal, or a single row."""
 
@@ -45,11 +43,11 @@ class Pass(NamedTuple):
     """
 
     calls: Sequence[Call]
-    ids: Tensor
-    positions: Tensor
-    masks: Masks
-    read: Sequence[int] | None
     firsts: Sequence[int]
+    ids: Tensor = torch.empty(0)
+    positions: Tensor = torch.empty(0)
+    masks: Mapping[str, Any] = {}
+    read: Sequence[int] | None = None
     planes: Sequence[Tensor] = ()
     entries: Tensor | int = 0
     seen: int = 0
@@ -225,10 +223,8 @@ class Layout:
 
     def fits_views(self, call: Call) -> bool:
         """Tell whether a single call can read views: no sliding window hides an entry from it."""
-        if not self.window:
-            return True
         reach = call.session.length + call.num_rows
-        return call.positions is None and reach <= self.window
+        return not self.window or (call.positions is None and reach <= self.window)
 
     def plain(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a pass without a graph."""
@@ -253,7 +249,7 @@ class Layout:
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
         into = self.store.row_planes(call.session.row, 1), entries if in_graph else start, stop
         masks = dict.fromkeys(self._kinds, mask)  # no window matters
-        return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
+        return Pass([call], [0], ids, positions, masks, read, *into, hidden=call.hidden)
 
     def _several(self, calls: Sequence[Call], ordered: Sequence[Call], min_rows: int = 1) -> Pass:
         """Pad `ordered` calls to the widest call, with one mask for all of them."""
@@ -340,9 +336,7 @@ class Layout:
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["starts"] = [call.session.length for call in ordered]
         firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
-        return Pass(
-            ordered, _EMPTY, _EMPTY, {}, None, firsts, numbers=numbers, blocks=blocks, seen=seen
-        )
+        return Pass(ordered, firsts, numbers=numbers, blocks=blocks, seen=seen)
 
     def following(self, rows: Pass) -> Pass | None:
         """Lay out the calls that feed the one row picked by each call of a framed pass of one row.
@@ -369,9 +363,8 @@ class Layout:
         stop = 8 * sum(map(len, fields.values()))
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
         positions, starts = self.existing(fields["positions"], seen), fields["starts"]
-        blocks = (
-            packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
-        )
+        left = packed[stop:].view(torch.bool)
+        blocks = left.view(-1, width, width) if len(left) else None
         visible = self.masks.visible(blocks, starts, width, seen)
         places = self.masks.places(starts, positions, seen) if self.window else visible
         masks = self.masks.windowed(visible, positions, places)
@@ -391,20 +384,18 @@ class Layout:
         ids, positions, row_index, entries = numbers
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         counts = [counts for block in blocks for counts in block.contexts.values()]
-        visible = (
-            torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
-        )
+        visible = self.masks.entries[: tiles.BLOCK] < upload(counts, self._device)[..., None]
         near, places, seen = positions.view(-1, tile), visible, self.store.scrap + 1
         if self.window:
             of_tile = [block.tile for block in blocks for _ in block.contexts]
             near = near[upload(of_tile, self._device)]
-            places = torch.arange(seen, device=self._device).repeat(self.store.num_rows, 1)
+            places = self.masks.entries.repeat(self.store.num_rows, 1)
             places[row_index, entries] = positions
             parts = [block.select(places[:, None, :, None]) for block in blocks]
             places = torch.cat(parts).view(-1, tiles.BLOCK)
         masks = self.masks.windowed(visible, near, places)
         into = self.store.row_planes(0, self.store.num_rows), entries[None], seen, row_index[None]
-        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        rows = Pass(calls, firsts, ids[None], positions[None], masks, None, *into, contexts=blocks)
         return _reading(calls, rows)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:

@@ -21,16 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import Joined, TransformerBlock, Turn
-from decoders.core.adapter.draft_pass import (
-    DraftPass,
-    Function,
-    Inputs,
-    Run,
-    Texts,
-    normed,
-    unpack,
-    write,
-)
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, unpack, write
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
@@ -49,9 +40,9 @@ class SlotPass(DraftPass):
     num_brief = 1
 
     @torch.no_grad()
-    def __init__(self, layers: ParallelLayers, embed: Function, head: Any) -> None:
+    def __init__(self, layers: ParallelLayers, *rest: Any) -> None:
         """See `DraftPass`."""
-        super().__init__(layers, embed, head)
+        super().__init__(layers, *rest)
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
     @property

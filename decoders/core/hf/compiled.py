@@ -63,8 +63,8 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29, "F": 37, "S": 5}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
-COMPILED_ROWS, COMPILED_PROMPT = MERGED_ROWS, 1024
-"""Most rows of a call that runs as a graph, beside those of other sequences and alone.
+COMPILED_PROMPT = 1024
+"""Most rows of a call that runs as a graph alone; beside those of other sequences: `MERGED_ROWS`.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
 calls are padded to powers of two.
@@ -97,7 +97,7 @@ class Graphs:
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
+        limit = COMPILED_PROMPT if num_sequences == 1 else MERGED_ROWS
         return self.backend is not None and num_rows <= limit
 
     def __call__(

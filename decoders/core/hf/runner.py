@@ -26,17 +26,9 @@ from decoders.core.hf import llama, tiles
 from decoders.core.hf.ahead import Launch, chain_length, chain_results, with_chain
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import (
-    COMPILED_ROWS,
-    Backend,
-    Graphs,
-    Inputs,
-    Outputs,
-    capture,
-    collect_tensors,
-)
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, collect_tensors
 from decoders.core.hf.layout import Frame, Layout, Masks, MergedRows, Pass
-from decoders.core.model import Call, DraftCall
+from decoders.core.model import MERGED_ROWS, Call, DraftCall
 from decoders.core.outputs import forms, launches_next
 from decoders.core.products import merging, product
 from decoders.core.token_reads import FORMS, Ahead, TokenRead, TokenReads
@@ -559,7 +551,7 @@ class DraftRunner:
             rows = first_rows(rows, num_rows)
         ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self.planes]
-        bucketed = COMPILED_ROWS if self.graphs.fixed else 0
+        bucketed = MERGED_ROWS if self.graphs.fixed else 0
         results = self._work.draft(Texts.of(ordered, planes, bucketed), self.run, size)
         by_sequence = dict(zip(sorted(by_row), results, strict=True))
         return [by_sequence[call.session.row] for call in calls]
@@ -567,7 +559,7 @@ class DraftRunner:
     def run(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Run a pass as a graph, or without a graph if it has many rows or graphs are off."""
         num_rows = 1 if "packed" in inputs else inputs["states"].shape[1]
-        is_short = num_rows <= COMPILED_ROWS or not self.graphs.fixed
+        is_short = num_rows <= MERGED_ROWS or not self.graphs.fixed
         if self._runner.compiling and is_short and self.graphs.serve(num_rows):
             return self.graphs(name, inputs, planes, self._work.num_brief)
         return self._work(name, inputs, planes)

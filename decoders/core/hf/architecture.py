@@ -7,7 +7,7 @@ Letters: H key-value heads, D head dimension, V vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any

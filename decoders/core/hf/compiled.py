@@ -77,12 +77,7 @@ class Graphs:
     """The `num_graphs` graphs of a function, each made at the first call of its kind."""
 
     def __init__(
-        self,
-        function: Function,
-        facts: Facts,
-        *,
-        device: torch.device,
-        backend: Backend | None = "inductor",
+        self, function: Function, facts: Facts, *, device: torch.device, backend: Backend | None
     ) -> None:
         """Take a function and its facts (`fixed`: graphs serve only one set of input shapes).
 

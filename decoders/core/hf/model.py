@@ -124,17 +124,13 @@ class HFModel(Model):
         module, unread = load_module(
             path_or_id, dtype=dtype, attn_implementation=attn_implementation, device_map=device_map
         )
-        model = cls(
-            module if device_map is not None else module.to(device),
-            compile=compile,
-            in_place=device_map is None,
-            quantized=quantized,
-        )
-        model.unread = unread
+        placed = device_map is not None
+        options: Any = {"compile": compile, "in_place": not placed, "quantized": quantized}
+        model = cls(module if placed else module.to(device), **options)
+        model.unread, model.is_placed = unread, placed
         if model.masked is not None and model.masked.mask_id is None and has_tokenizer(path_or_id):
             mask_id = load_tokenizer(path_or_id).mask_token_id
             model.masked = dataclasses.replace(model.masked, mask_id=mask_id)
-        model.is_placed = device_map is not None
         return model
 
     def in_tiles(self, rows: int) -> Self:

@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from types import MethodType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -330,8 +329,6 @@ def collect_tensors(thing: Any, name: str = "", seen: set[int] | None = None) ->
         parts = thing.items()
     elif isinstance(thing, list | tuple):
         parts = enumerate(thing)
-    elif isinstance(thing, MethodType):
-        parts = [("self", thing.__self__)]
     elif type(thing).__module__.startswith("decoders."):
         names = getattr(thing, "__slots__", None) or vars(thing)
         parts = [(each, getattr(thing, each)) for each in names]

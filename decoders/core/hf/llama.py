@@ -21,19 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.core import products
 from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.layout import Masks, MergedRows
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import (
-    attention,
-    gated,
-    gated_product,
-    product,
-    rotated,
-    switched_product,
-)
+from decoders.core.products import attention, gated, product, rotated
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
@@ -320,9 +314,9 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
     if change is None:
         return product(rows, part.weight, part.bias, gate=slots)
     if isinstance(change, Tensor):
-        out = switched_product(rows, part.weight, change, slots)
+        out = products.switched_product(rows, part.weight, change, slots)
     else:
-        out = gated_product(rows, part.weight, change.low, change.high, slots)
+        out = products.gated_product(rows, part.weight, change.low, change.high, slots)
     return out if part.bias is None else out + part.bias
 
 

@@ -103,7 +103,8 @@ def grow(
         sync: see `candidates`.
     """
     num, num_found, device = len(logits), 0, logits.device
-    joint = odds = torch.ones(num, 1, dtype=torch.float64, device=device)
+    # chances of the paths to a level's rows, which rank them, and those of the tokens drawn
+    odds = joint = torch.ones(num, 1, dtype=torch.float64, device=device)
     numbers = torch.full((num, 1), ROOT, device=device)
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
@@ -139,9 +140,8 @@ def grow(
         logits, states = step(states, ids.gather(1, best), parents)
         numbers, num_found = best + num_found, num_found + paths.shape[1]
     tokens, all_paths = torch.cat(ids_of, 1), torch.cat(paths_of, 1)
-    places = torch.arange(tokens.shape[1], device=device)
-    parts: tuple[Tensor, ...] = (places.expand_as(tokens), tokens, torch.cat(before, 1))
-    parts = *parts, all_paths, (places // num_each).expand_as(tokens)
+    places = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    parts = places, tokens, torch.cat(before, 1), all_paths, places // num_each
     drafts = torch.stack([each.double() for each in parts], 1)
     if not shape.draws:  # a selection among drawn drafts would change their distribution
         order = all_paths.sort(stable=True, dim=-1, descending=True).indices[:, : shape.nodes]

@@ -276,9 +276,7 @@ class ModuleRunner:
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
 
-    def replay(
-        self, layout: Layout, calls: Sequence[Call], min_rows: int = 1
-    ) -> Callable[[], Outputs]:
+    def replay(self, layout: Layout, calls: Sequence[Call], min_rows: int) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         graphs = self.graphs if self.graphs.backend else self._graphs("inductor")
         rows = layout.framed(calls, min_rows)

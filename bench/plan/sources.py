@@ -22,8 +22,8 @@ from bench.settings.config import ZOO
 from decoders.core.hf.checkpoint import (
     CONVERTED,
     cache_folder,
-    cached,
     find_checkpoint,
+    find_folder,
     hub_answers,
 )
 from decoders.core.plugins import network
@@ -142,7 +142,7 @@ def _on_hub(hub_id: str, advice: str) -> str:
     """Return the hub id if the hub answers one request, else the folder of a copy."""
     if hub_answers():
         return hub_id
-    if (copy := cached(hub_id)) is not None:
+    if (copy := find_folder(hub_id)).is_dir():
         return str(copy)
     names = (ZOO, *(model.name for model in MODELS))
     raise UnavailableError(

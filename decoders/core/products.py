@@ -172,8 +172,8 @@ def product(
     """
     if not (limit := _limit(rows, sequences)):
         return F.linear(rows, weight, bias)
-    given = [] if gate is None or rows.dtype != torch.bfloat16 else [gate.flatten(0, 1)]
-    out: Tensor = torch.ops.decoders.product(rows, weight, limit, *given)
+    gates = [] if gate is None or rows.dtype != torch.bfloat16 else [gate.flatten(0, 1)]
+    out: Tensor = torch.ops.decoders.product(rows, weight, limit, *gates)
     return out if bias is None else out + bias
 
 

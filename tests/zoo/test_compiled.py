@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from bench.plan.sources import load_adapter
 from decoders.core.engine.models import Models
-from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend, Graphs
+from decoders.core.hf.compiled import COMPILED_PROMPT, Backend, Graphs
 from decoders.core.hf.model import HFModel
-from decoders.core.model import Model
+from decoders.core.model import MERGED_ROWS, Model
 from decoders.core.registry import build, parse_spec
 from tests.zoo.answers import held_out, sampling_for, tokens_of
 from tests.zoo.conftest import ROOT
@@ -133,12 +133,12 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
     [
         ("export", True, COMPILED_PROMPT, 1),
         ("export", True, COMPILED_PROMPT + 1, 0),
-        ("export", False, COMPILED_ROWS, 1),
-        ("export", False, COMPILED_ROWS + 1, 0),  # several sequences
+        ("export", False, MERGED_ROWS, 1),
+        ("export", False, MERGED_ROWS + 1, 0),  # several sequences
         ("eager", True, COMPILED_PROMPT, 1),  # in the shapes of CUDA graphs
         ("eager", True, COMPILED_PROMPT + 1, 0),
-        ("eager", False, COMPILED_ROWS, 1),
-        ("eager", False, COMPILED_ROWS + 1, 0),
+        ("eager", False, MERGED_ROWS, 1),
+        ("eager", False, MERGED_ROWS + 1, 0),
     ],
 )
 def test_prompts_are_graphs_up_to_a_length(

@@ -25,6 +25,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf import llama
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.checkpoint import is_of_memory
+from decoders.core.hf.layout import Masks
 from decoders.core.masks import causal
 from decoders.core.types import MASKED
 from training.adapter.windows import Windows
@@ -163,7 +164,7 @@ class Student:
         self,
         rows: Tensor,
         positions: Tensor,
-        masks: Any,
+        masks: Masks,
         cache: Any,
         changes: Changes,
         states: Any = None,
@@ -181,7 +182,8 @@ class Student:
 
         with self.wrapped.active(forward) if changes else nullcontext():
             # positions are explicit, because a module would derive others from our mask
-            fed = {"position_ids": positions, "attention_mask": masks, "past_key_values": cache}
+            mask = masks if len(masks) > 1 else next(iter(masks.values()))
+            fed = {"position_ids": positions, "attention_mask": mask, "past_key_values": cache}
             return last_states(self.module, inputs_embeds=rows, **fed)
 
     @torch.no_grad()
@@ -273,11 +275,10 @@ class Student:
 
         return [change(part) for part in self.linears]
 
-    def _masks(self, seen: Tensor | tuple[Tensor, Tensor], reach: int) -> Any:
-        """Return additive masks ``[B, 1, N, T]``, one per kind of layer if there are several.
+    def _masks(self, seen: Tensor | tuple[Tensor, Tensor], reach: int) -> Masks:
+        """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer.
 
-        A pair of masks stays a pair. If a sliding window hides part of a row of `reach` tokens,
-        raise `ValueError`.
+        If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
         """
         limit = max_row_length(self.facts)
         if limit < min(reach, self.facts.max_length):
@@ -285,11 +286,12 @@ class Student:
                 f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
                 f"that is cut into rows, with data.max_tokens at most {limit}"
             )
+        added: Any
         if isinstance(seen, tuple):
-            return tuple(additive(~each, self.dtype) for each in seen)
-        added = additive(~seen.to(self.device), self.dtype)[:, None]
-        kinds = self.facts.windows
-        return added if len(kinds) == 1 else dict.fromkeys(kinds, added)
+            added = tuple(additive(~each, self.dtype) for each in seen)
+        else:
+            added = additive(~seen.to(self.device), self.dtype)[:, None]
+        return dict.fromkeys(self.facts.windows, added)
 
 
 def _study(module: Any) -> Architecture:

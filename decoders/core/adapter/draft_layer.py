@@ -31,7 +31,7 @@ Turn = tuple[Tensor, Tensor]
 """Cosines and sines ``[..., 1, N, E]`` that rotate queries and keys by position."""
 
 
-class TransformerBlock:
+class TransformerBlock(nn.Module):
     """A decoder layer: attention and a gated MLP, each after a norm without weights."""
 
     num_heads: int
@@ -40,9 +40,9 @@ class TransformerBlock:
     feed: nn.Parameter
     feed_out: nn.Parameter
 
-    def draw(self, generator: torch.Generator, *, width: int, inner: int, num_heads: int) -> None:
-        """Draw fresh weights, with an MLP of width `inner`."""
-        self.num_heads = num_heads
+    def draw(self, generator: torch.Generator, config: AdapterConfig) -> None:
+        """Draw fresh weights, with an MLP whose width is the `rank`."""
+        self.num_heads, width, inner = config.num_heads, config.width, config.rank
         self.attention = spread(generator, 3 * width, width)
         self.attention_out = spread(generator, width, width)
         self.feed = spread(generator, 2 * inner, width)
@@ -206,10 +206,9 @@ class DraftLayer(Joined, TransformerBlock):
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Make fresh weights, or raise `ValueError` for a configuration of another kind."""
         super().__init__(config)
-        width, inner = config.width, config.rank
-        generator = torch.Generator().manual_seed(seed)
+        width, generator = config.width, torch.Generator().manual_seed(seed)
         self.join = spread(generator, width, 2 * width)
-        self.draw(generator, width=width, inner=inner, num_heads=config.num_heads)
+        self.draw(generator, config)
         self.scale = nn.Parameter(torch.ones(width))
         if config.num_words:
             self.register_buffer("words", torch.arange(config.num_words))

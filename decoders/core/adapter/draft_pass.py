@@ -21,8 +21,6 @@ from decoders.core.model import DraftCall
 from decoders.core.types import MAX_DRAFTS, CallResult
 
 Inputs = Mapping[str, Tensor]
-Function = Callable[[Tensor], Tensor]
-"""A model's embedding."""
 Run = Callable[[Any, Inputs, Sequence[Tensor]], Sequence[Tensor]]
 """Runs a `DraftPass`, or a graph of it, on a name, inputs and planes."""
 
@@ -32,8 +30,8 @@ def short_head(head: Any, words: Tensor) -> nn.Linear:
 
     A draft layer proposes no other words. Source: FR-Spec (arXiv 2502.14856).
     """
-    with torch.device("meta"):
-        short = nn.Linear(head.weight.shape[1], len(words), getattr(head, "bias", None) is not None)
+    has_bias = getattr(head, "bias", None) is not None
+    short = nn.Linear(head.weight.shape[1], len(words), has_bias, device="meta")
     rows = {name: getattr(head, name).detach()[words] for name, _ in short.named_parameters()}
     if hasattr(head, "unpacked"):  # a packed weight
         rows["weight"] = head.unpacked(words).detach().contiguous()
@@ -48,7 +46,7 @@ class DraftPass:
     num_brief = 0
     """Number of first outputs that `draft` reads before the next run, which may overwrite them."""
 
-    def __init__(self, layers: HiddenAdapter, embed: Function, head: Any) -> None:
+    def __init__(self, layers: HiddenAdapter, embed: Callable[[Tensor], Tensor], head: Any) -> None:
         """Take an adapter, and the model's embedding and head, a short one for its words."""
         self.layers, self.embed, self.head = layers, embed, head
 

@@ -38,7 +38,7 @@ def all_levels() -> Tensor:
 class UniformEmbedding(nn.Module):
     """Embeds uniforms (and, if `conditioned`, temperature and top-p) as ``[K, D]``."""
 
-    def __init__(self, code: Code, width: int, *, hidden: int = 0, conditioned: bool = False):
+    def __init__(self, code: Code, width: int, hidden: int = 0, conditioned: bool = False) -> None:
         """Draw fresh weights of a network with `hidden` hidden features (0: one linear layer)."""
         super().__init__()
         self.conditioned = conditioned

@@ -144,8 +144,8 @@ class GatedModule:
 
 
 def laid_out(weight: Tensor) -> Tensor:
-    """Store ``[in, out]`` by rows in float32, else by columns, which is faster on a CPU."""
-    return weight.contiguous() if weight.dtype == torch.float32 else weight.t().contiguous().t()
+    """Store ``[out, in]`` by columns in float32, else by rows, which is faster on a CPU."""
+    return weight.t().contiguous().t() if weight.dtype == torch.float32 else weight.contiguous()
 
 
 @torch.no_grad()
@@ -155,12 +155,12 @@ def join(layers: Sequence[nn.Module]) -> Tensor:
     The layers' weights become views of the result.
     """
     weights = [layer_weight(layer) for layer in layers]
-    joined = laid_out(torch.cat(weights, 1))
-    parts = joined.split([weight.shape[1] for weight in weights], 1)  # type: ignore[no-untyped-call]
+    joined = laid_out(torch.cat(weights, 1).t())
+    parts = joined.split([weight.shape[1] for weight in weights])  # type: ignore[no-untyped-call]
     for layer, part in zip(layers, parts, strict=True):
         weight: Any = layer.weight
-        weight.data = part.t() if isinstance(layer, nn.Linear) else part
-    return joined.t()
+        weight.data = part if isinstance(layer, nn.Linear) else part.t()
+    return joined
 
 
 @torch.no_grad()
@@ -258,8 +258,8 @@ def join_deltas(
         ]
         whole = torch.cat(parts)
         if switches:
-            return _laid_out_like(weight.to(whole.dtype) + whole, weight)
-        return Delta(None, _laid_out_like(whole, weight))
+            return laid_out((weight.to(whole.dtype) + whole).to(weight))
+        return Delta(None, laid_out(whole.to(weight)))
     blocks = [
         weight.new_zeros(size, 0) if delta is None else delta.high
         for delta, size in zip(deltas, sizes, strict=True)
@@ -268,14 +268,10 @@ def join_deltas(
         lows.append(weight.new_zeros(missing, weight.shape[1]))
         blocks.append(weight.new_zeros(0, missing))
     high = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return Delta(_laid_out_like(torch.cat(lows), weight), _laid_out_like(high, weight))
+    return Delta(laid_out(torch.cat(lows).to(weight)), laid_out(high.to(weight)))
 
 
 def layer_deltas(layers: Mapping[str, nn.Module], deltas: Mapping[str, Delta]) -> list[Change]:
     """Return the delta of each of a module's layers, or None, laid out like its weight."""
     pairs = [(deltas.get(name), layer_weight(layer).t()) for name, layer in layers.items()]
     return [join_deltas([delta], [len(w)], w, switches=False) for delta, w in pairs]
-
-
-def _laid_out_like(part: Tensor, weight: Tensor) -> Tensor:
-    return laid_out(part.to(weight).t()).t()

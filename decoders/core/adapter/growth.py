@@ -103,7 +103,8 @@ def grow(
         sync: see `candidates`.
     """
     num, num_found, device = len(logits), 0, logits.device
-    joint = odds = torch.ones(num, 1, dtype=torch.float64, device=device)
+    # chances of the paths to a level's rows, which rank them, and those of the tokens drawn
+    odds = joint = torch.ones(num, 1, dtype=torch.float64, device=device)
     numbers = torch.full((num, 1), ROOT, device=device)
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
@@ -124,7 +125,11 @@ def grow(
         before.append(numbers.unsqueeze(-1).expand(-1, -1, num_each).flatten(1))
         ids_of.append(ids)
         paths_of.append(paths if uniforms is None else joint)
-        if level + 1 == limit or (stops and _end(tree_chances, paths, level, shape, levels)):
+        if stops and level + 1 < limit:
+            each_new = zip(tree_chances, paths.tolist(), strict=True)
+            pairs = zip(levels, [_gains(*pair, shape) for pair in each_new], strict=True)
+            levels = [last if gains else min(last, level + 1) for last, gains in pairs]
+        if level + 1 == max(levels):
             break
         odds, best = paths.topk(min(shape.width, paths.shape[1]), -1)
         joint = odds if uniforms is None else joint.gather(1, best)
@@ -135,9 +140,8 @@ def grow(
         logits, states = step(states, ids.gather(1, best), parents)
         numbers, num_found = best + num_found, num_found + paths.shape[1]
     tokens, all_paths = torch.cat(ids_of, 1), torch.cat(paths_of, 1)
-    places = torch.arange(tokens.shape[1], device=device)
-    parts: tuple[Tensor, ...] = (places.expand_as(tokens), tokens, torch.cat(before, 1))
-    parts = *parts, all_paths, (places // num_each).expand_as(tokens)
+    places = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    parts = places, tokens, torch.cat(before, 1), all_paths, places // num_each
     drafts = torch.stack([each.double() for each in parts], 1)
     if not shape.draws:  # a selection among drawn drafts would change their distribution
         order = all_paths.sort(stable=True, dim=-1, descending=True).indices[:, : shape.nodes]
@@ -145,25 +149,13 @@ def grow(
     return Trees(drafts, torch.cat(laws, 1) if laws else logits.new_empty(num, 0, 0), levels)
 
 
-def _end(
-    tree_chances: Sequence[list[float]],
-    new: Tensor,
-    level: int,
-    shape: DraftShape,
-    levels: list[int],
-) -> bool:
-    """Tell whether no tree can gain by another level, noting the last level of each."""
-    for number, (chances, odds) in enumerate(zip(tree_chances, new.tolist(), strict=True)):
-        chances += odds
-        best, reach = max(odds), sum(heapq.nlargest(shape.width, odds))
-        likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
-        if (
-            best == 0
-            or reach < shape.floor
-            or (not shape.draws and likeliest and likeliest[0] >= best)
-        ):
-            levels[number] = min(levels[number], level + 1)
-    return max(levels) <= level + 1
+def _gains(chances: list[float], new: list[float], shape: DraftShape) -> bool:
+    """Add a level's `new` chances to a tree's, and tell whether another level can change it."""
+    chances += new
+    best, reach = max(new), sum(heapq.nlargest(shape.width, new))
+    likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
+    is_settled = not shape.draws and likeliest and likeliest[0] >= best
+    return not (best == 0 or reach < shape.floor or is_settled)
 
 
 def trees_of_heads(

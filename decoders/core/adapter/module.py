@@ -92,19 +92,14 @@ class SlotAdapter(StoredAdapter):
         generator = torch.Generator().manual_seed(seed)
         low, high = nn.ParameterDict(), nn.ParameterDict()
         for name, (num_in, num_out) in config.layers.items():
-            if not config.rank:
-                high[_key(name)] = nn.Parameter(torch.zeros(num_out, num_in))
-                continue
-            low[_key(name)] = spread(generator, config.rank, num_in)
-            high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank))
+            if config.rank:
+                low[_key(name)] = spread(generator, config.rank, num_in)
+            high[_key(name)] = nn.Parameter(torch.zeros(num_out, config.rank or num_in))
         self.lora_a, self.lora_b = low, high
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
             self.embedding = UniformEmbedding(
-                config.code,
-                config.width,
-                hidden=config.embedding_hidden,
-                conditioned=config.conditioned,
+                config.code, config.width, config.embedding_hidden, config.conditioned
             )
         self.numbers: nn.Parameter | None = None
         if config.numbered:
@@ -257,8 +252,6 @@ class HiddenAdapter(StoredAdapter):
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         """Keep the configuration, or raise `ValueError` for another variant."""
-        if config.variant in SLOT_VARIANTS:
-            raise ValueError(f"an adapter of variant {config.variant} has slots, not heads")
         if config.variant != self.variant:
             line = f"it is of variant {config.variant}, but {self.variant} is needed here"
             raise ValueError(line)

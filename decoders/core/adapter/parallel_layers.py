@@ -21,16 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import Joined, TransformerBlock, Turn
-from decoders.core.adapter.draft_pass import (
-    DraftPass,
-    Function,
-    Inputs,
-    Run,
-    Texts,
-    normed,
-    unpack,
-    write,
-)
+from decoders.core.adapter.draft_pass import DraftPass, Inputs, Run, Texts, normed, unpack, write
 from decoders.core.adapter.embedding import UniformEmbedding, all_levels, level_index
 from decoders.core.adapter.module import spread
 from decoders.core.adapter_config import AdapterConfig, SizeRule
@@ -42,13 +33,6 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""
 
 
-class _Layer(nn.Module, TransformerBlock):
-    def __init__(self, generator: torch.Generator, config: AdapterConfig) -> None:
-        super().__init__()
-        sizes = {"width": config.width, "inner": config.rank, "num_heads": config.num_heads}
-        self.draw(generator, **sizes)
-
-
 class SlotPass(DraftPass):
     """A pass of slots after new text that returns drafts and probabilities, ``[B, 2, K]``."""
 
@@ -56,9 +40,9 @@ class SlotPass(DraftPass):
     num_brief = 1
 
     @torch.no_grad()
-    def __init__(self, layers: ParallelLayers, embed: Function, head: Any) -> None:
+    def __init__(self, layers: ParallelLayers, *rest: Any) -> None:
         """See `DraftPass`."""
-        super().__init__(layers, embed, head)
+        super().__init__(layers, *rest)
         self.levels = layers.embedded(all_levels().to(layers.join.device))
 
     @property
@@ -149,7 +133,9 @@ class ParallelLayers(Joined):
         self.start = spread(generator, width, width)
         self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
         self.warmth = nn.Parameter(torch.zeros(width))
-        self.layers = nn.ModuleList(_Layer(generator, config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(TransformerBlock() for _ in range(config.num_layers))
+        for layer in self.layers:
+            layer.draw(generator, config)
         self.scale = nn.Parameter(torch.ones(width))
         left = torch.rand(config.num_words + 1, config.bias_rank, generator=generator) - 0.5
         self.left = nn.Parameter(left)  # the last row is for all other tokens

@@ -7,13 +7,13 @@ Letters: B calls, N rows of the widest call, P of them tokens, S slots, D hidden
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from decoders.core.adapter.embedding import NUM_LEVELS, all_levels, level_index
 from decoders.core.adapter.gating import decoder_layers
@@ -60,19 +60,10 @@ class LateSlots:
         flat = hidden.reshape(-1, hidden.shape[-1])
         return flat.index_copy(0, self.rows, self.entering(hidden)).view(hidden.shape)
 
-
-@contextmanager
-def entering(module: Any, late: LateSlots | None) -> Iterator[None]:
-    """Let late slots enter transformers' modules inside the context, at their layer."""
-    if late is None:
-        yield
-        return
-
-    def enter(_layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (late.replaced(args[0]), *args[1:])
-
-    with decoder_layers(module)[late.layer].register_forward_pre_hook(enter):
-        yield
+    def enter(self, module: Any) -> RemovableHandle:
+        """Let the slots enter transformers' modules, at their layer, until the hook is removed."""
+        layer = decoder_layers(module)[self.layer]
+        return layer.register_forward_pre_hook(lambda _, args: (self.replaced(args[0]), *args[1:]))
 
 
 class AttachedAdapter:
@@ -82,21 +73,15 @@ class AttachedAdapter:
     """
 
     def __init__(
-        self,
-        adapter: SlotAdapter,
-        tokens: nn.Module,
-        deltas: Sequence[Any],
-        *,
-        dtype: torch.dtype,
-        num_bytes: int,
+        self, adapter: SlotAdapter, tokens: Any, deltas: Sequence[Any], num_bytes: int
     ) -> None:
         """Take an adapter on its device, the model's token embedding, and deltas of `num_bytes`."""
         self.config, self._tokens = adapter.config, tokens
         self.module, self.deltas = adapter, deltas
-        self._dtype, self._device = dtype, next(adapter.parameters()).device
+        self._dtype, self._device = tokens.weight.dtype, next(adapter.parameters()).device
         self._tables: dict[tuple[float, float], Tensor] = {}
         numbers = self.module.numbers
-        self._numbers = None if numbers is None else numbers.detach().to(dtype)
+        self._numbers = None if numbers is None else numbers.detach().to(self._dtype)
         embedding = sum(parameter.nbytes for parameter in adapter.embedding.parameters())
         self.num_bytes = embedding + num_bytes
 
@@ -153,10 +138,7 @@ class AttachedAdapter:
         return fields, warps
 
     def inputs(
-        self,
-        numbers: Mapping[str, Tensor],
-        embedded: Tensor,
-        warps: Sequence[tuple[float, float]],
+        self, numbers: Mapping[str, Tensor], embedded: Tensor, warps: Sequence[tuple[float, float]]
     ) -> dict[str, Tensor]:
         """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
 

@@ -112,8 +112,3 @@ class Launch(NamedTuple):
             and [*reads] == [read]
             and [*reads[read][1]][: len(uniforms)] == uniforms
         )
-
-
-def next_reads(reads: TokenReads) -> TokenReads:
-    """Return the reads of the calls that follow, whose uniforms are behind those of a pass."""
-    return {read: (rows, [*uniforms][len(rows) :]) for read, (rows, uniforms) in reads.items()}

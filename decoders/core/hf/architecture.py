@@ -7,7 +7,7 @@ Letters: H key-value heads, D head dimension, V vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,7 @@ class Architecture:
         devices: device of each plane.
         device: device of inputs and logits (`main_device`).
         dtype: dtype of the weights.
-        windows: attention window of each kind of layer (None: unlimited).
+        windows: attention window of each kind of layer (None: none), "" without kinds.
         max_length: longest sequence that the model was made for and that keeps rope's frequencies.
         reads_hidden: the logits are exactly the head applied to the base model's output.
         sdpa: attention is torch's own, which needs no mask for a causal prefill.
@@ -100,13 +100,6 @@ def main_device(module: Any) -> torch.device:
     return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)
 
 
-def token_ids(value: int | Sequence[int] | None) -> frozenset[int]:
-    """Return the ids of a config or tokenizer, given as one id, several or None, as a set."""
-    if value is None:
-        return frozenset()
-    return frozenset([value] if isinstance(value, int) else value)
-
-
 def _refuse_other_memories(module: Any) -> None:
     name, config = type(module).__name__, module.config.get_text_config()
     takes = inspect.signature(text_model(module).forward).parameters
@@ -153,7 +146,7 @@ def _windows(config: Any) -> dict[str, int | None]:
         )
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
-        return {"full_attention" if window is None else "sliding_attention": window}
+        return {"": window}
     spans = {"full_attention": None, "sliding_attention": window}
     strange = [k for k in dict.fromkeys(kinds) if k not in spans]
     if strange or ("sliding_attention" in kinds and window is None):

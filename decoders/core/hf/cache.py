@@ -8,6 +8,7 @@ entries read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,26 +116,15 @@ class KVStore:
     def __init__(self, model: Architecture, num_rows: int, capacity: int) -> None:
         """Allocate zeros for a model's planes, each on its device."""
         self.num_rows, self.scrap = num_rows, capacity
-        groups: dict[tuple[tuple[int, int], torch.device], list[int]] = {}
-        for number, kind in enumerate(zip(model.planes, model.devices, strict=True)):
-            groups.setdefault(kind, []).append(number)
+        kinds, bases = [*zip(model.planes, model.devices, strict=True)], dict[Any, Tensor]()
         with torch.inference_mode(False):  # inference tensors could not be edited outside of it
-            self._bases = [
-                torch.zeros(
-                    len(group), num_rows, heads, capacity + 1, dim, dtype=model.dtype, device=at
-                )
-                for ((heads, dim), at), group in groups.items()
-            ]
-        parts: dict[int, Tensor] = {}
-        for group, base in zip(groups.values(), self._bases, strict=True):
-            parts |= zip(group, base.unbind(0), strict=True)
-        self.planes = [parts[number] for number in sorted(parts)]
+            for kind, num in Counter(kinds).items():
+                (heads, dim), device = kind
+                shape = num, num_rows, heads, capacity + 1, dim
+                bases[kind] = torch.zeros(shape, dtype=model.dtype, device=device)
+        parts = {kind: iter(base.unbind(0)) for kind, base in bases.items()}
+        self.planes, self._bases = [next(parts[kind]) for kind in kinds], [*bases.values()]
         self._parts: dict[tuple[int, int], Sequence[Tensor]] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all planes."""
-        return sum(base.nbytes for base in self._bases)
 
     def row_planes(self, first: int, count: int) -> Sequence[Tensor]:
         """Return all planes of `count` rows from `first` on, each ``[count, H, C, D]``."""

@@ -113,12 +113,6 @@ def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
     return text
 
 
-def cached(hub_id: str) -> Path | None:
-    """Return the folder of a hub model in the hub's cache on this machine, or None."""
-    folder = _find_folder(hub_id)
-    return folder if folder.is_dir() else None
-
-
 def _refuse_other_weights(name: str, folder: Path) -> None:
     if (folder / _ADAPTER).is_file():
         if (folder / "config.json").is_file():
@@ -172,7 +166,7 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     A folder converted from a GGUF file has that file's hash. Above `limit_bytes`, only a sample of
     every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
     """
-    folder = _find_folder(path)
+    folder = find_folder(path)
     if (source := folder / SOURCE).is_file():
         return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
@@ -193,7 +187,7 @@ def count_weights(path: str | Path) -> int | None:
     """Count a checkpoint's weights from the headers of its files (None if there are none)."""
     total = 0
     try:
-        for file in _weight_files(_find_folder(path)):
+        for file in _weight_files(find_folder(path)):
             with safe_open(file, framework="np") as reader:
                 parts = map(reader.get_slice, reader.keys())
                 total += sum(math.prod(part.get_shape()) for part in parts)
@@ -207,7 +201,7 @@ def tensor_files(path: str | Path | None) -> dict[str, Path]:
 
     `ValueError` if an index or a file cannot be read.
     """
-    folder, files = _find_folder(path or "no/path"), dict[str, Path]()
+    folder, files = find_folder(path or "no/path"), dict[str, Path]()
     file = folder / "model.safetensors.index.json"
     try:
         if file.is_file():
@@ -222,7 +216,8 @@ def tensor_files(path: str | Path | None) -> dict[str, Path]:
     return files
 
 
-def _find_folder(path: str | Path) -> Path:
+def find_folder(path: str | Path) -> Path:
+    """Return the folder of a checkpoint, in the hub's cache for a hub id (which may be missing)."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -277,7 +272,7 @@ def masked_form(config: Mapping[str, Any]) -> MaskedForm | None:
 
 def is_masked(path_or_id: str) -> bool:
     """Tell whether a checkpoint on this machine is a masked model (False if none is there)."""
-    file = _find_folder(path_or_id) / "config.json"
+    file = find_folder(path_or_id) / "config.json"
     try:
         return masked_form(json.loads(file.read_text(encoding="utf-8"))) is not None
     except (OSError, ValueError, AttributeError):  # opening it says what is wrong

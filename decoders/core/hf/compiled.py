@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from types import MethodType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -33,8 +32,9 @@ is for readers, and all tensors by name."""
 Backend = Literal["inductor", "export", "eager"]
 """`inductor`: machine code. For tests, `export` interprets the traced graph, and `eager` runs the
 plain function in the shapes of a CUDA graph."""
-
-
+Key = tuple[Hashable, ...]
+"""A name, and what tells graphs of a name apart."""
+Run = Callable[[list[Tensor]], Outputs]
 _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
@@ -62,8 +62,8 @@ _SIZES = {"N": 11, "T": 53, "C": 97, "R": 13, "L": 23, "U": 29, "F": 37, "S": 5}
 """Sizes of the traced example."""
 _WARM = 3
 """Runs before a capture, which choose kernels and allocate workspaces."""
-COMPILED_ROWS, COMPILED_PROMPT = MERGED_ROWS, 1024
-"""Most rows of a call that runs as a graph, beside those of other sequences and alone.
+COMPILED_PROMPT = 1024
+"""Most rows of a call that runs as a graph alone; beside those of other sequences: `MERGED_ROWS`.
 
 Our products are measured up to as many rows (`products.ROWS`). A CUDA graph has one size, so
 calls are padded to powers of two.
@@ -76,12 +76,7 @@ class Graphs:
     """The `num_graphs` graphs of a function, each made at the first call of its kind."""
 
     def __init__(
-        self,
-        function: Function,
-        facts: Facts,
-        *,
-        device: torch.device,
-        backend: Backend | None = "inductor",
+        self, function: Function, facts: Facts, *, device: torch.device, backend: Backend | None
     ) -> None:
         """Take a function and its facts (`fixed`: graphs serve only one set of input shapes).
 
@@ -91,12 +86,12 @@ class Graphs:
         self.backend = backend
         self._device, self._on_gpu = device, device.type == "cuda"
         self.fixed = backend == "eager" or (self._on_gpu and backend is not None)
-        self._graphs: dict[tuple[Hashable, ...], Callable[[list[Tensor]], Outputs]] = {}
+        self._graphs: dict[Key, Run] = {}
         self.num_graphs = 0
 
     def serve(self, num_rows: int, num_sequences: int = 1) -> bool:
         """Tell whether calls of up to `num_rows` rows run as graphs."""
-        limit = COMPILED_PROMPT if num_sequences == 1 else COMPILED_ROWS
+        limit = COMPILED_PROMPT if num_sequences == 1 else MERGED_ROWS
         return self.backend is not None and num_rows <= limit
 
     def __call__(
@@ -122,10 +117,10 @@ class Graphs:
         kinds = [
             (e.shape, e.dtype) if self.fixed else tuple([n == 1 for n in e.shape]) for e in parts
         ]
-        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)
+        key = (name, 0 if self.fixed else len(_rows(inputs)), tuple(kinds), *places)  # places last
         graph = self._graphs.pop(key, None)
         if graph is None:
-            graph = self._make(name, key, inputs, planes)
+            graph = self._make(key, inputs, planes)
             if graph is None:
                 return partial(self._function, name, inputs, planes)
             self.num_graphs += 1
@@ -136,19 +131,16 @@ class Graphs:
         return partial(graph, [*map(Tensor.contiguous, inputs.values()), *planes])
 
     def forget(self) -> None:
-        """Drop graphs that hold addresses, because the planes are reallocated."""
-        if self.fixed:
-            self._graphs.clear()
+        """Drop graphs that hold addresses of planes, because these are reallocated."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if not key[3:]}
 
     def drop(self, matches: Callable[[Any], bool]) -> None:
         """Drop the graphs whose names match, because their tensors are replaced."""
         self._graphs = {key: graph for key, graph in self._graphs.items() if not matches(key[0])}
 
-    def _make(
-        self, name: Hashable, key: tuple[Hashable, ...], inputs: Inputs, planes: Sequence[Tensor]
-    ) -> Callable[[list[Tensor]], Outputs] | None:
+    def _make(self, key: Key, inputs: Inputs, planes: Sequence[Tensor]) -> Run | None:
         """Return a new graph, or None while another process makes it."""
-        function, names = self._function, list(inputs)
+        function, name, names = self._function, key[0], list(inputs)
 
         def flat(*tensors: Tensor) -> Outputs:
             return function(name, dict(zip(names, tensors, strict=False)), tensors[len(names) :])
@@ -168,12 +160,8 @@ class Graphs:
             raise NoGraphError(f"this model cannot be compiled: {why}") from error
 
     def _compiled(
-        self,
-        flat: Callable[..., Outputs],
-        inputs: Inputs,
-        tensors: Sequence[Tensor],
-        key: tuple[Hashable, ...],
-    ) -> Callable[[list[Tensor]], Outputs] | None:
+        self, flat: Callable[..., Outputs], inputs: Inputs, tensors: Sequence[Tensor], key: Key
+    ) -> Run | None:
         names = list(inputs)
         if self.backend == "export":
             module = _export(flat, names, tensors).module()
@@ -207,15 +195,6 @@ def _rows(inputs: Inputs) -> Tensor:
     return inputs[next(filter(inputs.__contains__, ("positions", "states", "packed")))]
 
 
-class _Flat(nn.Module):
-    def __init__(self, flat: Callable[..., Outputs]) -> None:
-        super().__init__()
-        self.flat = flat
-
-    def forward(self, *args: Tensor) -> Outputs:
-        return self.flat(*args)
-
-
 def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequence[Tensor]) -> Any:
     """Trace a function of tensors for any sizes of `_SIZES`, and any values of held tensors.
 
@@ -242,9 +221,12 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
             example.append(torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
             sizes = [fixed if size == 1 else free.get(dim, fixed) for dim, size in pairs]
             dynamic.append(dict(enumerate(sizes)))
+        module: Any = nn.Module()
+        module.forward = flat
+        shapes = {"tensors": tuple(dynamic)}  # by the name of the parameter
         with _config.patch(use_duck_shape=False):
             program = torch.export.export(
-                _Flat(flat), tuple(example), dynamic_shapes={"args": tuple(dynamic)}, strict=False
+                module, tuple(example), dynamic_shapes=shapes, strict=False
             )
     _check_sizes(program, letters)
     for spec in program.graph_signature.input_specs:
@@ -264,15 +246,14 @@ def _check_sizes(program: Any, letters: Sequence[str]) -> None:
             if dim in _SIZES and str(size) != "1":
                 by_dim.setdefault(dim, set()).add(str(size))
     symbols = [symbol for each in by_dim.values() for symbol in each]
-    one_each = all(len(each) == 1 for each in by_dim.values())
-    if not one_each or len(set(symbols)) < len(symbols) or any(map(str.isdigit, symbols)):
+    if not len(by_dim) == len(symbols) == len({*symbols}) or any(map(str.isdigit, symbols)):
         sizes = ", ".join(f"{dim}: {'/'.join(sorted(each))}" for dim, each in by_dim.items())
         raise ValueError(f"its graph would not serve calls of all sizes ({sizes})")
 
 
 def _capture(
     flat: Callable[..., Outputs], tensors: Sequence[Tensor], num_inputs: int, device: torch.device
-) -> Callable[[list[Tensor]], Outputs]:
+) -> Run:
     """Capture a graph that reads inputs from buffers, and planes in place.
 
     Inputs on the host are copied to their buffers, too, without a wait if they are pinned.
@@ -281,7 +262,9 @@ def _capture(
     """
     inputs = tensors[:num_inputs]
     buffers = [torch.empty_like(each, device=device).copy_(each) for each in inputs]
-    fixed, pool = [*buffers, *tensors[num_inputs:]], _shared_pool()
+    fixed = [*buffers, *tensors[num_inputs:]]
+    pool = next(iter(_pools), None) or _Pool()  # that of the graphs that exist
+    _pools.add(pool)
     replay = capture(lambda: flat(*fixed), device, pool.handle)
 
     def run(tensors: list[Tensor], _kept: object = pool) -> Outputs:
@@ -300,15 +283,6 @@ class _Pool:
 
 
 _pools = weakref.WeakSet[_Pool]()
-
-
-def _shared_pool() -> _Pool:
-    """Return the pool of the graphs that exist, or a new one."""
-    pool = next(iter(_pools), None) or _Pool()
-    _pools.add(pool)
-    return pool
-
-
 _sides: dict[torch.device, Any] = {}
 """A GPU's stream for captures: each stream costs a workspace of cuBLAS, on an H100 32 MiB."""
 
@@ -355,8 +329,6 @@ def collect_tensors(thing: Any, name: str = "", seen: set[int] | None = None) ->
         parts = thing.items()
     elif isinstance(thing, list | tuple):
         parts = enumerate(thing)
-    elif isinstance(thing, MethodType):
-        parts = [("self", thing.__self__)]
     elif type(thing).__module__.startswith("decoders."):
         names = getattr(thing, "__slots__", None) or vars(thing)
         parts = [(each, getattr(thing, each)) for each in names]

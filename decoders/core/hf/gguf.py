@@ -120,11 +120,8 @@ def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:
     if metadata.get("tokenizer.ggml.pre") == _CUT_DIGITS:
         from tokenizers import pre_tokenizers
 
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
-            ]
-        )
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        steps = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     module.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

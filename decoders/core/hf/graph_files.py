@@ -185,8 +185,6 @@ def _machine() -> str:
 
 
 def _cpu_flags() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     return next((line for line in lines if line.startswith("flags")), platform.processor())

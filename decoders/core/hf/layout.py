@@ -10,7 +10,7 @@ key-value heads, D head dimension.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.core.device import first_rows, padded, power_of_two, upload
 from decoders.core.hf import tiles
 from decoders.core.hf.architecture import Architecture
-from decoders.core.hf.cache import KVStore, PlaneCache
+from decoders.core.hf.cache import KVStore
 from decoders.core.masks import causal
 from decoders.core.model import Call, Session
 from decoders.core.token_reads import TokenRead
@@ -28,10 +28,8 @@ from decoders.core.types import MASKED
 
 _LENGTH_BUCKET = 128
 """CUDA graphs round cache lengths up to multiples of this, rows and sequences to powers of 2."""
-_EMPTY = torch.empty(0)
-"""In place of the ids and positions of a pass on the host."""
-Masks = Tensor | dict[str, Tensor | None] | None
-"""One mask for all layers, or one per kind of layer. None: causal, or a single row."""
+Masks = Mapping[str, Any]
+"""A mask for each kind of layer. None: causal, or a single row."""
 
 
 class Pass(NamedTuple):
@@ -45,11 +43,11 @@ class Pass(NamedTuple):
     """
 
     calls: Sequence[Call]
-    ids: Tensor
-    positions: Tensor
-    masks: Masks
-    read: Sequence[int] | None
     firsts: Sequence[int]
+    ids: Tensor = torch.empty(0)
+    positions: Tensor = torch.empty(0)
+    masks: Mapping[str, Any] = {}
+    read: Sequence[int] | None = None
     planes: Sequence[Tensor] = ()
     entries: Tensor | int = 0
     seen: int = 0
@@ -59,11 +57,6 @@ class Pass(NamedTuple):
     numbers: Mapping[str, Sequence[int]] = {}
     blocks: Tensor | None = None
     contexts: Sequence[tiles.ContextBlock] = ()
-
-    @property
-    def cache(self) -> PlaneCache:
-        """The cache of a pass without a graph."""
-        return PlaneCache(self.planes, self.entries, self.seen, self.cache_rows)
 
     @property
     def num_rows(self) -> int:
@@ -133,21 +126,17 @@ class MaskBuilder:
         self._windows, self._device = architecture.windows, architecture.device
         added = torch.tensor([0.0, torch.finfo(architecture.dtype).min], dtype=architecture.dtype)
         self._seen, self._unseen = added.to(self._device).unbind()
-        self._entries = torch.arange(num_entries, device=self._device)
+        self.entries = torch.arange(num_entries, device=self._device)
 
     def additive(self, visible: Tensor) -> Tensor:
         """Turn a bool tensor (True: seen) into an additive mask of the same shape."""
         return torch.where(visible, self._seen, self._unseen)
 
-    def per_kind(self, mask: Tensor | None) -> Masks:
-        """Use one mask for every kind of layer (correct only if no window can matter)."""
-        return mask if len(self._windows) == 1 else dict.fromkeys(self._windows, mask)
-
     def after(self, start: int, num_rows: int, mask: Tensor | None) -> Tensor:
         """Return the mask ``[1, 1, N, T]`` of one call after `start` entries, without windows."""
         if num_rows == 1:  # a lone row sees all
             return self._seen.expand(1, 1, 1, start + 1)
-        entries = self._entries[: start + num_rows]
+        entries = self.entries[: start + num_rows]
         visible = entries <= entries[start:, None]
         if mask is not None:
             visible[:, start:] = upload(mask, self._device)
@@ -171,7 +160,7 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
         """
-        columns = self._entries[:seen]
+        columns = self.entries[:seen]
         if blocks is None:
             rows = torch.arange(width, device=self._device)
             return columns <= (starts[:, None] + rows)[:, :, None]
@@ -185,7 +174,7 @@ class MaskBuilder:
 
         `starts` ``[B]`` are committed lengths, `positions` ``[B, N]`` those of the rows after them.
         """
-        entries = self._entries[:seen]
+        entries = self.entries[:seen]
         columns = entries - starts[:, None]  # 0: the first row
         rows = positions.gather(1, columns.clamp(0, positions.shape[1] - 1))
         return torch.where(columns < 0, entries, rows)
@@ -195,13 +184,13 @@ class MaskBuilder:
 
         `positions` ``[B, N]`` are positions of rows, `entries` ``[B, T]`` positions of entries.
         """
-        masks: dict[str, Tensor | None] = {}
+        masks = dict[str, Tensor]()
         for kind, window in self._windows.items():
             near = visible
             if window is not None:
                 near = visible & (positions[:, :, None] - entries[:, None, :] < window)
             masks[kind] = self.additive(near)[:, None]
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        return masks
 
 
 class Layout:
@@ -221,25 +210,21 @@ class Layout:
 
         A layout that `merges` calls leaves out their padding, which transformers' modules need.
         """
-        self._device = device = architecture.device
+        self._device = architecture.device
         self._max_length, self._sdpa = architecture.max_length, architecture.sdpa
-        self._tile = tile
+        self._kinds, self._tile = [*architecture.windows], tile
         step = _LENGTH_BUCKET if bucketed else 1 if tile is None else tiles.BLOCK
         entries = _round_up(capacity + 1, step) - 1
         self.store = KVStore(architecture, num_rows, entries)
         self._bucketed, self._merges = bucketed, merges
-        windows = [window for window in architecture.windows.values() if window is not None]
-        self.window = min(windows, default=0)
+        self.window = min(filter(None, architecture.windows.values()), default=0)
         with torch.inference_mode(False):
-            self._entries = torch.arange(capacity, device=device)[None]
-        self.masks = MaskBuilder(architecture, entries + 1)
+            self.masks = MaskBuilder(architecture, entries + 1)
 
     def fits_views(self, call: Call) -> bool:
         """Tell whether a single call can read views: no sliding window hides an entry from it."""
-        if not self.window:
-            return True
         reach = call.session.length + call.num_rows
-        return call.positions is None and reach <= self.window
+        return not self.window or (call.positions is None and reach <= self.window)
 
     def plain(self, calls: Sequence[Call]) -> Pass:
         """Lay calls out for a pass without a graph."""
@@ -247,9 +232,7 @@ class Layout:
             return self.tiled(calls, self._tile)
         if len(calls) == 1 and self.fits_views(calls[0]):
             return self._lone(calls[0])
-        by_row = _by_cache_row(calls)
-        used = range(min(by_row), max(by_row) + 1) if self._merges else sorted(by_row)
-        return self._several(calls, _filled(by_row, used))
+        return self._several(calls, self._ordered(calls))
 
     def _lone(self, call: Call, in_graph: bool = False) -> Pass:
         """Lay one call out on views of the cache, with a mask only if a graph or a row needs it."""
@@ -259,15 +242,14 @@ class Layout:
         if in_graph or (num_rows > 1 and not is_plain):
             mask = self.masks.after(start, num_rows, call.mask)
         ids = upload([_row_ids(call)], self._device)
-        if call.positions is None and call.slots is None:
-            positions = self.existing(self._entries[:, start:stop], stop)
-        else:
-            positions = self.existing(upload([call.row_positions()], self._device), stop)
+        entries = positions = self.masks.entries[None, start:stop]
+        if call.positions is not None or call.slots is not None:
+            positions = upload([call.row_positions()], self._device)
+        positions = self.existing(positions, stop)
         read = None if len(call.read) == num_rows and not in_graph else read_rows(call)
-        entries = self._entries[:, start:stop] if in_graph else start
-        into = self.store.row_planes(call.session.row, 1), entries, stop
-        masks = self.masks.per_kind(mask)
-        return Pass([call], ids, positions, masks, read, [0], *into, hidden=call.hidden)
+        into = self.store.row_planes(call.session.row, 1), entries if in_graph else start, stop
+        masks = dict.fromkeys(self._kinds, mask)  # no window matters
+        return Pass([call], [0], ids, positions, masks, read, *into, hidden=call.hidden)
 
     def _several(self, calls: Sequence[Call], ordered: Sequence[Call], min_rows: int = 1) -> Pass:
         """Pad `ordered` calls to the widest call, with one mask for all of them."""
@@ -318,17 +300,29 @@ class Layout:
         lone_slot = call.slots is not None and call.num_rows == 1  # one row needs another graph
         if not (rest or bucketed or lone_slot) and self.fits_views(call):
             return self._lone(call, in_graph=True)
-        by_row = _by_cache_row(calls)
-        used = range(min(by_row), max(by_row) + 1)
-        if not self._merges:
-            used = first_rows(by_row, self.store.num_rows)
-        filled = _filled(by_row, used)
+        ordered = self._ordered(calls, in_graph=True)
         if not bucketed:
-            return self._several(calls, filled, 1 + lone_slot)
+            return self._several(calls, ordered, 1 + lone_slot)
         width = power_of_two(max(1 + lone_slot, min_rows, *[call.num_rows for call in calls]))
         seen = max([call.session.length + call.num_rows for call in calls])
-        rows = self._padded(filled, width, self._rounded(seen + steps))
-        return _reading(calls, rows, planes=self.store.row_planes(0, len(filled)))
+        rows = self._padded(ordered, width, self._rounded(seen + steps))
+        return _reading(calls, rows, planes=self.store.row_planes(0, len(ordered)))
+
+    def _ordered(self, calls: Sequence[Call], in_graph: bool = False) -> list[Call]:
+        """Return calls by their cache rows, which must differ, with empty ones for rows between.
+
+        Only a pass without a graph and not merged leaves such rows out.
+        """
+        by_row = {call.session.row: call for call in calls}
+        assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
+        used: Sequence[int] = sorted(by_row)
+        if self._merges:
+            used = range(used[0], used[-1] + 1)
+        elif in_graph:
+            used = first_rows(used, self.store.num_rows)
+        empty: Any = {"tokens": (), "read": (), "output": "logits"}
+        model = calls[0].session.model
+        return [by_row.get(row) or Call(session=Session(model, row, 0), **empty) for row in used]
 
     def _padded(self, ordered: Sequence[Call], width: int, seen: int) -> Pass:
         """Pad calls to N = `width` rows that see T = `seen`, on the host."""
@@ -342,9 +336,7 @@ class Layout:
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["starts"] = [call.session.length for call in ordered]
         firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
-        return Pass(
-            ordered, _EMPTY, _EMPTY, None, None, firsts, numbers=numbers, blocks=blocks, seen=seen
-        )
+        return Pass(ordered, firsts, numbers=numbers, blocks=blocks, seen=seen)
 
     def following(self, rows: Pass) -> Pass | None:
         """Lay out the calls that feed the one row picked by each call of a framed pass of one row.
@@ -371,9 +363,8 @@ class Layout:
         stop = 8 * sum(map(len, fields.values()))
         fields |= {name: fields[name].view(-1, width) for name in ("ids", "positions", "entries")}
         positions, starts = self.existing(fields["positions"], seen), fields["starts"]
-        blocks = (
-            packed[stop:].view(torch.bool).view(-1, width, width) if len(packed) > stop else None
-        )
+        left = packed[stop:].view(torch.bool)
+        blocks = left.view(-1, width, width) if len(left) else None
         visible = self.masks.visible(blocks, starts, width, seen)
         places = self.masks.places(starts, positions, seen) if self.window else visible
         masks = self.masks.windowed(visible, positions, places)
@@ -393,20 +384,18 @@ class Layout:
         ids, positions, row_index, entries = numbers
         positions = self.existing(positions, 1 + max(position for _, position, _, _ in cells))
         counts = [counts for block in blocks for counts in block.contexts.values()]
-        visible = (
-            torch.arange(tiles.BLOCK, device=self._device) < upload(counts, self._device)[..., None]
-        )
+        visible = self.masks.entries[: tiles.BLOCK] < upload(counts, self._device)[..., None]
         near, places, seen = positions.view(-1, tile), visible, self.store.scrap + 1
         if self.window:
             of_tile = [block.tile for block in blocks for _ in block.contexts]
             near = near[upload(of_tile, self._device)]
-            places = torch.arange(seen, device=self._device).repeat(self.store.num_rows, 1)
+            places = self.masks.entries.repeat(self.store.num_rows, 1)
             places[row_index, entries] = positions
             parts = [block.select(places[:, None, :, None]) for block in blocks]
             places = torch.cat(parts).view(-1, tiles.BLOCK)
         masks = self.masks.windowed(visible, near, places)
         into = self.store.row_planes(0, self.store.num_rows), entries[None], seen, row_index[None]
-        rows = Pass(calls, ids[None], positions[None], masks, None, firsts, *into, contexts=blocks)
+        rows = Pass(calls, firsts, ids[None], positions[None], masks, None, *into, contexts=blocks)
         return _reading(calls, rows)
 
     def existing(self, positions: Tensor, stop: int) -> Tensor:
@@ -434,22 +423,6 @@ def read_rows(call: Call) -> Sequence[int]:
 
 def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
-
-
-def _by_cache_row(calls: Sequence[Call]) -> dict[int, Call]:
-    """Return calls by their cache rows, which must differ."""
-    by_row = {call.session.row: call for call in calls}
-    assert len(by_row) == len(calls), f"rows {[*by_row]}: two calls of one session"
-    return by_row
-
-
-def _filled(by_row: Mapping[int, Call], used: Iterable[int]) -> list[Call]:
-    """Return the calls of the `used` cache rows, empty ones where there is none."""
-    model = next(iter(by_row.values())).session.model
-    return [
-        by_row.get(row) or Call(session=Session(model, row, 0), tokens=(), read=(), output="logits")
-        for row in used
-    ]
 
 
 def _reading(calls: Sequence[Call], rows: Pass, **fields: Any) -> Pass:

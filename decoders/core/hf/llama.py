@@ -21,24 +21,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.core import products
 from decoders.core.adapter.gating import Change, Delta, join, join_deltas
 from decoders.core.adapter.runtime import LateSlots
 from decoders.core.hf.cache import PlaneCache
 from decoders.core.hf.layout import Masks, MergedRows
 from decoders.core.kernels import fused_kernels
-from decoders.core.products import (
-    attention,
-    gated,
-    gated_product,
-    product,
-    rotated,
-    switched_product,
-)
+from decoders.core.products import attention, gated, product, rotated
 
 FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Classes of transformers whose forward pass this file computes."""
 _FIXED_TURNS = ("default", "linear", "llama3", "yarn")
 """Types of rotation that depend on the position alone."""
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines ``[B, 1, N, E]`` that rotate queries and keys by position."""
 _MAX_TURNS = 1 << 24
 """Most cosines of a table: 131,072 positions of heads of 128."""
 
@@ -79,18 +75,6 @@ class DecoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnTable:
-    """Cosines and sines ``[P, E]`` of all P positions, as transformers' module computes them."""
-
-    cosines: Tensor
-    sines: Tensor
-
-    def __call__(self, _: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those of positions ``[B, N]``, ``[B, N, E]``."""
-        return F.embedding(positions, self.cosines), F.embedding(positions, self.sines)
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """The weights and sizes of a model.
 
@@ -100,7 +84,7 @@ class Weights:
 
     layers: Sequence[DecoderLayer]
     norm: Tensor
-    turn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    turn: Callable[[Tensor, Tensor], Turn]
     activation: Callable[[Tensor], Tensor]
     epsilon: float
     num_heads: int
@@ -160,7 +144,7 @@ def join_weights(module: Any) -> Weights | None:
 
 
 @torch.no_grad()
-def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], Turn]:
     """Return a table of `num` positions on a GPU, or the module if a text's length counts.
 
     A table rounds like the module, but on a CPU compiled calls round later.
@@ -168,8 +152,9 @@ def _turn(module: Any, like: Tensor, num: int) -> Callable[[Tensor, Tensor], tup
     size = num * 2 * module.inv_freq.numel()
     if not like.is_cuda or module.rope_type not in _FIXED_TURNS or size > _MAX_TURNS:
         return module  # type: ignore[no-any-return]
-    cosines, sines = module(like, torch.arange(num, device=like.device)[None])
-    return TurnTable(cosines[0], sines[0])
+    turns = module(like, torch.arange(num, device=like.device)[None])
+    cosines, sines = (each[0] for each in turns)
+    return lambda _, positions: (F.embedding(positions, cosines), F.embedding(positions, sines))
 
 
 def _linear(part: Any, path: str, *names: str) -> Linear:
@@ -204,7 +189,7 @@ def forward(
         weights: the model's.
         rows: embeddings of tokens and slots.
         positions: position of each row, ``[B, N]``.
-        masks: additive masks ``[B, 1, N, T]``, one for all layers or by kind of layer.
+        masks: additive masks ``[B, 1, N, T]`` by kind of layer.
         cache: keys and values of what came before; it takes those of the rows.
         gate: the adapter that slots run through.
         late: slots that enter above the first layer; a lone call's leave lower layers out.
@@ -230,19 +215,14 @@ def forward(
     return norm(rows, weights.norm, weights.epsilon)
 
 
-def _cut(
-    tokens: Tensor, rows: Tensor, masks: Masks, turn: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Masks, tuple[Tensor, Tensor]]:
+def _cut(tokens: Tensor, rows: Tensor, masks: Masks, turn: Turn) -> tuple[Tensor, Masks, Turn]:
     """Return the inputs of a call's rows for some of them, `tokens` ``[P]``."""
 
     def cut(part: Tensor) -> Tensor:
         assert part.shape[2] == rows.shape[1], "a trace would let the two sizes differ"
         return part.index_select(2, tokens)
 
-    if isinstance(masks, dict):
-        kept: Masks = {kind: None if each is None else cut(each) for kind, each in masks.items()}
-    else:
-        kept = None if masks is None else cut(masks)
+    kept = {kind: None if each is None else cut(each) for kind, each in masks.items()}
     return rows.index_select(1, tokens), kept, (cut(turn[0]), cut(turn[1]))
 
 
@@ -252,7 +232,7 @@ def _run(
     rows: Tensor,
     cache: PlaneCache,
     masks: Masks,
-    turn: tuple[Tensor, Tensor],
+    turn: Turn,
     gate: SlotGate | None,
     states: dict[int, Tensor | None],
 ) -> Tensor:
@@ -265,9 +245,8 @@ def _run(
         changes = (None,) * 4 if gate is None else gate.changes[number]
         rows, inputs = add(rows, added, layer.attention_norm, weights.epsilon)
         heads = linear(inputs, layer.attention, changes[0], slots)
-        query, keys, values = _turned(weights, layer, heads, turn, cache, number, kernels)
-        mask = masks[layer.kind] if isinstance(masks, dict) else masks
-        mixed = weights.attend(query, keys, values, mask, weights.scale)
+        query, keys, values = _turned(weights, number, heads, turn, cache, kernels)
+        mixed = weights.attend(query, keys, values, masks[layer.kind], weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
         fed = gated(linear(inputs, layer.feed, changes[2], slots), weights.activation)
@@ -279,16 +258,10 @@ def _run(
 
 
 def _turned(
-    weights: Weights,
-    layer: DecoderLayer,
-    states: Tensor,
-    turn: tuple[Tensor, Tensor],
-    cache: PlaneCache,
-    number: int,
-    kernels: Any,
+    weights: Weights, number: int, states: Tensor, turn: Turn, cache: PlaneCache, kernels: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
-    norms = layer.head_norms
+    norms = weights.layers[number].head_norms
     if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
         planes, entries = places
         query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
@@ -299,11 +272,7 @@ def _turned(
 
 
 def split_heads(
-    states: Tensor,
-    turn: tuple[Tensor, Tensor],
-    norms: tuple[Tensor, Tensor] | None,
-    epsilon: float,
-    sizes: tuple[int, int],
+    states: Tensor, turn: Turn, norms: Sequence[Tensor] | None, epsilon: float, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return rotated queries ``[B, H, N, E]``, rotated keys ``[B, K, N, E]``, and values.
 
@@ -345,9 +314,9 @@ def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> 
     if change is None:
         return product(rows, part.weight, part.bias, gate=slots)
     if isinstance(change, Tensor):
-        out = switched_product(rows, part.weight, change, slots)
+        out = products.switched_product(rows, part.weight, change, slots)
     else:
-        out = gated_product(rows, part.weight, change.low, change.high, slots)
+        out = products.gated_product(rows, part.weight, change.low, change.high, slots)
     return out if part.bias is None else out + part.bias
 
 

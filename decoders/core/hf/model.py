@@ -27,13 +27,7 @@ from decoders.core.adapter.draft_pass import short_head
 from decoders.core.adapter.module import HiddenAdapter, SlotAdapter, TargetParts
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.device import has_kernels, upload
-from decoders.core.hf import llama
-from decoders.core.hf.architecture import (
-    Architecture,
-    generation_notes,
-    model_settings,
-    token_ids,
-)
+from decoders.core.hf.architecture import Architecture, generation_notes, model_settings
 from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.layout import Layout, MaskBuilder
@@ -96,11 +90,8 @@ class HFModel(Model):
         self.max_length = self.architecture.max_length
         self.device, self.dtype = self.architecture.device, self.architecture.dtype
         self.masked = masked_form(module.config.to_dict())
-        weights = (
-            llama.join_weights(module) if in_place and self.architecture.reads_hidden else None
-        )
         used = backend if compile else None
-        self._runner = ModuleRunner(module, self.architecture, weights, used)
+        self._runner = ModuleRunner(module, self.architecture, used, in_place=in_place)
         self.num_layers = self._runner.num_layers
         self._reset()
 
@@ -133,17 +124,13 @@ class HFModel(Model):
         module, unread = load_module(
             path_or_id, dtype=dtype, attn_implementation=attn_implementation, device_map=device_map
         )
-        model = cls(
-            module if device_map is not None else module.to(device),
-            compile=compile,
-            in_place=device_map is None,
-            quantized=quantized,
-        )
-        model.unread = unread
+        placed = device_map is not None
+        options: Any = {"compile": compile, "in_place": not placed, "quantized": quantized}
+        model = cls(module if placed else module.to(device), **options)
+        model.unread, model.is_placed = unread, placed
         if model.masked is not None and model.masked.mask_id is None and has_tokenizer(path_or_id):
             mask_id = load_tokenizer(path_or_id).mask_token_id
             model.masked = dataclasses.replace(model.masked, mask_id=mask_id)
-        model.is_placed = device_map is not None
         return model
 
     def in_tiles(self, rows: int) -> Self:
@@ -290,43 +277,29 @@ class HFModel(Model):
         return plain + packed_bytes(self.module)
 
     @property
-    def stop_ids(self) -> frozenset[int]:
-        """Ids that end an answer by the model's configs (see also the function `stop_ids`)."""
-        generation = getattr(self.module, "generation_config", None)
-        declared = (getattr(c, "eos_token_id", None) for c in (generation, self._config))
-        return frozenset().union(*map(token_ids, declared))
-
-    @property
-    def _config(self) -> Any:
-        return self.module.config.get_text_config()
-
-    @property
     def facts(self) -> dict[str, str | int]:
         """Facts that a run records: architecture, sizes, dtype, attention, compiled or not."""
-        in_family = self._runner.weights is not None
-        ways: dict[str, str | int | None] = {
+        in_family, config = self._runner.weights is not None, self.module.config.get_text_config()
+        facts: dict[str, Any] = {
             "tile": self.tile,
             "padded": self.min_rows if self.min_rows > 1 else None,
             "compiled": self._runner.graphs.backend is not None,
             "quantized": self._quantized,
             "kernels": "own" if in_family and has_kernels(self.device) else None,
-        }
-        placed = {"placed": placement(self.module)} if self.is_placed else {}
-        return {
-            **{name: way for name, way in ways.items() if way is not None},
             "architecture": type(self.module).__name__,
             "forward": "own" if in_family else "transformers",
             "layers": len(self.architecture.planes) // 2,
-            "hidden_size": int(self._config.hidden_size),
+            "hidden_size": int(config.hidden_size),
             "vocab_size": self.vocab_size,
             "max_length": self.max_length,
             "parameters": self.num_parameters,
             "read_bytes": read_bytes(self.module),
             "dtype": str(self.dtype).removeprefix("torch."),
-            "attention": str(self._config._attn_implementation),
-            **placed,
-            **({"generation": generation} if (generation := model_settings(self.module)) else {}),
+            "attention": str(config._attn_implementation),
+            "placed": placement(self.module) if self.is_placed else None,
+            "generation": model_settings(self.module) or None,
         }
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -337,7 +310,7 @@ class HFModel(Model):
     def num_graphs(self) -> int:
         """Number of graphs made so far."""
         drafts = sum(each.graphs.num_graphs for each in self._drafts.values())
-        return self._runner.num_graphs + drafts
+        return self._runner.graphs.num_graphs + drafts
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
@@ -351,7 +324,8 @@ class HFModel(Model):
 
     def cache_bytes(self) -> int:
         """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
-        return 0 if self._layout is None else self._layout.store.num_bytes
+        planes = [] if self._layout is None else self._layout.store.planes
+        return sum(plane.nbytes for plane in planes)
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
@@ -445,4 +419,7 @@ class HFModel(Model):
 
 def stop_ids(model: HFModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids that end an answer, from the model's configs and its tokenizer."""
-    return model.stop_ids | token_ids(tokenizer.eos_token_id)
+    module = model.module
+    sources = getattr(module, "generation_config", None), module.config.get_text_config(), tokenizer
+    ends = [getattr(source, "eos_token_id", None) for source in sources]  # an id, several or None
+    return frozenset([i for end in ends for i in ([end] if isinstance(end, int) else end or ())])

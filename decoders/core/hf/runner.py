@@ -20,24 +20,15 @@ from torch import Tensor, nn
 from decoders.core.adapter.draft_pass import DraftPass, Texts
 from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
-from decoders.core.adapter.runtime import AttachedAdapter, entering
+from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
 from decoders.core.hf import llama, tiles
-from decoders.core.hf.ahead import Launch, chain_length, chain_results, next_reads, with_chain
+from decoders.core.hf.ahead import Launch, chain_length, chain_results, with_chain
 from decoders.core.hf.architecture import Architecture
 from decoders.core.hf.cache import PlaneCache
-from decoders.core.hf.compiled import (
-    COMPILED_ROWS,
-    Backend,
-    Function,
-    Graphs,
-    Inputs,
-    Outputs,
-    capture,
-    collect_tensors,
-)
+from decoders.core.hf.compiled import Backend, Graphs, Inputs, Outputs, capture, collect_tensors
 from decoders.core.hf.layout import Frame, Layout, Masks, MergedRows, Pass
-from decoders.core.model import Call, DraftCall
+from decoders.core.model import MERGED_ROWS, Call, DraftCall
 from decoders.core.outputs import forms, launches_next
 from decoders.core.products import merging, product
 from decoders.core.token_reads import FORMS, Ahead, TokenRead, TokenReads
@@ -47,6 +38,8 @@ Results = tuple[Tensor, dict[int, Tensor], Ahead, Sequence[CallResult]]
 """Float32 logits ``[R, V]``, states ``[H, D]`` of `hidden` rows by number of the layer, reads, and
 the results of calls that ran with their chains."""
 
+Layers = tuple[int, ...]
+"""Numbers of the lower layers whose states a pass returns."""
 _MAX_VALUES = 1 << 22
 """Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
 
@@ -72,7 +65,7 @@ class GraphName(NamedTuple):
     """
 
     adapter: str | None = None
-    layers: tuple[int, ...] = ()
+    layers: Layers = ()
     frame: Frame | None = None
 
     def __str__(self) -> str:
@@ -84,18 +77,15 @@ class ModuleRunner:
     """Runs the forward passes of a model, with `adapters` attached by name."""
 
     def __init__(
-        self,
-        module: Any,
-        architecture: Architecture,
-        weights: llama.Weights | None,
-        backend: Backend | None,
+        self, module: Any, architecture: Architecture, backend: Backend | None, *, in_place: bool
     ) -> None:
-        """Take a transformers module, and its weights for `hf.llama` (None: run its modules).
+        """Take a transformers module, whose weights `hf.llama` joins `in_place` if it can run it.
 
         Calls of few rows run as graphs of a `backend` (None: without graphs).
         """
-        self.tokens: nn.Module = module.get_input_embeddings()
-        self.weights = weights
+        self.tokens: Any = module.get_input_embeddings()
+        joins = in_place and architecture.reads_hidden
+        self.weights = llama.join_weights(module) if joins else None
         self.adapters: dict[str, AttachedAdapter] = {}
         self.tile: int | None = None
         self.num_padded_rows = 0
@@ -108,11 +98,9 @@ class ModuleRunner:
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
-        self._works = self._graphs(backend, lambda work, inputs, _: (work(inputs),))
 
-    def _graphs(self, backend: Backend | None, function: Function | None = None) -> Graphs:
-        run = self._computed if function is None else function
-        return Graphs(run, self.facts, device=self._device, backend=backend)
+    def _graphs(self, backend: Backend | None) -> Graphs:
+        return Graphs(self._computed, self.facts, device=self._device, backend=backend)
 
     def in_tiles(self, rows: int) -> Self:
         """Return an uncompiled, row-invariant runner of this module, or raise `ValueError`."""
@@ -122,11 +110,6 @@ class ModuleRunner:
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
         twin.weights, twin.graphs = None, twin._graphs(None)
         return twin
-
-    @property
-    def num_graphs(self) -> int:
-        """Number of graphs that were made, of calls and of other work."""
-        return self.graphs.num_graphs + self._works.num_graphs
 
     @torch.no_grad()
     def attach(self, name: str, adapter: SlotAdapter) -> None:
@@ -138,14 +121,12 @@ class ModuleRunner:
         else:
             deltas = layer_deltas(self._gated.layers, parts)
         num_bytes = sum(each.nbytes for each in collect_tensors(deltas).values())
-        self.adapters[name] = AttachedAdapter(
-            adapter, self.tokens, deltas, dtype=self._module.dtype, num_bytes=num_bytes
-        )
+        self.adapters[name] = AttachedAdapter(adapter, self.tokens, deltas, num_bytes)
 
     def detach(self, name: str) -> None:
         """Drop an adapter, if there is one of that name, and the graphs that hold its tensors."""
         self.adapters.pop(name, None)
-        self.graphs.drop(lambda graph: graph.adapter == name)
+        self.graphs.drop(lambda graph: getattr(graph, "adapter", None) == name)
 
     def run(
         self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int = 1
@@ -154,54 +135,63 @@ class ModuleRunner:
 
         A graph of fixed shapes has `min_rows` for each call, or more.
         """
-        launch, self.launch = self.launch, None
-        if launch is not None and not launch.serves(calls, reads):
-            launch = None
-        self.num_padded_rows -= 0 if launch is None else launch.rows.num_rows  # it was no padding
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
-        lower = tuple(sorted(layers - {0}))
-        sizes, ahead = [call.num_rows for call in calls], dict[str, Any]()
-        sources = [each for call in calls for each in (call, call.slots) if each]
-        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
+        lower, sizes = tuple(sorted(layers - {0})), [call.num_rows for call in calls]
         last = max([call.session.row for call in calls]) if self.graphs.fixed else len(calls) - 1
         if self.compiling and self.graphs.serve(max(sizes), 1 + last):  # a fixed shape has all rows
-            steps, num = chain_length(calls, reads, layout), len(reads)
-            if launch is not None:
-                rows, outputs = launch.rows, launch.outputs
-            else:
-                rows = layout.framed(calls, min_rows, steps)
-                if steps:
-                    rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
-                inputs = self._inputs(layout, rows, lower, reads)
-                outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
-            logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
-            if steps:
-                chained = chain_results(calls, reads, outputs[0], outputs[2:])
-                used = sum([len(each.picks) - 1 for each in chained])
-                self.num_padded_rows += rows.num_rows - sum(sizes) + steps * len(calls) - used
-                return logits, {}, {}, chained
-            for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
-                probs = next(left)[: len(places)] if read.form == "probs" else None
-                ahead[read.form] = numbers[..., : len(places)], probs
-            states = [*left]
-            picks_alone = switches.ahead and lends and [read.form for read in reads] == ["picks"]
-            if picks_alone and launches_next(calls):
-                if launch is None:  # else its outputs are copies
-                    logits = logits.clone()  # before the next run overwrites it
-                ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
+            graph = self._run_graph(layout, calls, reads, min_rows, lower)
+            rows, logits, states, ahead, chained = graph
         else:
+            self.launch, ahead, chained = None, {}, ()
             rows = layout.plain(calls)
             logits, *states = self._run_plain(rows, lower)
         self.num_padded_rows += rows.num_rows - sum(sizes)
         if not rows.hidden:
-            return logits, {}, ahead, ()
+            return logits, {}, ahead, chained
         shown = (self.num_layers, *lower) if self._reads_hidden else lower
-        rows_read = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
+        places = range(len(rows.hidden)) if rows.numbers else rows.hidden  # as a frame has them
         by_layer = zip(shown, states, strict=True)
-        hidden = {n: self._select(s.to(self._device), rows_read) for n, s in by_layer}
+        hidden = {n: self._select(each.to(self._device), places) for n, each in by_layer}
         if 0 in layers:
             hidden[0] = self._select(self._embed(rows).flatten(0, 1), rows.hidden)
-        return logits, hidden, ahead, ()
+        return logits, hidden, ahead, chained
+
+    def _run_graph(
+        self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int, lower: Layers
+    ) -> tuple[Pass, Tensor, Outputs, Ahead, Sequence[CallResult]]:
+        """Run calls as a graph, or take the outputs of the launch if it was of these calls.
+
+        Returns the pass, logits, states, what was read, and results of calls with their chains.
+        """
+        launch, self.launch = self.launch, None
+        num, steps = len(reads), chain_length(calls, reads, layout)
+        sources = [each for call in calls for each in (call, call.slots) if each]
+        lends = reads and FORMS.issuperset([form for s in sources for form in forms(s.output)])
+        if launch is not None and launch.serves(calls, reads):
+            rows, outputs = launch.rows, launch.outputs
+            self.num_padded_rows -= rows.num_rows  # it was no padding
+        else:
+            launch, rows = None, layout.framed(calls, min_rows, steps)
+            if steps:
+                rows = with_chain(rows, calls, steps, reads, layout.store.scrap)
+            inputs = self._inputs(layout, rows, lower, reads)
+            outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
+        logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
+        if steps:
+            chained = chain_results(calls, reads, outputs[0], [*left])
+            used = sum([len(each.picks) - 1 for each in chained])
+            self.num_padded_rows += steps * len(calls) - used
+            return rows, logits, (), {}, chained
+        ahead = dict[str, Any]()
+        for (read, (places, _)), numbers in zip(reads.items(), outputs[:num], strict=True):
+            probs = next(left)[: len(places)] if read.form == "probs" else None
+            ahead[read.form] = numbers[..., : len(places)], probs
+        picks_alone = switches.ahead and lends and [*ahead] == ["picks"]
+        if picks_alone and launches_next(calls):
+            if launch is None:  # else its outputs are copies
+                logits = logits.clone()  # before the next run overwrites it
+            ahead["picks"] = self._launched(layout, rows, calls, reads, ahead["picks"][0]), None
+        return rows, logits, [*left], ahead, ()
 
     def _launched(
         self, layout: Layout, rows: Pass, calls: Sequence[Call], reads: TokenReads, picks: Tensor
@@ -210,10 +200,11 @@ class ModuleRunner:
         read_back, following = fetched(picks), layout.following(rows)
         if following is None:
             return read_back()
-        reads = next_reads(reads)
+        # behind the uniforms of a pass are those of the calls that follow it
+        reads = {read: (at, [*uniforms][len(at) :]) for read, (at, uniforms) in reads.items()}
         name, inputs, planes = self._inputs(layout, following, reads=reads)
         packed = inputs["packed"].to(self._device, non_blocking=True)
-        num_words, frame = len(cast(Tensor, self.tokens.weight)), cast(Frame, name.frame)
+        num_words, frame = len(self.tokens.weight), cast(Frame, name.frame)
         fields = frame.fields(packed)
         ids = picks.clamp(max=num_words - 1)  # V, which marks NaN, may be no index
         fields["ids"].index_copy_(0, fields["read"][: len(picks)], ids)
@@ -230,7 +221,7 @@ class ModuleRunner:
         is_small = sum(each.numel() for each in inputs.values()) <= _MAX_VALUES
         if not (self.compiling and self.graphs.fixed and is_small):
             return work(inputs)
-        return self._works(work, inputs, (), num_brief=1)[0]
+        return self.graphs(work, inputs, (), num_brief=1)[0]
 
     def _embed(self, rows: Pass) -> Tensor:
         """Embed a pass's ids ``[B, N]``, with vectors in the places of slots that are vectors."""
@@ -247,43 +238,37 @@ class ModuleRunner:
                 place.copy_(call.slots.vectors)
         return embedded
 
-    def _run_plain(self, rows: Pass, layers: tuple[int, ...]) -> Outputs:
+    def _run_plain(self, rows: Pass, layers: Layers) -> Outputs:
         """Run a pass without a graph, its head on whole tiles, for its `_outputs`."""
         name, inputs = self._slots(rows, bucketed=None)
-        fed = name, inputs, rows.masks, rows.cache, layers
+        cache = PlaneCache(rows.planes, rows.entries, rows.seen, rows.cache_rows)
+        fed = name, inputs, rows.masks, cache, layers
         if self.tile is None:
-            return self._outputs(*fed, rows.read)
+            return self._outputs(rows.read, *fed)
         tile, read = self.tile, rows.read or ()
         whole = [
             n * tile + row for n in sorted({row // tile for row in read}) for row in range(tile)
         ]
         with tiles.running(self._configs, tile, rows.contexts):
-            logits, *states = self._outputs(*fed, whole)
+            logits, *states = self._outputs(whole, *fed)
         index = {row: number for number, row in enumerate(whole)}
         return self._select(logits, [index[row] for row in read]), *states
 
-    def _outputs(
-        self,
-        name: Any,
-        inputs: Inputs,
-        masks: Masks,
-        cache: PlaneCache,
-        layers: tuple[int, ...],
-        read: Sequence[int] | Tensor | None,
-    ) -> Outputs:
+    def _outputs(self, read: Sequence[int] | Tensor | None, *fed: Any) -> Outputs:
         """Return logits of flat rows `read` (None: all), then the states of all rows.
 
-        States are those after the last layer, if the model shows them, and those after `layers`.
+        `fed` are the arguments of `_states`. States are those after the last layer, if the model
+        shows them, and those after lower layers.
         """
-        fed = name, inputs, masks, cache, layers
+        positions = fed[1]["positions"]
         if self._reads_hidden:
             out, *lower = self._states(*fed)
-            logits = self.head(self._select(out, read), len(inputs["positions"]))
+            logits = self.head(self._select(out, read), len(positions))
             return logits.to(self._device).float(), out, *lower
         options = dict[str, Any]()
         if read is not None and not isinstance(read, Tensor):
             # the model applies its head itself, here on all rows of the columns that are read
-            width = inputs["positions"].shape[1]
+            width = positions.shape[1]
             columns = sorted({row % width for row in read}) or [0]
             options["logits_to_keep"] = upload(columns, self._device)
             index = {column: number for number, column in enumerate(columns)}
@@ -291,9 +276,7 @@ class ModuleRunner:
         out, *lower = self._states(*fed, **options)
         return self._select(out, read).float(), *lower
 
-    def replay(
-        self, layout: Layout, calls: Sequence[Call], min_rows: int = 1
-    ) -> Callable[[], Outputs]:
+    def replay(self, layout: Layout, calls: Sequence[Call], min_rows: int) -> Callable[[], Outputs]:
         """Return a function that reruns calls as a graph, until the cache is reallocated."""
         graphs = self.graphs if self.graphs.backend else self._graphs("inductor")
         rows = layout.framed(calls, min_rows)
@@ -325,19 +308,14 @@ class ModuleRunner:
         return name, inputs | adapter.inputs(uploaded, self._embed(rows), warps)
 
     def _inputs(
-        self,
-        layout: Layout,
-        rows: Pass,
-        layers: tuple[int, ...] = (),
-        reads: TokenReads | None = None,
+        self, layout: Layout, rows: Pass, layers: Layers = (), reads: TokenReads | None = None
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs by name, and its planes."""
         assert rows.read is not None
         if rows.numbers:
             return self._framed(layout, rows, layers, reads or {})
         assert isinstance(rows.entries, Tensor)
-        masks = rows.masks if isinstance(rows.masks, dict) else {"": rows.masks}
-        inputs = {f"mask.{kind}": mask for kind, mask in masks.items() if mask is not None}
+        inputs = {f"mask.{kind}": mask for kind, mask in rows.masks.items() if mask is not None}
         name, slots = self._slots(rows, bucketed=False)
         inputs |= {**slots, "entries": rows.entries}
         if rows.cache_rows is not None:
@@ -347,7 +325,7 @@ class ModuleRunner:
         return GraphName(name, layers), inputs, rows.planes
 
     def _framed(
-        self, layout: Layout, rows: Pass, layers: tuple[int, ...], reads: TokenReads
+        self, layout: Layout, rows: Pass, layers: Layers, reads: TokenReads
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
         """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
         name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
@@ -362,16 +340,17 @@ class ModuleRunner:
         inputs["packed"] = staged(packed, self._device)
         return GraphName(name or None, layers, frame), inputs, rows.planes
 
-    def _computed(self, name: GraphName, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
-        """Compute `_outputs` from tensors only, so that a graph can capture it.
+    def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
+        """Compute a graph's outputs from tensors only: those of a function, or `_outputs` of calls.
 
         In a frame, the numbers of its reads come first and their distributions after the logits,
         and states are of `hidden` rows.
         """
+        if not isinstance(name, GraphName):
+            return (name(inputs),)
         if (frame := name.frame) is None:
-            by_kind = {each[5:]: part for each, part in inputs.items() if each.startswith("mask.")}
-            masks: Masks = by_kind.get("", {**by_kind})
-            seen = next(iter(by_kind.values())).shape[-1]
+            masks: Masks = {n[5:]: each for n, each in inputs.items() if n[:5] == "mask."}
+            seen = next(iter(masks.values())).shape[-1]
         else:
             numbers, masks = frame.layout.unpack(frame, inputs["packed"])
             seen, inputs = frame.size[2], {**inputs, **numbers}
@@ -381,7 +360,7 @@ class ModuleRunner:
         cache = PlaneCache(planes, inputs["entries"], seen, inputs.get("cache_rows"))
         fed = name.adapter, inputs, masks, cache, name.layers
         with merging("merged.order" in inputs):
-            logits, *states = self._outputs(*fed, inputs["read"])
+            logits, *states = self._outputs(inputs["read"], *fed)
         if frame is None:
             return logits, *states
         picks, laws = _run_reads(frame.reads, logits, inputs)
@@ -407,7 +386,7 @@ class ModuleRunner:
         order = inputs["chain.order"]
         numbers = [first[0].index_select(-1, order)]
         laws = [part.index_select(0, order) for part in first[1:]]
-        num_words = len(cast(Tensor, self.tokens.weight))
+        num_words = len(self.tokens.weight)
         for entry, position, u in zip(entries, positions, uniforms, strict=True):
             picks = numbers[-1] if read.form == "picks" else numbers[-1][0]
             ids = picks.long().clamp(max=num_words - 1)  # V, which marks NaN, may be no index
@@ -415,7 +394,7 @@ class ModuleRunner:
             masks = layout.masks.windowed(visible, visible, visible)
             fed = {"ids": ids[:, None], "positions": layout.existing(position[:, None], seen)}
             cache = PlaneCache(planes, entry[:, None], seen)
-            later, *_ = self._outputs(None, fed, masks, cache, (), None)
+            later, *_ = self._outputs(None, None, fed, masks, cache, ())
             each, probs = read(later, u, sync=False)
             numbers.append(each)
             laws += [] if probs is None else [probs]
@@ -429,7 +408,7 @@ class ModuleRunner:
         Args:
             name: the adapter of the slots, or None.
             inputs: `ids`, `embeds`, or what `AttachedAdapter.inputs` returns; and `positions`.
-            masks: additive masks, one for all layers or by kind of layer.
+            masks: additive masks by kind of layer.
             cache: keys and values, which the pass reads and writes.
             layers: lower layers, whose states follow.
             options: further arguments of the module.
@@ -451,12 +430,13 @@ class ModuleRunner:
         with ExitStack() as stack:
             if adapter is not None:
                 stack.enter_context(self._gated.gated(adapter.deltas, inputs["gate"]))
-            stack.enter_context(entering(self._module, late))
+            if late is not None:
+                stack.enter_context(late.enter(self._module))
             out = self._body(
                 **{kind: inputs["embeds" if "embeds" in inputs else "ids"]},
                 **options,
                 position_ids=inputs["positions"],
-                attention_mask=masks,
+                attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
                 past_key_values=cache,
                 use_cache=True,
             )
@@ -530,7 +510,7 @@ class DraftRunner:
     def __init__(self, work: DraftPass, runner: ModuleRunner, storages: Collection[int]) -> None:
         """Compile passes as `runner` compiles calls, beside the model's weights in `storages`."""
         self._work, self._runner, self._storages = work, runner, storages
-        self.layers, self._like = work.layers, cast(Tensor, runner.tokens.weight)
+        self.layers, self._like = work.layers, runner.tokens.weight
         self.config = self.layers.config
         self.planes: list[Tensor] = []
         backend = runner.graphs.backend
@@ -569,7 +549,7 @@ class DraftRunner:
             rows = first_rows(rows, num_rows)
         ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self.planes]
-        bucketed = COMPILED_ROWS if self.graphs.fixed else 0
+        bucketed = MERGED_ROWS if self.graphs.fixed else 0
         texts = Texts.of(ordered, planes, bucketed)
         # levels behind a long text would need graphs for each of its lengths
         run = self._work if bucketed and texts.seen is not None else self.run

@@ -185,7 +185,7 @@ def test_a_model_that_is_nowhere_says_at_once_how_to_get_it(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(sources, "hub_answers", lambda: asked.append(1))
-    monkeypatch.setattr(sources, "cached", lambda _: None)
+    monkeypatch.setattr(sources, "find_folder", lambda _: Path("nowhere"))
     monkeypatch.setattr(sources, "package_file", lambda _: None)
     monkeypatch.setattr(sources, "model_folder", lambda *_: tmp_path / "no")
     named = run({"model": "smollm2-135m", "decoders": "lookup"}, tmp_path / "out")

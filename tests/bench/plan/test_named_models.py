@@ -100,7 +100,7 @@ def test_a_missing_package_says_what_to_install(cache, monkeypatch):
 def test_a_copy_in_the_hubs_cache_serves_where_the_hub_does_not_answer(
     tmp_path, cache, monkeypatch
 ):
-    monkeypatch.setattr(sources, "cached", lambda _: tmp_path)
+    monkeypatch.setattr(sources, "find_folder", lambda _: tmp_path)
     monkeypatch.setattr(sources, "hub_answers", lambda: False)
     assert sources.locate("owner/name") == str(tmp_path)
     monkeypatch.setattr(sources, "hub_answers", lambda: True)
@@ -188,7 +188,7 @@ def test_other_sources_stay_as_they_are():
 
 def test_training_reaches_a_hub_model_or_says_so_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "hub_answers", lambda: False)
-    monkeypatch.setattr(sources, "cached", lambda _: None)
+    monkeypatch.setattr(sources, "find_folder", lambda _: Path("nowhere"))
     ended = bench("train", "ptp", "--model", "owner/absent", "-o", tmp_path / "made")
     assert ended.code == 5
     assert "model 'owner/absent' is neither a folder nor in the hub's cache" in ended.err

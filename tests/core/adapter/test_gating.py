@@ -125,7 +125,7 @@ class Case:
             self.weights,
             self.module.get_input_embeddings()(ids),
             torch.arange(ids.shape[1]).expand(ids.shape),
-            None,
+            dict.fromkeys(layer.kind for layer in self.weights.layers),
             cast("Any", NoCache()),
             gate=None if gate is None else llama.SlotGate(self.deltas, gate),
         )

@@ -184,7 +184,7 @@ def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
     assert isinstance(read_adapter(tmp_path / "slots"), SlotAdapter)
     with pytest.raises(ValueError, match=r"cannot be loaded: it has heads \(medusa\)"):
         SlotAdapter.load(tmp_path / "heads")
-    with pytest.raises(ValueError, match="of variant o-ptp has slots, not heads"):
+    with pytest.raises(ValueError, match="of variant o-ptp, but medusa is needed here"):
         DraftHeads.load(tmp_path / "slots")
     with pytest.raises(ValueError, match=r"there is no adapter\.json"):
         read_adapter(tmp_path)

@@ -14,8 +14,9 @@ from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter.module import HiddenAdapter
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.adapter_config import AdapterConfig
-from decoders.core.hf.compiled import COMPILED_PROMPT, COMPILED_ROWS, Backend
+from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
 from decoders.core.hf.model import HFModel
+from decoders.core.model import MERGED_ROWS
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
@@ -161,7 +162,7 @@ def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() 
 def test_graphs_of_trees_serve_long_texts_of_any_length_budgets_and_stop_ids() -> None:
     model, plain = (model_of(layers_of("eagle"), backend) for backend in ("eager", None))
     num_graphs = set[int]()
-    for length, num_tokens in ((COMPILED_ROWS + 1, 9), (COMPILED_ROWS + 6, 7), (200, 8)):
+    for length, num_tokens in ((MERGED_ROWS + 1, 9), (MERGED_ROWS + 6, 7), (200, 8)):
         budget: Any = {"max_new_tokens": num_tokens, "stop_ids": frozenset({num_tokens})}
         texts = {0: (length, 3)}
         assert_alike(drafts(model, texts, **budget), drafts(plain, texts, **budget))

@@ -104,6 +104,7 @@ def test_a_call_runs_plainly_while_a_child_compiles_its_graph(
         lambda name, inputs, planes: [inputs["positions"] + 1],
         lambda name: ("a model", {}),
         device=torch.device("cpu"),
+        backend="inductor",
     )
     given: Any = (None, {"positions": torch.zeros(1, 3, dtype=torch.int64)}, [])
     (tmp_path / "graphs").mkdir()

@@ -161,6 +161,7 @@ def graphs_of(function: Any) -> Graphs:
         lambda name, inputs, planes: [function(name, inputs["positions"])],
         lambda name: ("a model", {}),
         device=torch.device("cpu"),
+        backend="inductor",
     )
 
 

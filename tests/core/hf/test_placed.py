@@ -105,7 +105,7 @@ def test_keys_and_values_lie_where_their_layer_computes() -> None:
             assert (read.device, read.shape) == (device, rows.shape)
     store.gather(0, [1], 0)
     store.move_row(2, 0, 2)
-    assert store.num_bytes == 4 * 3 * 2 * 9 * 4 * 4
+    assert sum(plane.nbytes for plane in store.planes) == 4 * 3 * 2 * 9 * 4 * 4
 
 
 OPTIONS = ("--limit", 2, "--repeats", 1, "--quality-limit", 1, "--max-new-tokens", 8)

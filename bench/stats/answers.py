@@ -15,7 +15,7 @@ a decoder that declares a memory are compared only after the same answers in the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.plan import BASELINE, Cell, Difference, baseline_arms
@@ -42,21 +42,21 @@ def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | No
     return next((i for i, (token, other) in enumerate(pairs) if token != other), shared)
 
 
-def _beside_ar(
-    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
-) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the decoder's and the baseline's ids for each (prompt, repeat) that both answered."""
-    reference = {(r.prompt, r.repeat): r for r in counters.timed(baseline)}
-    for record in counters.timed(records):
-        if (other := reference.get((record.prompt, record.repeat))) is not None:
-            yield record.tokens or (), other.tokens or ()
+def _pairs(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> tuple[Pair, ...]:
+    """Return the timed answers to each prompt and repeat that the baseline answered, too."""
+    expected = {(r.prompt, r.repeat): r.tokens or () for r in counters.timed(baseline)}
+    return tuple(
+        (r.prompt, r.tokens or (), expected[r.prompt, r.repeat], r.repeat)
+        for r in counters.timed(records)
+        if (r.prompt, r.repeat) in expected
+    )
 
 
 def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Return the share of answers equal to the baseline's, of those error-free on both sides."""
-    same = [answer == expected for answer, expected in _beside_ar(records, baseline)]
+    same = [answer == expected for _, answer, expected, _ in _pairs(records, baseline)]
     return ratio(sum(same), len(same))
 
 
@@ -65,7 +65,7 @@ def shared_with_ar(
 ) -> float | None:
     """Return the share of the baseline's tokens before the first difference, pooled."""
     shared = total = 0
-    for answer, expected in _beside_ar(records, baseline):
+    for _, answer, expected, _ in _pairs(records, baseline):
         parted = first_difference(answer, expected)
         shared += len(expected) if parted is None else parted
         total += len(expected)
@@ -105,19 +105,13 @@ class Compared:
 
 def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
     """Compare the timed answers of the cells that guarantee exactly the baseline's tokens."""
-    timed = counters.timed(records)
-    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
-    compared = []
-    for cell in cells:
-        if cell.cell == BASELINE or not (cell.lossless and cell.comparable_to_ar):
-            continue
-        pairs = tuple(
-            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat], r.repeat)
-            for r in timed
-            if r.decoder == cell.cell and (r.prompt, r.repeat) in baseline
-        )
-        compared.append(Compared(cell=cell.cell, pairs=pairs))
-    return compared
+    answers = counters.group_by(records)
+    baseline = answers.get(BASELINE, ())
+    return [
+        Compared(cell=each.cell, pairs=_pairs(answers.get(each.cell, ()), baseline))
+        for each in cells
+        if each.cell != BASELINE and each.lossless and each.comparable_to_ar
+    ]
 
 
 def carried(

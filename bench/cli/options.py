@@ -16,6 +16,7 @@ from bench.settings.setting import PANELS, Kind, Setting, field_settings, flag, 
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from bench.settings.config import RunConfig
 
@@ -23,8 +24,7 @@ of_results = partial(typer.Option, rich_help_panel=PANELS[-1])
 _of_workers = partial(typer.Option, rich_help_panel="Several workers")
 RESULTS = Path("results")
 """Default parent of run folders."""
-_WIDE = 200
-"""Width of a piped table in characters."""
+_ANY_WIDTH = 1_000_000
 
 Output = Annotated[Path, of_results("--output", "-o", help="Parent of run folders.")]
 Progressing = Annotated[ProgressStyle, of_results(help="Live bar, plain lines, or nothing.")]
@@ -121,17 +121,24 @@ def console() -> Console:
     return Console()
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with right-aligned numbers, which is not folded if it is piped."""
+def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with right-aligned numbers (as `print_table`)."""
     from rich.table import Table
     from rich.text import Text
 
-    shown = console()
-    if not shown.is_terminal:
-        shown.width = _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if column else "left")
     for row in rows:
         table.add_row(*map(Text, row))
-    shown.print(table)
+    print_table(table, console())
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table, folded to a terminal's width, or as wide as needed if it is piped."""
+    from rich.measure import Measurement
+
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)

@@ -60,35 +60,28 @@ def fields(*names: str, **helps: str) -> Callable[[], type]:
     """
 
     def declare() -> type:
-        annotations = _annotations(helps)
-        return make_dataclass(
-            "Options", [(name, annotations[name], None) for name in names or annotations]
-        )
+        from bench.settings.config import RunConfig
+
+        fields = RunConfig.model_fields
+        options = {
+            name: (list[str] if about.parse else option_type(fields[name].annotation), about)
+            for name, about in field_settings(RunConfig).items()
+            if about.panel
+        } | _FILE
+        ordered = sorted(options, key=lambda name: PANELS.index(str(options[name][1].panel)))
+        declared = []
+        for name in names or ordered:
+            kind, about = options[name]
+            long = flag(name, about)
+            if kind is bool and fields[name].default is not False:
+                long += f"/--no-{long.removeprefix('--')}"
+            flags = (long, about.short) if about.short else (long,)
+            text = helps.get(name, about.help)
+            option = typer.Option(*flags, help=text, rich_help_panel=about.panel)
+            declared.append((name, Annotated[kind | None, option], None))
+        return make_dataclass("Options", declared)
 
     return declare
-
-
-def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
-    """Return all options in the order of the help, as typer reads them."""
-    from bench.settings.config import RunConfig
-
-    fields, annotations = RunConfig.model_fields, {}
-    options = {
-        name: (list[str] if about.parse else option_type(fields[name].annotation), about)
-        for name, about in field_settings(RunConfig).items()
-        if about.panel
-    } | _FILE
-
-    for name in sorted(options, key=lambda name: PANELS.index(str(options[name][1].panel))):
-        kind, about = options[name]
-        long = flag(name, about)
-        if kind is bool and fields[name].default is not False:
-            long += f"/--no-{long.removeprefix('--')}"
-        names = (long, about.short) if about.short else (long,)
-        text = helps.get(name, about.help)
-        option = typer.Option(*names, help=text, rich_help_panel=about.panel)
-        annotations[name] = Annotated[kind | None, option]
-    return annotations
 
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:

@@ -69,6 +69,11 @@ class Run:
         """Precision of weights and cache."""
         return self.env.dtype or "float32"
 
+    @property
+    def guarantees(self) -> dict[str, str]:
+        """Guarantees by cell: those claimed, unless answers refute them or leave them open."""
+        return {cell.cell: cell.guarantee for cell in self.plan.cells} | self.status.guarantees
+
     def is_exact(self, name: str) -> bool:
         """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
         options = next((cell.options for cell in self.plan.cells if cell.cell == name), {})

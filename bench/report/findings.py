@@ -20,13 +20,11 @@ from bench.report.tables import conclusion, main
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong
 from bench.settings.protocol import departures
-from bench.stats import summary as sums
 from bench.stats import workers
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
-from bench.stats.side import summarise_run
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, decoder_order, summarise
 from bench.stats.validity import DAMAGED, judge
 from bench.text import counted, portable, shown_value
 
@@ -62,7 +60,7 @@ class Findings:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
-        return summarise_run(self.run)
+        return summarise(self.run)
 
     @cached_property
     def report_summary(self) -> pd.DataFrame:
@@ -88,7 +86,7 @@ class Findings:
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in order, without the baseline's second arm."""
-        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.guarantees)
+        return decoder_order(self.run)
 
     @cached_property
     def wrong(self) -> list[str]:

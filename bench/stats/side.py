@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
-
 from bench.records.environment import GitState
 from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
-from bench.records.prompts import kept_prompts
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import as_text
-from bench.stats.summary import summarise
 from bench.stats.validity import judge
 
 _SHORT = 9
@@ -108,10 +104,3 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     run = load_run(find_run(name, parent))
     status = judge(run)
     return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons)
-
-
-def summarise_run(run: Run) -> pd.DataFrame:
-    """Return the summary of a run, with its prompts if it keeps them."""
-    read_bytes = (run.env.models.target or {}).get("read_bytes")
-    prompts, outcomes = kept_prompts(run.path), run.status.guarantees
-    return summarise(run.records, run.plan, prompts, outcomes, read_bytes)

@@ -60,7 +60,7 @@ class Viewer:
 
 def viewer(run: Run) -> Viewer | None:
     """Return all data of the step viewer, or None if no prompt was timed."""
-    order = decoder_order(run.plan, run.records, run.status.guarantees)
+    order = decoder_order(run)
     answers = chosen_answers(run.records)
     if not answers:
         return None
@@ -80,7 +80,7 @@ def viewer(run: Run) -> Viewer | None:
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(run.status.guarantees)
+    promised = run.guarantees
     index = {
         "decoders": [
             {"name": printable(d), "colour": palette[d], "guarantee": promised.get(d)}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from bench.records.plan import BASELINE, Cell, Difference, baseline_arms
 from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
 from bench.records.samples import PhasedAnswer
 from bench.stats import counters
 from bench.stats.counters import ratio, timed_again
@@ -114,20 +115,14 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
     ]
 
 
-def carried(
-    records: Sequence[SampleRecord],
-    phased: Iterable[PhasedAnswer],
-    *,
-    greedy: bool,
-    exact: Mapping[str, bool],
-    remembering: Collection[str] = (),
-) -> tuple[str, ...]:
+def carried(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
-    `phased` has the second pass. `exact` tells by cell whether rounding cannot change its tokens;
-    missing cells are not exact. `remembering` are the cells that declare a memory.
+    `phased` has the second pass. Rounding may change the tokens of cells that are not planned.
     """
-    timed = counters.timed(records)
+    timed, greedy = counters.timed(run.records), not run.config.get("temperature")
+    exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
+    remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
     differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any

@@ -72,11 +72,7 @@ EXIT_CODES: Mapping[str, Exit] = {
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its measurements so far, and the reasons."""
     damage, base = _damage(run), run.plan.baseline
-    phased = read_phases(run.path)
-    greedy = not run.config.get("temperature")
-    exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
-    remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
-    kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
+    kept = carried(run, read_phases(run.path))
     broken = (*_broken(run), *_unanswered(run, [base]), *kept)
     wrong = _difference_lines(run.status, wrong=True)
     unfinished = () if damage else _unfinished(run)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, field_va
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
-from bench.settings.protocol import PRESETS, published
+from bench.settings.protocol import SPECBENCH, published
 from bench.settings.setting import PANELS, parse_arguments, parse_models, parse_pairs, setting
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
@@ -246,7 +246,8 @@ def load_config(
 
 def build_config(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
     """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
-    values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
+    if values.get("protocol") == "specbench":
+        values = {**SPECBENCH, **values}
     config = _validated(values, names)
     if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
         return config

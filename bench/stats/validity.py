@@ -234,8 +234,7 @@ def _missing(run: Run) -> str:
 
 def _broken(run: Run) -> tuple[str, ...]:
     """List broken invariants by cell, or run.json's reasons if no record breaks an invariant."""
-    limit = run.config.get("max_new_tokens")
-    max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
+    max_new_tokens = run.config.get("max_new_tokens", sys.maxsize)
     broken: dict[str, list[str]] = {}
     lossy = {cell.cell for cell in run.plan.cells if not cell.lossless}
     for record in run.records:

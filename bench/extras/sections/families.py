@@ -154,7 +154,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     return by_family(summary, "Quality by family", note, quality)
 
 
-SECTION = Section("families", _by_family, 8, "By family", subtitles=True)
+SECTION = Section("families", _by_family, 8, "By family")
 QUALITY = Section(
     "quality",
     lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],

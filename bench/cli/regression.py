@@ -90,7 +90,7 @@ def conclude(
     if diff:
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
-    places = annotate.locate_decoders(sides[1].planned, Path.cwd())
+    places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
     if files.markdown is not None:
         write_text(files.markdown, shown.to_markdown(comparison))
     if files.json is not None:

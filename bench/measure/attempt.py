@@ -84,8 +84,8 @@ class Attempt:
                 self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
             self._phased = list(read_phases(self.run_dir))
             have = {(answer.prompts, answer.repeat) for answer in self._phased}
-            chosen = chosen_blocks(self.plan, self.setup.config.phase_limit)
-            self.unphased = {b.block for b in chosen if (b.prompts, b.repeat) not in have}
+            blocks = chosen_blocks(self.plan, self.setup.config.phase_limit)
+            self.unphased = {b.block for b in blocks if (b.prompts, b.repeat) not in have}
             yield
 
     def warm_up(self) -> None:

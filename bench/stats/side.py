@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from bench.records.environment import GitState
-from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
+from bench.records.plan import SAME_TOKENS, Difference
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import as_text
 from bench.stats.validity import judge
@@ -25,22 +25,17 @@ class RunSnapshot(Run):
     reasons: tuple[str, ...]
 
     @cached_property
-    def planned(self) -> tuple[Cell, ...]:
-        """The manifest's cells without the baseline's second arm."""
-        return tuple(cell for cell in self.plan.cells if not cell.cell.endswith(SECOND))
-
-    @cached_property
     def cells(self) -> Mapping[str, Mapping[str, str]]:
         """Each decoder's options as text."""
         return {
             cell.cell: {k: as_text(v) for k, v in cell.options.items() if v is not None}
-            for cell in self.planned
+            for cell in self.plan.cells
         }
 
     @property
     def same_as_ar(self) -> frozenset[str]:
         """The cells that guarantee exactly the baseline's tokens, to which head is held too."""
-        return frozenset(c.cell for c in self.planned if c.guarantee == SAME_TOKENS)
+        return frozenset(c.cell for c in self.plan.cells if c.guarantee == SAME_TOKENS)
 
     @property
     def passes(self) -> frozenset[str]:
@@ -64,7 +59,7 @@ class RunSnapshot(Run):
 
     def cell_code(self, cell: str) -> str | None:
         """Return the shortened hash of a decoder's own source files."""
-        code = next((planned.code for planned in self.planned if planned.cell == cell), None)
+        code = next((each.code for each in self.plan.cells if each.cell == cell), None)
         return code and code[:_SHORT]
 
     def num_wrong(self, cell: str) -> int | None:

@@ -1,4 +1,4 @@
-"""A record of a decoder's answer, as timing writes it, and a run of such records, without a folder."""
+"""Records of a decoder's answers, as timing writes them, and a run of them without a folder."""
 
 from __future__ import annotations
 

@@ -239,16 +239,11 @@ def load_config(
     Raises:
         UsageError: a missing or malformed file, an unknown key, a value out of range.
     """
-    values = read_toml(file) if file is not None else {}
     changes = {key: value for key, value in overrides.items() if value is not None}
-    return build_config(values | changes, {key: names[key] for key in changes if key in names})
-
-
-def build_config(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
-    """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
+    values = {**(read_toml(file) if file is not None else {}), **changes}
     if values.get("protocol") == "specbench":
         values = {**SPECBENCH, **values}
-    config = _validated(values, names)
+    config = _validated(values, {key: names[key] for key in changes if key in names})
     if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
         return config
     missing = {key: value for key, value in _ZOO_LIMITS.items() if values.get(key) is None}

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
-from bench.plan.numerics import check_devices, check_tiles, open_device, uses_tiles, usual_dtype
+from bench.plan.numerics import open_device, uses_tiles, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
 from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks
 from bench.records.prompts import SkippedTurn
-from bench.settings.config import ZOO, RunConfig
+from bench.settings.config import INVARIANT, ZOO, RunConfig
 from bench.settings.protocol import vicuna
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
@@ -71,13 +71,20 @@ def check_first(
 def check_options(run: ResolvedRun) -> None:
     """Refuse options that contradict each other (`UsageError`)."""
     config = run.config
-    check_devices(config)
+    for option, value in (("--compile", config.compile), ("--quantize", config.quantize)):
+        if value and config.device_map:
+            line = f"{option} cannot be combined with --device-map"
+            raise UsageError(f"{line}; leave one of them out")
     uses_tiles(run)
     if config.reuse_prefix and config.batch_size > 1:
         line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
         raise UsageError(line)
     for cell, decoder in run.decoders.items():
-        check_tiles(cell, decoder, run.numerics(cell))
+        if run.numerics(cell) == INVARIANT and isinstance(decoder, SelfDriven):
+            raise UsageError(
+                f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it "
+                "has no row-invariant numerics; give it numerics=fast, or leave it out"
+            )
         if config.reuse_prefix and isinstance(decoder, SelfDriven):
             raise UsageError(
                 f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn "

@@ -224,10 +224,9 @@ def check_prompts(config: RunConfig, target: ModelInfo, tasks: TaskSet) -> None:
     chat = chat_template(target.tokenizer, config.template_args, config.date or today())
     encoder = PromptEncoder(target.tokenizer, limit, config.overlong, template=template, chat=chat)
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
-    try:
+    # the tokenizer may fail, or the template not end
+    with as_error(UnavailableError, before="target refused: "):
         skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]
-    except ValueError as error:  # the tokenizer fails, or the template does not end
-        raise UnavailableError(f"target refused: {error}") from error
     if len(skipped) < len(tasks.timing):
         return
     why = "".join(f", e.g. {s.name}: {s.reason}" for s in skipped[:1] if isinstance(s, SkippedTurn))

@@ -227,11 +227,8 @@ def _with_template(
     stop_ids: frozenset[int],
 ) -> dict[str, Any]:
     """Add the template and notes on what it does (`UnavailableError`: it does not end)."""
-    try:
-        with refusing_panics():
-            noted = template_notes(template, tokenizer, stop_ids)
-    except ValueError as error:
-        raise UnavailableError(f"target refused: {error}") from error
+    with as_error(UnavailableError, before="target refused: "), refusing_panics():
+        noted = template_notes(template, tokenizer, stop_ids)
     facts = {**facts, "template": template.facts} if template is not None else facts
     return {**facts, "notes": [*facts.get("notes", ()), *noted]} if noted else facts
 
@@ -275,12 +272,10 @@ def _attach(
             for part in decoder.parts
             if part.adapter_name == name
         ]
-        try:
+        with as_error(UsageError, before=f"adapter {name!r}: "):
             for numerics, role in dict.fromkeys(takers):
                 with room_for(f"adapter {name!r}", _SMALLER):
                     getattr(models[numerics], role).attach(name, adapter)
-        except ValueError as error:
-            raise UsageError(f"adapter {name!r}: {error}") from error
         facts[name] = adapter_facts(adapter, folder, dict.fromkeys(role for _, role in takers))
     return facts
 

@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
+from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError, as_error
 from bench.records.environment import Environment, read_environment
 from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
@@ -161,7 +161,7 @@ def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]
         from bench.records.frames import read_samples  # pandas, pyarrow
 
         lines = read_samples(run_dir / SAMPLES_TABLE)
-    try:
+    with as_error(UnavailableError, (ValueError, OverflowError), "cannot read the records: "):
         for line in lines:
             if "event" in line:
                 if (kind := _EVENTS.get(str(line["event"]))) is not None:
@@ -171,8 +171,6 @@ def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]
                 record = SampleRecord.from_dict(line)
                 record.pack()
                 records.append(record)
-    except (ValueError, OverflowError) as error:
-        raise UnavailableError(f"cannot read the records: {error}") from error
     return records, tuple(events)
 
 
@@ -196,10 +194,8 @@ def _effective_records(
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run folder (`InvalidRunError` if damaged)."""
     path = run_dir / CONFIG
-    try:
+    with as_error(InvalidRunError, UsageError, f"{path} is damaged: "):
         values = read_toml(path) if path.exists() else {}
-    except UsageError as error:
-        raise InvalidRunError(f"{path} is damaged: {error.message}") from error
     parse(_stored_config(), values, path)
     return values
 

@@ -65,12 +65,13 @@ def shared_with_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Return the share of the baseline's tokens before the first difference, pooled."""
-    shared = total = 0
-    for _, answer, expected, _ in _pairs(records, baseline):
-        parted = first_difference(answer, expected)
-        shared += len(expected) if parted is None else parted
-        total += len(expected)
-    return ratio(shared, total)
+    return ratio(*_shared(_pairs(records, baseline)))
+
+
+def _shared(pairs: Iterable[Pair]) -> tuple[int, int]:
+    """Count the baseline's tokens before the first differences, and all of its tokens."""
+    parted = [(first_difference(answer, other), len(other)) for _, answer, other, _ in pairs]
+    return sum(num if at is None else at for at, num in parted), sum(num for _, num in parted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +88,7 @@ class Compared:
 
     def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
         """Summarise the pairs, at least one of which differs, as a `Difference`."""
-        unequal = self.unequal
-        parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
-        num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
-        lost = sum(len(pair[2]) - index for pair, index in zip(unequal, parted, strict=True))
+        unequal, (num_equal, num_tokens) = self.unequal, _shared(self.pairs)
         return Difference(
             cell=self.cell,
             num_answers=len(unequal),
@@ -98,8 +96,8 @@ class Compared:
             num_wrong=num_wrong,
             example=unequal[0][0],
             num_tokens=num_tokens,
-            num_equal=num_tokens - lost,
-            places=tuple(parted),
+            num_equal=num_equal,
+            places=tuple(first_difference(a, b) or 0 for _, a, b, _ in unequal),
             gaps=gaps,
         )
 

@@ -67,17 +67,12 @@ class RunSnapshot(Run):
 
         None if not checked: the cell guarantees nothing, or the run ended before the check.
         """
-        difference = self._difference(cell)
-        if difference is not None:
+        if (difference := self.difference(cell)) is not None:
             return difference.num_wrong
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
-    def near_ties_alone(self, cell: str) -> bool:
-        """Tell whether a cell's tokens differ from the baseline's, and only at near-ties."""
-        difference = self._difference(cell)
-        return difference is not None and difference.num_wrong == 0
-
-    def _difference(self, cell: str) -> Difference | None:
+    def difference(self, cell: str) -> Difference | None:
+        """Return how a cell's tokens differ from the baseline's, if they do."""
         return next((d for d in self.status.differences or () if d.cell == cell), None)
 
 

@@ -27,7 +27,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, rea
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.settings.bounds import Num, Real, Time
-from bench.settings.config import INVARIANT, read_toml, stored_kinds
+from bench.settings.config import INVARIANT, read_toml, stored_config
 
 CONFIG = "config.toml"
 
@@ -196,14 +195,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     path = run_dir / CONFIG
     with as_error(InvalidRunError, UsageError, f"{path} is damaged: "):
         values = read_toml(path) if path.exists() else {}
-    parse(_stored_config(), values, path)
+    parse(stored_config(), values, path)
     return values
-
-
-@cache
-def _stored_config() -> type:
-    kinds = stored_kinds().items()
-    return make_dataclass("config", [(key, kind | None, None) for key, kind in kinds])
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:

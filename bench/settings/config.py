@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import make_dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -262,8 +263,9 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is not TOML: {error}") from error
 
 
-def stored_kinds() -> dict[str, Any]:
-    """Return the types of a stored configuration's values, by key.
+@cache
+def stored_config() -> type:
+    """Return a class whose fields have the types of a stored configuration's values.
 
     Only types and bounds count: options, references and machines may have changed since.
     """
@@ -273,7 +275,8 @@ def stored_kinds() -> dict[str, Any]:
         key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         for key, field in RunConfig.model_fields.items()
     }
-    return kinds | changed
+    fields = (kinds | changed).items()
+    return make_dataclass("config", [(key, kind | None, None) for key, kind in fields])
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:

@@ -6,10 +6,10 @@ run folder, and covers the completed part of an interrupted run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pandas as pd
 
@@ -26,7 +26,7 @@ from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
 from bench.stats.summary import ALL, decoder_order, summarise
 from bench.stats.validity import DAMAGED, judge
-from bench.text import counted, portable, shown_value
+from bench.text import counted, flat, portable
 
 _T = TypeVar("_T")
 
@@ -201,23 +201,13 @@ class Findings:
     @property
     def environment(self) -> list[tuple[str, str]]:
         """Machine, versions and so on, as (key, value) lines without absolute paths."""
-        return list(_flat(self.run.env.to_json()))
+        text = "models.target.template.text"  # it may be long; env.json has it
+        return [entry for entry in flat(self.run.env.to_json()) if entry[0] != text]
 
     @property
     def configuration(self) -> list[tuple[str, str]]:
         """The resolved configuration, as (key, value) lines without absolute paths."""
-        return list(_flat(self.run.config))
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the known values of nested mappings under dotted keys."""
-    for key, value in data.items():
-        if f"{prefix}{key}" == "models.target.template.text":  # it may be long; env.json has it
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", portable(shown_value(value))
+        return list(flat(self.run.config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,8 +132,7 @@ def locate(source: str, role: str = "target") -> str | None:
 
 def is_shelf(source: str) -> bool:
     """Return whether a source is the `model_shelf` of a model."""
-    prefix, _, model = source.partition("/")
-    return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
+    return source in (ZOO, *(f"{ZOO}/{model.name}" for model in MODELS))
 
 
 def _on_hub(hub_id: str, advice: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from bench.errors import UsageError, as_error, room_for
 from bench.plan.contract import check_cells
@@ -86,11 +87,6 @@ def tokenise(
     """Tokenise every turn once, later turns with the baseline's answers (raises as `make_plan`)."""
     config = setup.config
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
-
-    def answer(prompts: Sequence[Prompt]) -> list[str | None]:
-        with room_for("the baseline's first turns, answered in batches"):
-            return baseline_answers(setup, prompts)
-
     with as_error(UsageError):
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
@@ -99,7 +95,7 @@ def tokenise(
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
             chat=setup.template,
-        ).prompts(distinct, answer)
+        ).prompts(distinct, partial(baseline_answers, setup))
     if config.prompt_tokens is not None:
         prompts = to_length(prompts, config.prompt_tokens, setup.tokenizer.bos_token_id)
     return prompts, skipped
@@ -205,6 +201,7 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     decoder = setup.arms.get(BASELINE, setup.arm(setup.baseline)).decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
-    with models.uncompiled():  # large batches would compile extra graphs
+    room = room_for("the baseline's first turns, answered in batches")
+    with room, models.uncompiled():  # large batches would compile extra graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]

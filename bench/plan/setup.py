@@ -183,12 +183,18 @@ def open_setup(run: ResolvedRun) -> Setup:
         padded, price = pad_rows(target, padded, config.batch_size)
     elif padded is not None:
         raise UsageError(f"--pad-rows {padded} is for calls that a GPU captures; leave it out")
+    stop_ids = hf.stop_ids(target, tokenizer)
+    template = chat_template(tokenizer, config.template_args, config.date or today())
+    with as_error(UnavailableError, before="target refused: "), refusing_panics():
+        checks["target"] += template_notes(template, tokenizer, stop_ids)
     facts: dict[str, dict[str, Any]] = {}
     for role, source in sources.items():
         model = used[role]
         notes = [*model.notes, *checks[role]]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
+    if template is not None:
+        facts["target"]["template"] = template.facts
     for role in further:
         # without a tokenizer of its own, nothing says that its ids are the target's
         if readings[role].tokenizer is not None:
@@ -197,9 +203,6 @@ def open_setup(run: ResolvedRun) -> Setup:
                 other.share_vocabulary(each.target.vocab_size)
     named = {name: facts.pop(f"model:{name}") for name in model_names(further)}
     adapters = _attach(run, folders, models)
-    stop_ids = hf.stop_ids(target, tokenizer)
-    template = chat_template(tokenizer, config.template_args, config.date or today())
-    facts["target"] = _with_template(facts["target"], template, tokenizer, stop_ids)
     return assemble(
         run.with_values(
             date=template.date if template is not None and template.dated else config.date,
@@ -218,19 +221,6 @@ def open_setup(run: ResolvedRun) -> Setup:
         invariant=models.get("invariant"),
         padding_price=price,
     )
-
-
-def _with_template(
-    facts: dict[str, Any],
-    template: ChatTemplate | None,
-    tokenizer: PreTrainedTokenizerBase,
-    stop_ids: frozenset[int],
-) -> dict[str, Any]:
-    """Add the template and notes on what it does (`UnavailableError`: it does not end)."""
-    with as_error(UnavailableError, before="target refused: "), refusing_panics():
-        noted = template_notes(template, tokenizer, stop_ids)
-    facts = {**facts, "template": template.facts} if template is not None else facts
-    return {**facts, "notes": [*facts.get("notes", ()), *noted]} if noted else facts
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:

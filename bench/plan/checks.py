@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
@@ -61,9 +60,9 @@ def check_first(
     sources = check_files(run, note)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
-    target = read_models(sources).get("target")
-    if target is not None and tasks is not None:
-        check_prompts(config, target, tasks)
+    tokenizer = read_models(sources).get("target")
+    if tokenizer is not None and tasks is not None:
+        check_prompts(config, sources["target"], tokenizer, tasks)
     check_memory(run, sources, device)
     return run
 
@@ -157,32 +156,24 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """A model's tokenizer (None: it has none of its own) and context (None: unknown)."""
-
-    tokenizer: PreTrainedTokenizerBase | None
-    context: int | None
-
-
-def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
-    """Read tokenizers and configurations of models, by role, and compare them.
+def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase | None]:
+    """Return the tokenizers of models, by role, None for one without, after comparing them.
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
         UsageError: another model has another tokenizer than the target.
     """
-    infos = {}
+    tokenizers = {}
     with as_error(UnavailableError):
         for role, source in sources.items():
             expected = role == "target" or has_tokenizer(source)
-            tokenizer = load_tokenizer(source) if expected else None
-            infos[role] = ModelInfo(tokenizer=tokenizer, context=max_context(source))
-    target = infos.get("target")
-    for role, info in infos.items():
-        if role == "target" or target is None or not (target.tokenizer and info.tokenizer):
+            tokenizers[role] = load_tokenizer(source) if expected else None
+            max_context(source)  # its configuration can be read
+    target = tokenizers.get("target")
+    for role, tokenizer in tokenizers.items():
+        if role == "target" or target is None or tokenizer is None:
             continue
-        if difference := first_difference(target.tokenizer, info.tokenizer):
+        if difference := first_difference(target, tokenizer):
             name = role.removeprefix("model:")
             model, option = f"model {name!r}", f"--models {name}=PATH"
             if role == "draft":
@@ -191,7 +182,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
                 f"the {model} has another tokenizer than the target: {difference}; give a "
                 f"{option} that was trained with the target's tokenizer"
             )
-    return infos
+    return tokenizers
 
 
 def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
@@ -210,19 +201,21 @@ def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
     return None
 
 
-def check_prompts(config: RunConfig, target: ModelInfo, tasks: TaskSet) -> None:
-    """Refuse a run in which no first turn of the tasks fits the target.
+def check_prompts(
+    config: RunConfig, source: str, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet
+) -> None:
+    """Refuse a run in which no first turn of the tasks fits the target at `source`.
 
     Raises:
         UsageError: every first turn is skipped.
         UnavailableError: the target's tokenizer or template fails.
     """
-    if target.context is None or target.tokenizer is None:
+    if (context := max_context(source)) is None:
         return
-    limit = max_prompt_tokens(config, target.context)
+    limit = max_prompt_tokens(config, context)
     template = vicuna if config.protocol == "specbench" else None
-    chat = chat_template(target.tokenizer, config.template_args, config.date or today())
-    encoder = PromptEncoder(target.tokenizer, limit, config.overlong, template=template, chat=chat)
+    chat = chat_template(tokenizer, config.template_args, config.date or today())
+    encoder = PromptEncoder(tokenizer, limit, config.overlong, template=template, chat=chat)
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
     # the tokenizer may fail, or the template not end
     with as_error(UnavailableError, before="target refused: "):

@@ -158,9 +158,9 @@ def open_setup(run: ResolvedRun) -> Setup:
     sources = {role: checkpoint(each, role) for role, each in run.models.items()}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
-    readings = read_models(sources)
+    tokenizers = read_models(sources)
     check_memory(run, sources, str(device))
-    tokenizer = readings["target"].tokenizer
+    tokenizer = tokenizers["target"]
     assert tokenizer is not None, "only a draft model may lack a tokenizer"
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     with as_error(UnavailableError):
@@ -197,7 +197,7 @@ def open_setup(run: ResolvedRun) -> Setup:
         facts["target"]["template"] = template.facts
     for role in further:
         # without a tokenizer of its own, nothing says that its ids are the target's
-        if readings[role].tokenizer is not None:
+        if tokenizers[role] is not None:
             for each in models.values():
                 other: Any = each.roles[role]
                 other.share_vocabulary(each.target.vocab_size)

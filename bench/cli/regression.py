@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -52,7 +51,7 @@ def compare(
 
     rules = read_rules(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
-    conclude(sides, rules, Files(markdown, json_file, junit), diff)
+    conclude(sides, rules, diff, markdown, json_file, junit)
 
 
 def read_rules(file: Path | None, fail_inconclusive: bool) -> Gate:
@@ -66,18 +65,14 @@ def read_rules(file: Path | None, fail_inconclusive: bool) -> Gate:
     return gate
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Output of a comparison beside the terminal."""
-
-    markdown: Path | None
-    json: Path | None
-    junit: Path | None
-    github: bool = False
-
-
 def conclude(
-    sides: tuple[RunSnapshot, RunSnapshot], rules: Gate, files: Files, diff: bool
+    sides: tuple[RunSnapshot, RunSnapshot],
+    rules: Gate,
+    diff: bool,
+    markdown: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    github: bool = False,
 ) -> NoReturn:
     """Judge two sides, print and write the comparison, and exit with its code."""
     from bench.compare import annotate
@@ -91,13 +86,13 @@ def conclude(
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
     places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
-    if files.markdown is not None:
-        write_text(files.markdown, shown.to_markdown(comparison))
-    if files.json is not None:
-        write_text(files.json, json.dumps(shown.to_json(comparison), indent=1) + "\n")
-    if files.junit is not None:
-        write_text(files.junit, annotate.to_junit(comparison, places))
-    if files.github:
+    if markdown is not None:
+        write_text(markdown, shown.to_markdown(comparison))
+    if json_file is not None:
+        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    if junit is not None:
+        write_text(junit, annotate.to_junit(comparison, places))
+    if github:
         for line in annotate.github_commands(comparison, places):
             typer.echo(line)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):

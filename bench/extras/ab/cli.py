@@ -13,7 +13,6 @@ from bench.cli.group import Arguments, Verb
 from bench.cli.regression import (
     PANEL,
     Diff,
-    Files,
     GateFile,
     JsonFile,
     JUnit,
@@ -95,7 +94,7 @@ def gate_(
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(arguments, cheap), output, progress)
     annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    conclude(sides, rules, Files(markdown, json_file, junit, annotated), diff)
+    conclude(sides, rules, diff, markdown, json_file, junit, annotated)
 
 
 @app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
@@ -124,7 +123,7 @@ def ab(
     if arguments["config"] is None:
         arguments = with_defaults(arguments, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
     sides = _interleaved(base, head, arguments, output, progress)
-    conclude(sides, rules, Files(markdown, json_file, junit), diff)
+    conclude(sides, rules, diff, markdown, json_file, junit)
 
 
 @app.command(rich_help_panel=PANEL)

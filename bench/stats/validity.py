@@ -41,7 +41,7 @@ from bench.stats.adapter_fit import context_warnings, draft_warnings, training_w
 from bench.stats.answers import baseline_answers, carried
 from bench.stats.counters import repeated_texts
 from bench.stats.intervals import Estimate
-from bench.stats.workers import Part, drifts, noise_floor, workers
+from bench.stats.workers import Part, drifts, noise_floor, run_parts
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -76,7 +76,7 @@ def judge(run: Run) -> RunStatus:
         WRONG: _difference_lines(run.status, wrong=True),
         INCOMPLETE: () if damage else _unfinished(run),
     }
-    parts = workers(run.records, [])
+    parts = run_parts(run.records, "worker")
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
         drift = drifts({"": run.records})[""]

@@ -47,22 +47,12 @@ def compare(
     Exit codes: 0 pass, improved or inconclusive; 3 regressed or WRONG; 4 a side is INVALID or
     unfinished; 5 not comparable.
     """
+    from bench.compare.gate import load_gate
     from bench.stats.side import load_side
 
-    rules = read_rules(gate, fail_inconclusive)
+    rules = load_gate(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
     conclude(sides, rules, diff, markdown, json_file, junit)
-
-
-def read_rules(file: Path | None, fail_inconclusive: bool) -> Gate:
-    """Return the rules of a file, or the built-in ones."""
-    from bench.compare.gate import load_gate
-
-    gate = load_gate(file)
-    if fail_inconclusive:
-        strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
-        gate = gate.model_copy(update={"verdict": strict})
-    return gate
 
 
 def conclude(

@@ -19,7 +19,6 @@ from bench.cli.regression import (
     Markdown,
     Strict,
     conclude,
-    read_rules,
 )
 from bench.errors import Exit, UsageError
 
@@ -81,13 +80,14 @@ def gate_(
     It is `bench ab` with few prompts, uncompiled and without quality; the wider margin suits a
     shared machine. Exit codes as of `bench compare`.
     """
+    from bench.compare.gate import load_gate
     from bench.extras.ab.gating import gate_settings, measure_against, with_defaults
     from bench.settings.bounds import Margin, check
 
     if (base is None) == (against is None):
         raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
     check(margin, Margin, "--margin")
-    rules = gate_settings(read_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
+    rules = gate_settings(load_gate(gate, fail_inconclusive), gate, margin, timed=base is not None)
     if against is not None:
         sides = measure_against(against, arguments, output, progress)
     else:
@@ -116,10 +116,11 @@ def ab(
     They are commits of the repository around the current folder: of the benchmark, or of your own
     decoders, which are then measured with the installed benchmark.
     """
+    from bench.compare.gate import load_gate
     from bench.extras.ab.ab import QUALITY_LIMIT, REPEATS
     from bench.extras.ab.gating import with_defaults
 
-    rules = read_rules(gate, fail_inconclusive)
+    rules = load_gate(gate, fail_inconclusive)
     if arguments["config"] is None:
         arguments = with_defaults(arguments, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
     sides = _interleaved(base, head, arguments, output, progress)

@@ -16,7 +16,7 @@ from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
-from bench.stats.adapter_fit import context_warnings, training_warnings
+from bench.stats.adapter_fit import model_warnings
 from bench.stats.counters import group_by
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -41,15 +41,9 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     config = setup.config
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    models = setup.facts
-    values = config.model_dump()
-    notes = (
-        *tasks.notes,
-        *models.notes,
-        *training_warnings(values, models),
-        *context_warnings(values, models, (len(prompt.ids) for prompt in prompts)),
-    )
-    for line in (*notes, *count_lines(prompts, skipped)):
+    lengths = [len(prompt.ids) for prompt in prompts]
+    warnings = model_warnings(config.model_dump(), setup.facts, lengths)
+    for line in (*tasks.notes, *warnings, *count_lines(prompts, skipped)):
         progress.note(line)
     if num := sum(each.family == OTHER and each.reference is not None for each in prompts):
         line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not"

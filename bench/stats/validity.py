@@ -37,7 +37,7 @@ from bench.records.plan import (
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
-from bench.stats.adapter_fit import context_warnings, draft_warnings, training_warnings
+from bench.stats.adapter_fit import draft_warnings, model_warnings
 from bench.stats.answers import baseline_answers, carried
 from bench.stats.counters import repeated_texts
 from bench.stats.intervals import Estimate
@@ -94,9 +94,7 @@ def judge(run: Run) -> RunStatus:
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
             *_claim_warnings(run.plan.cells),
-            *run.env.models.notes,
-            *training_warnings(run.config, run.env.models),
-            *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
+            *model_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
         ),
         num_errors=len(errors),
         drift=drift,

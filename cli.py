@@ -14,7 +14,7 @@ import typer
 
 from bench.cli import make, measure, read, regression
 from bench.cli.group import AllVerbs
-from bench.errors import BenchError, Exit, room_for
+from bench.errors import BenchError, room_for
 from bench.machine.openmp import shorten_spinning
 
 app = typer.Typer(
@@ -38,9 +38,6 @@ def main() -> None:
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("bench: interrupted\n")
-        sys.exit(Exit.INTERRUPTED)
 
 
 def _version(is_asked: bool) -> None:

@@ -83,13 +83,15 @@ def optional(module: str, extra: str, asker: str) -> ModuleType:
 
 @contextmanager
 def as_error(
-    kind: type[BenchError], errors: type[Exception] | tuple[type[Exception], ...] = ValueError
+    kind: type[BenchError],
+    errors: type[Exception] | tuple[type[Exception], ...] = ValueError,
+    before: str = "",
 ) -> Iterator[None]:
-    """Turn `errors` into a `BenchError` of a kind, with the same message."""
+    """Turn `errors` into a `BenchError` of a kind, with the same message after `before`."""
     try:
         yield
     except errors as error:
-        raise kind(str(error)) from error
+        raise kind(f"{before}{error}") from error
 
 
 @contextmanager

@@ -116,17 +116,12 @@ class Live(Progress):
 
 
 def choose(style: str) -> Progress:
-    """Return the display of ``--progress`` (raises as `resolve_style`)."""
-    return {"rich": Live, "plain": Plain, "none": Progress}[resolve_style(style)]()
-
-
-def resolve_style(style: str) -> str:
-    """Resolve ``auto`` to a bar or plain lines, and check other styles (`ValueError`)."""
+    """Return the display of ``--progress``, for ``auto`` a bar or plain lines (`ValueError`)."""
     if style not in (styles := get_args(ProgressStyle)):
         raise ValueError(f"unknown progress {style!r}; use one of {', '.join(styles)}")
-    if style != "auto":
-        return style
-    return "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
+    if style == "auto":
+        style = "rich" if sys.stderr.isatty() and not os.environ.get("CI") else "plain"
+    return {"rich": Live, "plain": Plain, "none": Progress}[style]()
 
 
 def duration(seconds: float) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,6 +107,15 @@ def portable(text: str) -> str:
     """Return printable text with absolute paths shortened to their last part."""
     words = re.split(r"(\s+|['\"(),=\[\]])", printable(text))
     return "".join(Path(w).name if _ABSOLUTE.match(w) else w for w in words)
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the known values of nested mappings as portable texts, under dotted keys."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", portable(shown_value(value))
 
 
 def markdown(text: str) -> str:

@@ -1,10 +1,15 @@
-"""A record of a decoder's answer, as timing writes it, without a run around it."""
+"""Records of a decoder's answers, as timing writes them, and a run of them without a folder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from bench.records.environment import Environment
+from bench.records.plan import Plan, RunStatus
 from bench.records.record import SampleRecord, StepColumns
+from bench.records.run_folder import Run
 from decoders.core.types import Generation
 
 
@@ -25,3 +30,10 @@ def record_of(decoder: str, answer: Generation, **fields: Any) -> SampleRecord:
         **fields,
     }
     return SampleRecord(**values)
+
+
+def run_of(records: Iterable[SampleRecord], plan: Plan | None = None, **facts: Any) -> Run:
+    """A run of these records; `facts` say more of it."""
+    usual: dict[str, Any] = {"config": {}, "env": Environment(), "status": RunStatus()}
+    more = usual | {"events": ()} | facts
+    return Run(path=Path("run"), plan=plan or Plan(), records=tuple(records), **more)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.progress import choose, resolve_style
+from bench.progress import choose
 from training.workers import peak_memory
 
 LOG_EVERY = 50
@@ -35,7 +35,7 @@ class Reporter:
     """
 
     def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
-        self.shown = None if resolve_style(style) == "none" else choose(style)
+        self.shown = None if style == "none" else choose(style)
         self.name, self.log, self.unit = name, log, unit
         self._recent: list[float] = []
 

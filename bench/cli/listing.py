@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +31,6 @@ from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_ANY_WIDTH = 1_000_000
 _UNBROKEN = ("decoder", "task", "status", "verdict", "records")
 """Columns that are never wrapped."""
 
@@ -68,14 +66,6 @@ def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
         cells = [column(facts) for column in columns.values()]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
-
-
-def print_table(table: Table, console: Console) -> None:
-    """Print a listing, folded to a terminal's width, or as wide as needed if it is piped."""
-    if not console.is_terminal:
-        wide = console.options.update(width=_ANY_WIDTH)
-        console.width = Measurement.get(console, wide, table).maximum
-    console.print(table)
 
 
 def _decoder(name: str) -> Facts:

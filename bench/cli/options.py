@@ -16,6 +16,7 @@ from bench.settings.setting import PANELS, Kind, Setting, field_settings, flag, 
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from bench.settings.config import RunConfig
 
@@ -23,8 +24,7 @@ of_results = partial(typer.Option, rich_help_panel=PANELS[-1])
 _of_workers = partial(typer.Option, rich_help_panel="Several workers")
 RESULTS = Path("results")
 """Default parent of run folders."""
-_WIDE = 200
-"""Width of a piped table in characters."""
+_ANY_WIDTH = 1_000_000
 
 Output = Annotated[Path, of_results("--output", "-o", help="Parent of run folders.")]
 Progressing = Annotated[ProgressStyle, of_results(help="Live bar, plain lines, or nothing.")]
@@ -60,35 +60,28 @@ def fields(*names: str, **helps: str) -> Callable[[], type]:
     """
 
     def declare() -> type:
-        annotations = _annotations(helps)
-        return make_dataclass(
-            "Options", [(name, annotations[name], None) for name in names or annotations]
-        )
+        from bench.settings.config import RunConfig
+
+        fields = RunConfig.model_fields
+        options = {
+            name: (list[str] if about.parse else option_type(fields[name].annotation), about)
+            for name, about in field_settings(RunConfig).items()
+            if about.panel
+        } | _FILE
+        ordered = sorted(options, key=lambda name: PANELS.index(str(options[name][1].panel)))
+        declared = []
+        for name in names or ordered:
+            kind, about = options[name]
+            long = flag(name, about)
+            if kind is bool and fields[name].default is not False:
+                long += f"/--no-{long.removeprefix('--')}"
+            flags = (long, about.short) if about.short else (long,)
+            text = helps.get(name, about.help)
+            option = typer.Option(*flags, help=text, rich_help_panel=about.panel)
+            declared.append((name, Annotated[kind | None, option], None))
+        return make_dataclass("Options", declared)
 
     return declare
-
-
-def _annotations(helps: Mapping[str, str]) -> dict[str, Any]:
-    """Return all options in the order of the help, as typer reads them."""
-    from bench.settings.config import RunConfig
-
-    fields, annotations = RunConfig.model_fields, {}
-    options = {
-        name: (list[str] if about.parse else option_type(fields[name].annotation), about)
-        for name, about in field_settings(RunConfig).items()
-        if about.panel
-    } | _FILE
-
-    for name in sorted(options, key=lambda name: PANELS.index(str(options[name][1].panel))):
-        kind, about = options[name]
-        long = flag(name, about)
-        if kind is bool and fields[name].default is not False:
-            long += f"/--no-{long.removeprefix('--')}"
-        names = (long, about.short) if about.short else (long,)
-        text = helps.get(name, about.help)
-        option = typer.Option(*names, help=text, rich_help_panel=about.panel)
-        annotations[name] = Annotated[kind | None, option]
-    return annotations
 
 
 def configuration(arguments: Mapping[str, Any]) -> RunConfig:
@@ -121,17 +114,24 @@ def console() -> Console:
     return Console()
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with right-aligned numbers, which is not folded if it is piped."""
+def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with right-aligned numbers (as `print_table`)."""
     from rich.table import Table
     from rich.text import Text
 
-    shown = console()
-    if not shown.is_terminal:
-        shown.width = _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if column else "left")
     for row in rows:
         table.add_row(*map(Text, row))
-    shown.print(table)
+    print_table(table, console())
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table, folded to a terminal's width, or as wide as needed if it is piped."""
+    from rich.measure import Measurement
+
+    if not console.is_terminal:
+        wide = console.options.update(width=_ANY_WIDTH)
+        console.width = Measurement.get(console, wide, table).maximum
+    console.print(table)

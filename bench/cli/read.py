@@ -73,7 +73,7 @@ def ls(
     else:
         console = options.console()
         table = listing.facts_table(what, output, narrow=console.is_terminal)
-        listing.print_table(table, console)
+        options.print_table(table, console)
 
 
 _OF_PROMPTS = options.fields(

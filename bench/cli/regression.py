@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -48,36 +47,22 @@ def compare(
     Exit codes: 0 pass, improved or inconclusive; 3 regressed or WRONG; 4 a side is INVALID or
     unfinished; 5 not comparable.
     """
+    from bench.compare.gate import load_gate
     from bench.stats.side import load_side
 
-    rules = read_rules(gate, fail_inconclusive)
+    rules = load_gate(gate, fail_inconclusive)
     sides = load_side(base, output), load_side(head, output)
-    conclude(sides, rules, Files(markdown, json_file, junit), diff)
-
-
-def read_rules(file: Path | None, fail_inconclusive: bool) -> Gate:
-    """Return the rules of a file, or the built-in ones."""
-    from bench.compare.gate import load_gate
-
-    gate = load_gate(file)
-    if fail_inconclusive:
-        strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
-        gate = gate.model_copy(update={"verdict": strict})
-    return gate
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Output of a comparison beside the terminal."""
-
-    markdown: Path | None
-    json: Path | None
-    junit: Path | None
-    github: bool = False
+    conclude(sides, rules, diff, markdown, json_file, junit)
 
 
 def conclude(
-    sides: tuple[RunSnapshot, RunSnapshot], rules: Gate, files: Files, diff: bool
+    sides: tuple[RunSnapshot, RunSnapshot],
+    rules: Gate,
+    diff: bool,
+    markdown: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    github: bool = False,
 ) -> NoReturn:
     """Judge two sides, print and write the comparison, and exit with its code."""
     from bench.compare import annotate
@@ -90,14 +75,14 @@ def conclude(
     if diff:
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
-    places = annotate.locate_decoders(sides[1].planned, Path.cwd())
-    if files.markdown is not None:
-        write_text(files.markdown, shown.to_markdown(comparison))
-    if files.json is not None:
-        write_text(files.json, json.dumps(shown.to_json(comparison), indent=1) + "\n")
-    if files.junit is not None:
-        write_text(files.junit, annotate.to_junit(comparison, places))
-    if files.github:
+    places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
+    if markdown is not None:
+        write_text(markdown, shown.to_markdown(comparison))
+    if json_file is not None:
+        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    if junit is not None:
+        write_text(junit, annotate.to_junit(comparison, places))
+    if github:
         for line in annotate.github_commands(comparison, places):
             typer.echo(line)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):

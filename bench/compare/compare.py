@@ -160,6 +160,8 @@ def _hard(
     cell: str, joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
 ) -> list[Measure]:
     exact, steps, measures = pair.exact(cell), answer_effects(joined), []
+    unlike = pair.head.difference(cell)
+    is_tied = unlike is not None and unlike.num_wrong == 0
     for name, (base, head) in counted(joined, of_ar, pair).items():
         if base is None or head is None:
             continue
@@ -167,7 +169,7 @@ def _hard(
         measure = judge_hard(name, base, head, gate, exact=exact, step=step)
         if name == "identical_to_ar" and pair.rounded(cell) is not None:
             measure = replace(measure, verdict=Regression.passed)
-        near_ties = name == "identical_to_ar" and not exact and pair.head.near_ties_alone(cell)
+        near_ties = name == "identical_to_ar" and not exact and is_tied
         if near_ties and measure.verdict is Regression.regressed:
             note = "near-ties on head's machine"
             measure = replace(measure, verdict=Regression.passed, note=note)

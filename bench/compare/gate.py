@@ -120,13 +120,13 @@ TABLES: dict[str, type[BaseModel]] = {
 """Types of the tables of a gate file, by name."""
 
 
-def load_gate(file: Path | None) -> Gate:
-    """Load a gate from a file, or return the built-in one (exit 2 for an invalid file)."""
-    if file is None:
-        return Gate()
-    values = read_toml(file)
+def load_gate(file: Path | None, fail_inconclusive: bool = False) -> Gate:
+    """Load a gate from a file, or return the built-in one (exit 2 for an invalid file).
+
+    With `fail_inconclusive`, an inconclusive cell fails whatever the file says.
+    """
     try:
-        return Gate(**values)
+        gate = Gate(**({} if file is None else read_toml(file)))
     except ValidationError as error:
         first, message = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
@@ -134,3 +134,7 @@ def load_gate(file: Path | None) -> Gate:
             allowed = TABLES.get(str(first["loc"][0]), Gate).model_fields
             message = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
         raise UsageError(f"{file}: {message}") from error
+    if not fail_inconclusive:
+        return gate
+    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
+    return gate.model_copy(update={"verdict": strict})

@@ -6,6 +6,7 @@ answers that both sides finished, so that no side gains by failing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from bench.stats.metric import CellData, compute
 from bench.stats.quality import Gold, family_quality, gold_answers, overall_quality, scored
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL, family_order
-from bench.text import shown_value
+from bench.text import flat, shown_value
 
 _WORK = (
     *("temperature", "top_p", "top_k", "law", "max_new_tokens", "fixed_length", "reuse_prefix"),
@@ -29,6 +30,8 @@ _WORK = (
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters", "session")
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
+_HASH, _SHORT = ".weights_sha256", re.compile(r"(\w{12})\w+$")
+"""Name of a hash of weights, and its digits, of which the first are shown."""
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
 Values = dict[str, float | None]
@@ -144,22 +147,13 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None
 
 
 def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
+    models = flat(asdict(side.env.models))
     return [
         {"comparability key": side.env.comparability_key, "benchmark": side.benchmark},
         {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
-        dict(_hashes(asdict(side.env.models), "")),
+        {key: _SHORT.sub(r"\1", value) for key, value in models if key.endswith(_HASH)},
         {f"package {name}": version for name, version in side.env.packages.items()},
     ]
-
-
-def _hashes(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the shortened hash of each model's weights."""
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _hashes(value, f"{prefix}{key}.")
-        elif key == "weights_sha256" and value:
-            kind, colon, digits = str(value).rpartition(":")
-            yield f"{prefix}{key}", f"{kind}{colon}{digits[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ coloured, or in brackets on a terminal without colours.
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
+import pydantic_core
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -104,10 +105,8 @@ def _folded(summary: str, inside: Sequence[str]) -> list[str]:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as JSON data, with null for an infinite change."""
-    data = dataclasses.asdict(comparison)
-    data["gate"] = comparison.gate.model_dump()
-    data |= {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
-    return dict(_finite(data))
+    data: dict[str, Any] = json.loads(pydantic_core.to_json(comparison, inf_nan_mode="null"))
+    return data | {"verdict": str(comparison.verdict), "exit_code": int(comparison.exit_code)}
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -261,14 +260,6 @@ def _note(comparison: Comparison) -> str:
             f"whole cancels out; {part}."
         )
     return text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console) -> int:

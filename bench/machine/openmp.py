@@ -12,22 +12,10 @@ import os
 import sys
 
 WAIT_POLICY, SPIN_COUNT = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
-_SHORT_SPIN = "10000"
+SHORT_SPIN = "10000"
 
 
 def shorten_spinning() -> None:
     """Make waiting threads spin only briefly, unless the user chose or torch is imported."""
     if not ("torch" in sys.modules or WAIT_POLICY in os.environ or SPIN_COUNT in os.environ):
-        os.environ[SPIN_COUNT] = _SHORT_SPIN
-
-
-def spinning() -> tuple[str, str | None]:
-    """Return the current setting, and advice if the setting is known to cost time."""
-    policy, count = os.environ.get(WAIT_POLICY), os.environ.get(SPIN_COUNT)
-    if policy is not None:
-        advice = f"unset {WAIT_POLICY}: each call of a small model waits for threads to wake"
-        return f"{WAIT_POLICY}={policy}", advice if policy.lower() == "passive" else None
-    if count is not None:
-        return f"{SPIN_COUNT}={count}", None
-    advice = f"export {SPIN_COUNT}={_SHORT_SPIN}: spinning threads slow calls under other load"
-    return "spin for as long as the OpenMP runtime lets them", advice
+        os.environ[SPIN_COUNT] = SHORT_SPIN

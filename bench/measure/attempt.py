@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,17 +13,17 @@ from pathlib import Path
 from bench.errors import BenchError, room_for
 from bench.machine.clock import utc_now
 from bench.machine.usage import LoadWatch
-from bench.measure.phases import SecondPass
+from bench.measure.phases import chosen_blocks, measure_phases
 from bench.measure.quality import ADVICE, score_quality
 from bench.measure.timing import Runner
 from bench.plan.code import resume_command
 from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.plan import COMPLETE, Plan, RunStatus, write_status
+from bench.records.plan import COMPLETE, Block, Plan, RunStatus, write_status
 from bench.records.prompts import Prompt
 from bench.records.run_folder import load_records
-from bench.records.samples import SAMPLES, SampleWriter
+from bench.records.samples import SAMPLES, PhasedAnswer, SampleWriter, read_phases, write_phases
 from bench.stats.validity import INCOMPLETE
 
 
@@ -82,19 +82,33 @@ class Attempt:
                 self.writer.event("supersede", block=block.block, before_attempt=self.number)
             for cell, graphs, seconds in self.setup.compiled:
                 self.writer.event("compiled", cell=cell, graphs=graphs, seconds=seconds)
-            self.second = SecondPass(self.setup, self.plan, self.prompts, self.run_dir)
+            self._phased = list(read_phases(self.run_dir))
+            have = {(answer.prompts, answer.repeat) for answer in self._phased}
+            blocks = chosen_blocks(self.plan, self.setup.config.phase_limit)
+            self.unphased = {b.block for b in blocks if (b.prompts, b.repeat) not in have}
             yield
 
     def warm_up(self) -> None:
         """Reserve caches for the blocks, then run every cell, unmeasured."""
-        watch, after = LoadWatch(self.setup.device), self.second.after
+        watch = LoadWatch(self.setup.device)
         where = self.setup, self.prompts, self.writer, self.progress
-        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=after)
+        self._runner = Runner(*where, attempt=self.number, lap=watch.lap, after=self._split)
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
         """Time the blocks, and split the time of some by phase right after they were timed."""
         self._runner.run(self.left, num_done=self.num_done)
+
+    def _split(self, block: Block, failed: Collection[str]) -> None:
+        """Split a block's time by phase, if it is chosen, with the cells that did not fail."""
+        if block.block in self.unphased:
+            self.keep_phases(block, measure_phases(self.setup, self.prompts, block, failed))
+
+    def keep_phases(self, block: Block, answers: Iterable[PhasedAnswer]) -> None:
+        """Write the answers to a block by phase, measured here or by a worker."""
+        self.unphased.remove(block.block)
+        self._phased += answers
+        write_phases(self.run_dir, self._phased)
 
     def score_quality(self) -> None:
         """Answer the held-out prompts, untimed, and score the answers."""

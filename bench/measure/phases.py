@@ -24,7 +24,6 @@ import random
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +33,7 @@ from bench.plan.past import later_turns
 from bench.plan.setup import Arm, Setup
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
-from bench.records.samples import PHASES, PhasedAnswer, read_phases, write_phases
+from bench.records.samples import PHASES, PhasedAnswer
 from decoders.core.decoder import Answer, Memory, Role, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out
@@ -98,39 +97,6 @@ class PhaseClock:
         self.padded_rows += getattr(model, "num_padded_rows", 0) - before
 
 
-class SecondPass:
-    """The instrumented answers of a run, each measured right after its block was timed."""
-
-    def __init__(
-        self, setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], run_dir: Path
-    ) -> None:
-        """Keep the answers of a resumed run (raises as `read_phases`)."""
-        self._setup, self._plan, self._prompts, self._run_dir = setup, plan, prompts, run_dir
-        self._answers = list(read_phases(run_dir))
-        have = {(answer.prompts, answer.repeat) for answer in self._answers}
-        self.missing = {
-            block.block: block
-            for block in _chosen_blocks(plan, setup.config.phase_limit)
-            if (block.prompts, block.repeat) not in have
-        }
-        """Blocks that are still to be measured, by number."""
-
-    def after(self, block: Block, failed: Collection[str]) -> None:
-        """Measure a chosen block that was just timed, with the cells that did not fail."""
-        if block.block in self.missing:
-            self.keep(block, measure_phases(self._setup, self._prompts, block, failed))
-
-    def keep(self, block: Block, answers: Sequence[PhasedAnswer]) -> None:
-        """Write the answers to a block, measured here or by a worker.
-
-        Raises:
-            BenchError: exit 1, if they cannot be written.
-        """
-        del self.missing[block.block]
-        self._answers += answers
-        write_phases(self._run_dir, self._answers)
-
-
 def measure_phases(
     setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
@@ -175,7 +141,7 @@ def _measure_arm(
     )
 
 
-def _chosen_blocks(plan: Plan, limit: int) -> list[Block]:
+def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
     """Return one block of every chosen group, taking the repeats in turn."""
     groups = chosen_groups(plan, limit)
     repeats = sorted({block.repeat for block in plan.blocks})

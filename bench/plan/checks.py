@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
-from bench.plan.numerics import check_devices, check_tiles, open_device, uses_tiles, usual_dtype
+from bench.plan.numerics import open_device, uses_tiles, usual_dtype
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
 from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks
 from bench.records.prompts import SkippedTurn
-from bench.settings.config import ZOO, RunConfig
+from bench.settings.config import INVARIANT, ZOO, RunConfig
 from bench.settings.protocol import vicuna
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
@@ -61,9 +60,9 @@ def check_first(
     sources = check_files(run, note)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
-    target = read_models(sources).get("target")
-    if target is not None and tasks is not None:
-        check_prompts(config, target, tasks)
+    tokenizer = read_models(sources).get("target")
+    if tokenizer is not None and tasks is not None:
+        check_prompts(config, sources["target"], tokenizer, tasks)
     check_memory(run, sources, device)
     return run
 
@@ -71,13 +70,20 @@ def check_first(
 def check_options(run: ResolvedRun) -> None:
     """Refuse options that contradict each other (`UsageError`)."""
     config = run.config
-    check_devices(config)
+    for option, value in (("--compile", config.compile), ("--quantize", config.quantize)):
+        if value and config.device_map:
+            line = f"{option} cannot be combined with --device-map"
+            raise UsageError(f"{line}; leave one of them out")
     uses_tiles(run)
     if config.reuse_prefix and config.batch_size > 1:
         line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
         raise UsageError(line)
     for cell, decoder in run.decoders.items():
-        check_tiles(cell, decoder, run.numerics(cell))
+        if run.numerics(cell) == INVARIANT and isinstance(decoder, SelfDriven):
+            raise UsageError(
+                f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it "
+                "has no row-invariant numerics; give it numerics=fast, or leave it out"
+            )
         if config.reuse_prefix and isinstance(decoder, SelfDriven):
             raise UsageError(
                 f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn "
@@ -150,32 +156,24 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """A model's tokenizer (None: it has none of its own) and context (None: unknown)."""
-
-    tokenizer: PreTrainedTokenizerBase | None
-    context: int | None
-
-
-def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
-    """Read tokenizers and configurations of models, by role, and compare them.
+def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase | None]:
+    """Return the tokenizers of models, by role, None for one without, after comparing them.
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
         UsageError: another model has another tokenizer than the target.
     """
-    infos = {}
+    tokenizers = {}
     with as_error(UnavailableError):
         for role, source in sources.items():
             expected = role == "target" or has_tokenizer(source)
-            tokenizer = load_tokenizer(source) if expected else None
-            infos[role] = ModelInfo(tokenizer=tokenizer, context=max_context(source))
-    target = infos.get("target")
-    for role, info in infos.items():
-        if role == "target" or target is None or not (target.tokenizer and info.tokenizer):
+            tokenizers[role] = load_tokenizer(source) if expected else None
+            max_context(source)  # its configuration can be read
+    target = tokenizers.get("target")
+    for role, tokenizer in tokenizers.items():
+        if role == "target" or target is None or tokenizer is None:
             continue
-        if difference := first_difference(target.tokenizer, info.tokenizer):
+        if difference := first_difference(target, tokenizer):
             name = role.removeprefix("model:")
             model, option = f"model {name!r}", f"--models {name}=PATH"
             if role == "draft":
@@ -184,7 +182,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, ModelInfo]:
                 f"the {model} has another tokenizer than the target: {difference}; give a "
                 f"{option} that was trained with the target's tokenizer"
             )
-    return infos
+    return tokenizers
 
 
 def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
@@ -203,24 +201,25 @@ def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
     return None
 
 
-def check_prompts(config: RunConfig, target: ModelInfo, tasks: TaskSet) -> None:
-    """Refuse a run in which no first turn of the tasks fits the target.
+def check_prompts(
+    config: RunConfig, source: str, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet
+) -> None:
+    """Refuse a run in which no first turn of the tasks fits the target at `source`.
 
     Raises:
         UsageError: every first turn is skipped.
         UnavailableError: the target's tokenizer or template fails.
     """
-    if target.context is None or target.tokenizer is None:
+    if (context := max_context(source)) is None:
         return
-    limit = max_prompt_tokens(config, target.context)
+    limit = max_prompt_tokens(config, context)
     template = vicuna if config.protocol == "specbench" else None
-    chat = chat_template(target.tokenizer, config.template_args, config.date or today())
-    encoder = PromptEncoder(target.tokenizer, limit, config.overlong, template=template, chat=chat)
+    chat = chat_template(tokenizer, config.template_args, config.date or today())
+    encoder = PromptEncoder(tokenizer, limit, config.overlong, template=template, chat=chat)
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
-    try:
+    # the tokenizer may fail, or the template not end
+    with as_error(UnavailableError, before="target refused: "):
         skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]
-    except ValueError as error:  # the tokenizer fails, or the template does not end
-        raise UnavailableError(f"target refused: {error}") from error
     if len(skipped) < len(tasks.timing):
         return
     why = "".join(f", e.g. {s.name}: {s.reason}" for s in skipped[:1] if isinstance(s, SkippedTurn))

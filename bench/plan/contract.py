@@ -10,13 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +24,7 @@ from bench.machine.env import ROOT, source_hash
 from bench.plan.code import own_files
 from bench.plan.setup import Setup
 from bench.progress import Progress
-from bench.records.files import write_json
+from bench.records.files import parse, read_json, write_json
 from bench.records.plan import BASELINE, CLAIMED, REFUTED, VERIFIED, Cell
 from bench.records.samples import error_line
 from decoders.core.decoder import Decoder, SelfDriven
@@ -150,9 +147,7 @@ def code_files(decoder: Decoder) -> list[Path]:
 
 
 def _read(file: Path) -> Checked | None:
-    try:
-        data: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        note = data["note"]
-        return Checked(outcome=str(data["outcome"]), note=None if note is None else str(note))
-    except (OSError, ValueError, KeyError, TypeError):  # it is checked again
-        return None
+    with contextlib.suppress(BenchError):  # a damaged file is checked again
+        data = read_json(file)
+        return parse(Checked, data, file) if data else None
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 from bench.errors import UsageError, as_error, room_for
 from bench.plan.contract import check_cells
@@ -15,7 +16,7 @@ from bench.progress import Progress
 from bench.records.plan import BASELINE, SECOND, Block, Plan, PlannedPrompt
 from bench.records.prompts import Prompt, SkippedTurn
 from bench.settings.protocol import vicuna
-from bench.stats.adapter_fit import context_warnings, training_warnings
+from bench.stats.adapter_fit import model_warnings
 from bench.stats.counters import group_by
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -40,15 +41,9 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     config = setup.config
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
-    models = setup.facts
-    values = config.model_dump()
-    notes = (
-        *tasks.notes,
-        *models.notes,
-        *training_warnings(values, models),
-        *context_warnings(values, models, (len(prompt.ids) for prompt in prompts)),
-    )
-    for line in (*notes, *count_lines(prompts, skipped)):
+    lengths = [len(prompt.ids) for prompt in prompts]
+    warnings = model_warnings(config.model_dump(), setup.facts, lengths)
+    for line in (*tasks.notes, *warnings, *count_lines(prompts, skipped)):
         progress.note(line)
     if num := sum(each.family == OTHER and each.reference is not None for each in prompts):
         line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not"
@@ -86,11 +81,6 @@ def tokenise(
     """Tokenise every turn once, later turns with the baseline's answers (raises as `make_plan`)."""
     config = setup.config
     distinct = list({conversation.id: conversation for conversation in conversations}.values())
-
-    def answer(prompts: Sequence[Prompt]) -> list[str | None]:
-        with room_for("the baseline's first turns, answered in batches"):
-            return baseline_answers(setup, prompts)
-
     with as_error(UsageError):
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
@@ -99,7 +89,7 @@ def tokenise(
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
             chat=setup.template,
-        ).prompts(distinct, answer)
+        ).prompts(distinct, partial(baseline_answers, setup))
     if config.prompt_tokens is not None:
         prompts = to_length(prompts, config.prompt_tokens, setup.tokenizer.bos_token_id)
     return prompts, skipped
@@ -205,6 +195,7 @@ def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None
     decoder = setup.arms.get(BASELINE, setup.arm(setup.baseline)).decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
-    with models.uncompiled():  # large batches would compile extra graphs
+    room = room_for("the baseline's first turns, answered in batches")
+    with room, models.uncompiled():  # large batches would compile extra graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]

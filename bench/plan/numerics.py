@@ -22,7 +22,6 @@ from bench.machine.env import has_bfloat16
 from bench.plan.select import ResolvedRun
 from bench.settings import protocol
 from bench.settings.config import RunConfig
-from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
 from decoders.core.hf import tiles
 from decoders.core.hf.checkpoint import count_weights
@@ -66,13 +65,6 @@ def prepare_process(device: torch.device, threads: int | None = None) -> None:
     if device.index:  # graphs are captured, and kernels in Triton run, on the current one
         torch.cuda.set_device(device)
     leave_out_cudnn(device)
-
-
-def check_devices(config: RunConfig) -> None:
-    """Raise `UsageError` if an option does not go with several devices."""
-    options = {"--compile": config.compile, "--quantize": config.quantize}
-    for option in (name for name in options if options[name] and config.device_map):
-        raise UsageError(f"{option} cannot be combined with --device-map; leave one of them out")
 
 
 def device_map(name: str) -> str | dict[str, str | int]:
@@ -144,15 +136,6 @@ def uses_tiles(run: ResolvedRun) -> bool:
         if applies:
             raise UsageError(f"{option} {why}: leave it out, or use --numerics fast")
     return True
-
-
-def check_tiles(cell: str, decoder: Decoder, numerics: str) -> None:
-    """Refuse a self-driven decoder in tiles, as its calls have any length (`UsageError`)."""
-    if numerics == "invariant" and isinstance(decoder, SelfDriven):
-        raise UsageError(
-            f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it has "
-            "no row-invariant numerics; give it numerics=fast, or leave it out"
-        )
 
 
 def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:

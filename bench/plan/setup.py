@@ -158,9 +158,9 @@ def open_setup(run: ResolvedRun) -> Setup:
     sources = {role: checkpoint(each, role) for role, each in run.models.items()}
     dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
-    readings = read_models(sources)
+    tokenizers = read_models(sources)
     check_memory(run, sources, str(device))
-    tokenizer = readings["target"].tokenizer
+    tokenizer = tokenizers["target"]
     assert tokenizer is not None, "only a draft model may lack a tokenizer"
     folders = {name: adapter_folder(name, source) for name, source in config.adapters.items()}
     with as_error(UnavailableError):
@@ -183,23 +183,26 @@ def open_setup(run: ResolvedRun) -> Setup:
         padded, price = pad_rows(target, padded, config.batch_size)
     elif padded is not None:
         raise UsageError(f"--pad-rows {padded} is for calls that a GPU captures; leave it out")
+    stop_ids = hf.stop_ids(target, tokenizer)
+    template = chat_template(tokenizer, config.template_args, config.date or today())
+    with as_error(UnavailableError, before="target refused: "), refusing_panics():
+        checks["target"] += template_notes(template, tokenizer, stop_ids)
     facts: dict[str, dict[str, Any]] = {}
     for role, source in sources.items():
         model = used[role]
         notes = [*model.notes, *checks[role]]
         noted = {"notes": notes} if notes else {}
         facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
+    if template is not None:
+        facts["target"]["template"] = template.facts
     for role in further:
         # without a tokenizer of its own, nothing says that its ids are the target's
-        if readings[role].tokenizer is not None:
+        if tokenizers[role] is not None:
             for each in models.values():
                 other: Any = each.roles[role]
                 other.share_vocabulary(each.target.vocab_size)
     named = {name: facts.pop(f"model:{name}") for name in model_names(further)}
     adapters = _attach(run, folders, models)
-    stop_ids = hf.stop_ids(target, tokenizer)
-    template = chat_template(tokenizer, config.template_args, config.date or today())
-    facts["target"] = _with_template(facts["target"], template, tokenizer, stop_ids)
     return assemble(
         run.with_values(
             date=template.date if template is not None and template.dated else config.date,
@@ -218,22 +221,6 @@ def open_setup(run: ResolvedRun) -> Setup:
         invariant=models.get("invariant"),
         padding_price=price,
     )
-
-
-def _with_template(
-    facts: dict[str, Any],
-    template: ChatTemplate | None,
-    tokenizer: PreTrainedTokenizerBase,
-    stop_ids: frozenset[int],
-) -> dict[str, Any]:
-    """Add the template and notes on what it does (`UnavailableError`: it does not end)."""
-    try:
-        with refusing_panics():
-            noted = template_notes(template, tokenizer, stop_ids)
-    except ValueError as error:
-        raise UnavailableError(f"target refused: {error}") from error
-    facts = {**facts, "template": template.facts} if template is not None else facts
-    return {**facts, "notes": [*facts.get("notes", ()), *noted]} if noted else facts
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
@@ -275,12 +262,10 @@ def _attach(
             for part in decoder.parts
             if part.adapter_name == name
         ]
-        try:
+        with as_error(UsageError, before=f"adapter {name!r}: "):
             for numerics, role in dict.fromkeys(takers):
                 with room_for(f"adapter {name!r}", _SMALLER):
                     getattr(models[numerics], role).attach(name, adapter)
-        except ValueError as error:
-            raise UsageError(f"adapter {name!r}: {error}") from error
         facts[name] = adapter_facts(adapter, folder, dict.fromkeys(role for _, role in takers))
     return facts
 

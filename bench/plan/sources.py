@@ -122,10 +122,8 @@ def locate(source: str, role: str = "target") -> str | None:
         from decoders.core.hf import gguf
 
         file = _existing(Path(source).expanduser())
-        try:
+        with as_error(UnavailableError, before=f"model {source!r}: "):
             gguf.check(file)
-        except ValueError as error:
-            raise UnavailableError(f"model {source!r}: {error}") from error
         return None
     with as_error(UnavailableError):
         place = find_checkpoint(source, "model", "config.json")
@@ -134,8 +132,7 @@ def locate(source: str, role: str = "target") -> str | None:
 
 def is_shelf(source: str) -> bool:
     """Return whether a source is the `model_shelf` of a model."""
-    prefix, _, model = source.partition("/")
-    return prefix == ZOO and (not model or named(model) is not None) and source != f"{ZOO}/"
+    return source in (ZOO, *(f"{ZOO}/{model.name}" for model in MODELS))
 
 
 def _on_hub(hub_id: str, advice: str) -> str:
@@ -205,10 +202,8 @@ def _converted(
     folder = model_folder(file.stem if model is None else model.name, sha256)
     if not folder.is_dir():
         progress.note(f"converting {file.name} into {folder}, once")
-        try:
+        with as_error(UnavailableError, before=f"model {str(file)!r}: "):
             gguf.convert(file, folder, sha256)
-        except ValueError as error:
-            raise UnavailableError(f"model {str(file)!r}: {error}") from error
     return folder
 
 

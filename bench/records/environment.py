@@ -182,10 +182,8 @@ class Environment:
     def to_json(self) -> dict[str, Any]:
         """Return JSON data, without ``process`` and ``repository`` if they are None."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
-        for key in ("process", "repository"):
-            if data[key] is None:
-                del data[key]
-        return data
+        late = ("process", "repository")
+        return {key: value for key, value in data.items() if key not in late or value is not None}
 
 
 def read_environment(run_dir: Path) -> Environment:

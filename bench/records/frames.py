@@ -24,14 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import InvalidRunError
-from bench.records.record import (
-    NESTED_COLUMNS,
-    REAL_COLUMNS,
-    Kind,
-    SampleRecord,
-    StepColumns,
-    field_values,
-)
+from bench.records.record import Kind, SampleRecord, StepColumns, field_values
 
 _GROUP = 1024
 """Records per Parquet row group."""
@@ -42,7 +35,14 @@ _DURATIONS = ("ended_s", "lasted_us")
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings of a cell that spreadsheets evaluate, also in full width."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
-_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), Kind: pa.string()}
+_SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float64(), Kind: pa.string()}
+_TYPES: Mapping[Any, Any] = _SCALARS | {
+    tuple[str, ...]: pa.list_(pa.string()),
+    tuple[int, ...]: pa.list_(pa.int64()),
+    tuple[float, ...]: pa.list_(pa.float64()),
+    tuple[tuple[int, ...], ...]: pa.list_(pa.list_(pa.int64())),
+}
+"""Types of columns by the types of fields."""
 
 
 def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
@@ -133,22 +133,19 @@ def num_samples(path: Path) -> int:
 
 def _schema(scores: Sequence[str]) -> Any:
     """Return every column with its type, also for row groups with only unknown values."""
-    columns = []
-    kinds = typing.get_type_hints(SampleRecord)
-    for field in dataclasses.fields(SampleRecord):
-        if field.name == "tokens":
-            columns.append((field.name, pa.list_(pa.int64())))
-        elif field.name == "drafters":
-            columns.append((field.name, pa.list_(pa.string())))
-        elif field.name not in ("steps", "scores"):
-            some = (kinds[field.name], *typing.get_args(kinds[field.name]))
-            columns.append((field.name, next(_TYPES[each] for each in some if each in _TYPES)))
+    kinds, of_steps = map(typing.get_type_hints, (SampleRecord, StepColumns))
+    names = [each.name for each in dataclasses.fields(SampleRecord)]
+    columns = [(name, _type(kinds[name])) for name in names if name not in ("steps", "scores")]
     for field in dataclasses.fields(StepColumns):
         name = field.name.replace(*_DURATIONS)
-        kind = pa.float64() if name in REAL_COLUMNS else pa.int64()
-        nested = pa.list_(kind) if name in NESTED_COLUMNS else kind
-        columns.append((f"steps_{name}", pa.list_(nested)))
+        kind = of_steps[name] if name in of_steps else tuple[int, ...]
+        columns.append((f"steps_{name}", _type(kind)))
     return pa.schema([*columns, *((f"score_{name}", pa.float64()) for name in scores)])
+
+
+def _type(kind: Any) -> Any:
+    """Return the type of a field's column, of which None is no value."""
+    return next(_TYPES[each] for each in (kind, *typing.get_args(kind)) if each in _TYPES)
 
 
 def _row(record: SampleRecord) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from bench.errors import InvalidRunError, UsageError
@@ -159,10 +158,6 @@ class Plan:
     def to_manifest(self) -> dict[str, Any]:
         """Return the plan as JSON data."""
         return {"schema": SCHEMA, **asdict(self)}
-
-    def guarantees(self, revised: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Return the guarantee of every planned cell, with those that are `revised` replaced."""
-        return {cell.cell: cell.guarantee for cell in self.cells} | dict(revised)
 
     @property
     def num_answers(self) -> int:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import InvalidRunError, UnavailableError
+from bench.errors import InvalidRunError, UnavailableError, as_error
 from bench.records.files import parse, read_json, write_text
 from bench.records.record import SampleRecord
 from bench.settings.bounds import Num, TokenId
@@ -86,12 +86,11 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
     path = run_dir / PROMPTS
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise UnavailableError(f"cannot read {path}: it is no ordinary file")
-    try:
+    errors = (OSError, ValueError, RecursionError, InvalidRunError)
+    with as_error(UnavailableError, errors, f"cannot read {path}: "):
         text = path.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.split("\n") if line]
         prompts = parse(tuple[Prompt, ...], lines, path)
-    except (OSError, ValueError, RecursionError, InvalidRunError) as error:
-        raise UnavailableError(f"cannot read {path}: {error}") from error
     for prompt in prompts:
         if ids_hash(prompt.ids) != prompt.hash:
             raise UnavailableError(f"{path} was changed: {prompt.name} does not match its hash")

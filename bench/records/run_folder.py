@@ -27,18 +27,17 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError
+from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError, as_error
 from bench.records.environment import Environment, read_environment
 from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.settings.bounds import Num, Real, Time
-from bench.settings.config import INVARIANT, read_toml, stored_kinds
+from bench.settings.config import INVARIANT, read_toml, stored_config
 
 CONFIG = "config.toml"
 
@@ -68,6 +67,11 @@ class Run:
     def dtype(self) -> str:
         """Precision of weights and cache."""
         return self.env.dtype or "float32"
+
+    @property
+    def guarantees(self) -> dict[str, str]:
+        """Guarantees by cell: those claimed, unless answers refute them or leave them open."""
+        return {cell.cell: cell.guarantee for cell in self.plan.cells} | self.status.guarantees
 
     def is_exact(self, name: str) -> bool:
         """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
@@ -156,7 +160,7 @@ def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]
         from bench.records.frames import read_samples  # pandas, pyarrow
 
         lines = read_samples(run_dir / SAMPLES_TABLE)
-    try:
+    with as_error(UnavailableError, (ValueError, OverflowError), "cannot read the records: "):
         for line in lines:
             if "event" in line:
                 if (kind := _EVENTS.get(str(line["event"]))) is not None:
@@ -166,8 +170,6 @@ def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]
                 record = SampleRecord.from_dict(line)
                 record.pack()
                 records.append(record)
-    except (ValueError, OverflowError) as error:
-        raise UnavailableError(f"cannot read the records: {error}") from error
     return records, tuple(events)
 
 
@@ -191,18 +193,10 @@ def _effective_records(
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read the resolved configuration of a run folder (`InvalidRunError` if damaged)."""
     path = run_dir / CONFIG
-    try:
+    with as_error(InvalidRunError, UsageError, f"{path} is damaged: "):
         values = read_toml(path) if path.exists() else {}
-    except UsageError as error:
-        raise InvalidRunError(f"{path} is damaged: {error.message}") from error
-    parse(_stored_config(), values, path)
+    parse(stored_config(), values, path)
     return values
-
-
-@cache
-def _stored_config() -> type:
-    kinds = stored_kinds().items()
-    return make_dataclass("config", [(key, kind | None, None) for key, kind in kinds])
 
 
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:

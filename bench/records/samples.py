@@ -107,9 +107,9 @@ class Sink:
 class SampleWriter(Sink):
     """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
 
-    def __init__(self, run_dir: Path, name: str = SAMPLES) -> None:
-        """Open the file `name` and cut off a damaged end (raises as `open_in_place`)."""
-        self.path = run_dir / name
+    def __init__(self, run_dir: Path) -> None:
+        """Open the file and cut off a damaged end (raises as `open_in_place`)."""
+        self.path = run_dir / SAMPLES
         whole = sum(length for _, length in intact_lines(self.path))
         self._fd = open_in_place(self.path, os.O_RDWR)
         try:

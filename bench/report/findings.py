@@ -6,10 +6,10 @@ run folder, and covers the completed part of an interrupted run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pandas as pd
 
@@ -20,15 +20,13 @@ from bench.report.tables import conclusion, main
 from bench.report.tables.setting import describe_model, report_title, setting
 from bench.report.tables.table import SESSIONS, Table, mark_wrong
 from bench.settings.protocol import departures
-from bench.stats import summary as sums
 from bench.stats import workers
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
-from bench.stats.side import summarise_run
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, decoder_order, summarise
 from bench.stats.validity import DAMAGED, judge
-from bench.text import counted, portable, shown_value
+from bench.text import counted, flat, portable
 
 _T = TypeVar("_T")
 
@@ -62,7 +60,7 @@ class Findings:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per decoder and family, see `bench.stats.summary.summarise`."""
-        return summarise_run(self.run)
+        return summarise(self.run)
 
     @cached_property
     def report_summary(self) -> pd.DataFrame:
@@ -88,7 +86,7 @@ class Findings:
     @property
     def decoders(self) -> list[str]:
         """Measured decoders in order, without the baseline's second arm."""
-        return sums.decoder_order(self.run.plan, self.run.records, self.run.status.guarantees)
+        return decoder_order(self.run)
 
     @cached_property
     def wrong(self) -> list[str]:
@@ -203,23 +201,13 @@ class Findings:
     @property
     def environment(self) -> list[tuple[str, str]]:
         """Machine, versions and so on, as (key, value) lines without absolute paths."""
-        return list(_flat(self.run.env.to_json()))
+        text = "models.target.template.text"  # it may be long; env.json has it
+        return [entry for entry in flat(self.run.env.to_json()) if entry[0] != text]
 
     @property
     def configuration(self) -> list[tuple[str, str]]:
         """The resolved configuration, as (key, value) lines without absolute paths."""
-        return list(_flat(self.run.config))
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the known values of nested mappings under dotted keys."""
-    for key, value in data.items():
-        if f"{prefix}{key}" == "models.target.template.text":  # it may be long; env.json has it
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", portable(shown_value(value))
+        return list(flat(self.run.config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

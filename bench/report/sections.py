@@ -53,7 +53,6 @@ class Section:
         rank: its place among the sections, equal ranks by name (5: behind published figures).
         title: title of a section with all its tables; empty: each table is a section of its own.
         empty: text of a section with a title and without tables.
-        subtitles: whether the tables of a section with a title show theirs.
         numbered: whether anchors of the tables are numbered.
         is_open: whether the page shows it unfolded.
         is_printed: whether the terminal shows its tables below the main table.
@@ -66,7 +65,6 @@ class Section:
     rank: int = 5
     title: str = ""
     empty: str = ""
-    subtitles: bool = False
     numbered: bool = False
     is_open: bool = False
     is_printed: bool = False

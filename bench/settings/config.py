@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import make_dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, field_va
 
 from bench.errors import UsageError, did_you_mean
 from bench.settings import bounds
-from bench.settings.protocol import PRESETS, published
+from bench.settings.protocol import SPECBENCH, published
 from bench.settings.setting import PANELS, parse_arguments, parse_models, parse_pairs, setting
 from decoders.core import registry
 from decoders.core.types import DecoderSpec
@@ -239,15 +240,11 @@ def load_config(
     Raises:
         UsageError: a missing or malformed file, an unknown key, a value out of range.
     """
-    values = read_toml(file) if file is not None else {}
     changes = {key: value for key, value in overrides.items() if value is not None}
-    return build_config(values | changes, {key: names[key] for key in changes if key in names})
-
-
-def build_config(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:
-    """Return the configuration of a file's values and the defaults (raises as `load_config`)."""
-    values = {**PRESETS.get(str(values.get("protocol")), {}), **values}
-    config = _validated(values, names)
+    values = {**(read_toml(file) if file is not None else {}), **changes}
+    if values.get("protocol") == "specbench":
+        values = {**SPECBENCH, **values}
+    config = _validated(values, {key: names[key] for key in changes if key in names})
     if not {name.strip() for name in config.tasks.split(",")} <= EMBEDDED:
         return config
     missing = {key: value for key, value in _ZOO_LIMITS.items() if values.get(key) is None}
@@ -266,8 +263,9 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is not TOML: {error}") from error
 
 
-def stored_kinds() -> dict[str, Any]:
-    """Return the types of a stored configuration's values, by key.
+@cache
+def stored_config() -> type:
+    """Return a class whose fields have the types of a stored configuration's values.
 
     Only types and bounds count: options, references and machines may have changed since.
     """
@@ -277,7 +275,8 @@ def stored_kinds() -> dict[str, Any]:
         key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         for key, field in RunConfig.model_fields.items()
     }
-    return kinds | changed
+    fields = (kinds | changed).items()
+    return make_dataclass("config", [(key, kind | None, None) for key, kind in fields])
 
 
 def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -> RunConfig:

@@ -31,8 +31,7 @@ SPECBENCH: Mapping[str, Any] = {
     "top_k": 0,
     "fixed_length": False,
 }
-PRESETS: Mapping[str, Mapping[str, Any]] = {"specbench": SPECBENCH}
-"""Configuration values set by each protocol."""
+"""Values of the configuration that the protocol sets."""
 DTYPE = "float16"
 _SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "

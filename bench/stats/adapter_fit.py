@@ -20,9 +20,14 @@ _MAX_TOP_P_GAP = 0.05
 """Largest difference of top-p from a trained value that counts as trained."""
 
 
-def training_warnings(config: Mapping[str, Any], models: ModelFacts) -> tuple[str, ...]:
-    """Return one line for every adapter that a run uses outside its training."""
-    lines = []
+def model_warnings(
+    config: Mapping[str, Any], models: ModelFacts, prompt_lengths: Iterable[int]
+) -> list[str]:
+    """Return the models' notes, and a line for each adapter or draft model that does not fit.
+
+    Such are adapters outside their training, and drafts of a shorter context than the run's texts.
+    """
+    lines = list(models.notes)
     for name, facts in (models.adapters or {}).items():
         base = facts.base_weights_sha256
         hashes = {role: models.weights_hash(role) for role in facts.models}
@@ -39,21 +44,15 @@ def training_warnings(config: Mapping[str, Any], models: ModelFacts) -> tuple[st
                 f"adapter {name!r} is used outside its training ({'; '.join(reasons)}): "
                 "its proposals may be worse"
             )
-    return tuple(lines)
-
-
-def context_warnings(
-    config: Mapping[str, Any], models: ModelFacts, prompt_lengths: Iterable[int]
-) -> tuple[str, ...]:
-    """Return a line if texts of the run go beyond the draft model's context."""
     contexts = [(facts or {}).get("max_length") for facts in (models.target, models.draft)]
     max_length = max(prompt_lengths, default=0) + config.get("max_new_tokens", 0)
-    if None in contexts or max_length <= contexts[1]:
-        return ()
-    return (
-        f"the draft model's context is {contexts[1]:,} tokens, the target's {contexts[0]:,}: texts "
-        f"of this run have up to {max_length:,}, and drafts beyond the draft's context are poor",
-    )
+    if None not in contexts and max_length > contexts[1]:
+        lines.append(
+            f"the draft model's context is {contexts[1]:,} tokens, the target's {contexts[0]:,}: "
+            f"texts of this run have up to {max_length:,}, and drafts beyond the draft's context "
+            "are poor"
+        )
+    return lines
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:

@@ -15,11 +15,12 @@ a decoder that declares a memory are compared only after the same answers in the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.plan import BASELINE, Cell, Difference, baseline_arms
 from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
 from bench.records.samples import PhasedAnswer
 from bench.stats import counters
 from bench.stats.counters import ratio, timed_again
@@ -42,21 +43,21 @@ def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | No
     return next((i for i, (token, other) in enumerate(pairs) if token != other), shared)
 
 
-def _beside_ar(
-    records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
-) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Yield the decoder's and the baseline's ids for each (prompt, repeat) that both answered."""
-    reference = {(r.prompt, r.repeat): r for r in counters.timed(baseline)}
-    for record in counters.timed(records):
-        if (other := reference.get((record.prompt, record.repeat))) is not None:
-            yield record.tokens or (), other.tokens or ()
+def _pairs(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> tuple[Pair, ...]:
+    """Return the timed answers to each prompt and repeat that the baseline answered, too."""
+    expected = {(r.prompt, r.repeat): r.tokens or () for r in counters.timed(baseline)}
+    return tuple(
+        (r.prompt, r.tokens or (), expected[r.prompt, r.repeat], r.repeat)
+        for r in counters.timed(records)
+        if (r.prompt, r.repeat) in expected
+    )
 
 
 def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Return the share of answers equal to the baseline's, of those error-free on both sides."""
-    same = [answer == expected for answer, expected in _beside_ar(records, baseline)]
+    same = [answer == expected for _, answer, expected, _ in _pairs(records, baseline)]
     return ratio(sum(same), len(same))
 
 
@@ -64,12 +65,13 @@ def shared_with_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
     """Return the share of the baseline's tokens before the first difference, pooled."""
-    shared = total = 0
-    for answer, expected in _beside_ar(records, baseline):
-        parted = first_difference(answer, expected)
-        shared += len(expected) if parted is None else parted
-        total += len(expected)
-    return ratio(shared, total)
+    return ratio(*_shared(_pairs(records, baseline)))
+
+
+def _shared(pairs: Iterable[Pair]) -> tuple[int, int]:
+    """Count the baseline's tokens before the first differences, and all of its tokens."""
+    parted = [(first_difference(answer, other), len(other)) for _, answer, other, _ in pairs]
+    return sum(num if at is None else at for at, num in parted), sum(num for _, num in parted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +88,7 @@ class Compared:
 
     def difference(self, num_wrong: int | None, gaps: tuple[int | float, ...]) -> Difference:
         """Summarise the pairs, at least one of which differs, as a `Difference`."""
-        unequal = self.unequal
-        parted = [first_difference(answer, expected) or 0 for _, answer, expected, _ in unequal]
-        num_tokens = sum(len(expected) for _, _, expected, _ in self.pairs)
-        lost = sum(len(pair[2]) - index for pair, index in zip(unequal, parted, strict=True))
+        unequal, (num_equal, num_tokens) = self.unequal, _shared(self.pairs)
         return Difference(
             cell=self.cell,
             num_answers=len(unequal),
@@ -97,43 +96,31 @@ class Compared:
             num_wrong=num_wrong,
             example=unequal[0][0],
             num_tokens=num_tokens,
-            num_equal=num_tokens - lost,
-            places=tuple(parted),
+            num_equal=num_equal,
+            places=tuple(first_difference(a, b) or 0 for _, a, b, _ in unequal),
             gaps=gaps,
         )
 
 
 def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[Compared]:
     """Compare the timed answers of the cells that guarantee exactly the baseline's tokens."""
-    timed = counters.timed(records)
-    baseline = {(r.prompt, r.repeat): r.tokens or () for r in timed if r.decoder == BASELINE}
-    compared = []
-    for cell in cells:
-        if cell.cell == BASELINE or not (cell.lossless and cell.comparable_to_ar):
-            continue
-        pairs = tuple(
-            (r.prompt, r.tokens or (), baseline[r.prompt, r.repeat], r.repeat)
-            for r in timed
-            if r.decoder == cell.cell and (r.prompt, r.repeat) in baseline
-        )
-        compared.append(Compared(cell=cell.cell, pairs=pairs))
-    return compared
+    answers = counters.group_by(records)
+    baseline = answers.get(BASELINE, ())
+    return [
+        Compared(cell=each.cell, pairs=_pairs(answers.get(each.cell, ()), baseline))
+        for each in cells
+        if each.cell != BASELINE and each.lossless and each.comparable_to_ar
+    ]
 
 
-def carried(
-    records: Sequence[SampleRecord],
-    phased: Iterable[PhasedAnswer],
-    *,
-    greedy: bool,
-    exact: Mapping[str, bool],
-    remembering: Collection[str] = (),
-) -> tuple[str, ...]:
+def carried(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
-    `phased` has the second pass. `exact` tells by cell whether rounding cannot change its tokens;
-    missing cells are not exact. `remembering` are the cells that declare a memory.
+    `phased` has the second pass. Rounding may change the tokens of cells that are not planned.
     """
-    timed = counters.timed(records)
+    timed, greedy = counters.timed(run.records), not run.config.get("temperature")
+    exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
+    remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
     differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any

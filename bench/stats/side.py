@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
-
 from bench.records.environment import GitState
-from bench.records.plan import SAME_TOKENS, SECOND, Cell, Difference
-from bench.records.prompts import kept_prompts
+from bench.records.plan import SAME_TOKENS, Difference
 from bench.records.run_folder import Run, find_run, load_run
 from bench.settings.config import as_text
-from bench.stats.summary import summarise
 from bench.stats.validity import judge
 
 _SHORT = 9
@@ -29,22 +25,17 @@ class RunSnapshot(Run):
     reasons: tuple[str, ...]
 
     @cached_property
-    def planned(self) -> tuple[Cell, ...]:
-        """The manifest's cells without the baseline's second arm."""
-        return tuple(cell for cell in self.plan.cells if not cell.cell.endswith(SECOND))
-
-    @cached_property
     def cells(self) -> Mapping[str, Mapping[str, str]]:
         """Each decoder's options as text."""
         return {
             cell.cell: {k: as_text(v) for k, v in cell.options.items() if v is not None}
-            for cell in self.planned
+            for cell in self.plan.cells
         }
 
     @property
     def same_as_ar(self) -> frozenset[str]:
         """The cells that guarantee exactly the baseline's tokens, to which head is held too."""
-        return frozenset(c.cell for c in self.planned if c.guarantee == SAME_TOKENS)
+        return frozenset(c.cell for c in self.plan.cells if c.guarantee == SAME_TOKENS)
 
     @property
     def passes(self) -> frozenset[str]:
@@ -68,7 +59,7 @@ class RunSnapshot(Run):
 
     def cell_code(self, cell: str) -> str | None:
         """Return the shortened hash of a decoder's own source files."""
-        code = next((planned.code for planned in self.planned if planned.cell == cell), None)
+        code = next((each.code for each in self.plan.cells if each.cell == cell), None)
         return code and code[:_SHORT]
 
     def num_wrong(self, cell: str) -> int | None:
@@ -76,17 +67,12 @@ class RunSnapshot(Run):
 
         None if not checked: the cell guarantees nothing, or the run ended before the check.
         """
-        difference = self._difference(cell)
-        if difference is not None:
+        if (difference := self.difference(cell)) is not None:
             return difference.num_wrong
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
-    def near_ties_alone(self, cell: str) -> bool:
-        """Tell whether a cell's tokens differ from the baseline's, and only at near-ties."""
-        difference = self._difference(cell)
-        return difference is not None and difference.num_wrong == 0
-
-    def _difference(self, cell: str) -> Difference | None:
+    def difference(self, cell: str) -> Difference | None:
+        """Return how a cell's tokens differ from the baseline's, if they do."""
         return next((d for d in self.status.differences or () if d.cell == cell), None)
 
 
@@ -108,10 +94,3 @@ def load_side(name: str, parent: Path) -> RunSnapshot:
     run = load_run(find_run(name, parent))
     status = judge(run)
     return RunSnapshot(**vars(run), verdict=str(status.verdict), reasons=status.reasons)
-
-
-def summarise_run(run: Run) -> pd.DataFrame:
-    """Return the summary of a run, with its prompts if it keeps them."""
-    read_bytes = (run.env.models.target or {}).get("read_bytes")
-    prompts, outcomes = kept_prompts(run.path), run.status.guarantees
-    return summarise(run.records, run.plan, prompts, outcomes, read_bytes)

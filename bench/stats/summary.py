@@ -5,14 +5,14 @@ The columns that outside readers rely on come first, in a fixed order. Unknown i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, SECOND, Plan, guarantee_rank
-from bench.records.prompts import Prompt
+from bench.records.plan import BASELINE, SECOND, guarantee_rank
+from bench.records.prompts import kept_prompts
 from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
 from bench.stats import counters, times
 from bench.stats.intervals import Estimate
 from bench.stats.metric import CellData, compute
@@ -24,19 +24,16 @@ ALL = "all"
 """The pseudo-family that pools every prompt."""
 
 
-def decoder_order(
-    plan: Plan, records: Iterable[SampleRecord], outcomes: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+def decoder_order(run: Run) -> list[str]:
     """Order the measured decoders by guarantee, with the baseline first.
 
-    `outcomes` replaces guarantees, as in `RunStatus.found`. Decoders with the same guarantee keep
-    the plan's order. The baseline's second arm is left out.
+    Decoders with the same guarantee keep the plan's order. The baseline's second arm is left out.
     """
-    claims = plan.guarantees(outcomes)
-    measured = dict.fromkeys(record.decoder for record in records)
-    names = dict.fromkeys([*claims, *measured])
+    guarantees = run.guarantees
+    measured = dict.fromkeys(record.decoder for record in run.records)
+    names = dict.fromkeys([*guarantees, *measured])
     cells = [name for name in names if name in measured and not name.endswith(SECOND)]
-    return sorted(cells, key=lambda name: (name != plan.baseline, guarantee_rank(claims.get(name))))
+    return sorted(cells, key=lambda c: (c != run.plan.baseline, guarantee_rank(guarantees.get(c))))
 
 
 def family_order(families: Iterable[str]) -> list[str]:
@@ -45,30 +42,18 @@ def family_order(families: Iterable[str]) -> list[str]:
     return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
 
 
-def summarise(
-    records: Sequence[SampleRecord],
-    plan: Plan,
-    prompts: Mapping[str, Prompt] = MappingProxyType({}),
-    outcomes: Mapping[str, str] = MappingProxyType({}),
-    read_bytes: int | None = None,
-) -> pd.DataFrame:
+def summarise(run: Run) -> pd.DataFrame:
     """Make a frame of `SummaryRow`s: one per decoder and family, then the decoder's row `all`.
 
     Counters and times are pooled over prompts and repeats (sum / sum); speed-ups are geometric
     means of paired ratios. An unfinished run gives the rows of its finished blocks. Quality in
     `all` covers the same families for every decoder, or is unknown.
-
-    Args:
-        records: answers of all passes.
-        plan: the run's plan.
-        prompts: its prompts by name, for copied tokens.
-        outcomes: replacements of guarantees, see `RunStatus.found`.
-        read_bytes: bytes of the target's weights that every call reads.
     """
+    records, plan, promises = run.records, run.plan, run.guarantees
+    prompts, target = kept_prompts(run.path), run.env.models.target or {}
     cells, gold = counters.group_by(records), gold_answers(plan)
     planned = {cell.cell: cell for cell in plan.cells}
-    decoders = decoder_order(plan, records, outcomes)
-    promises = plan.guarantees(outcomes)
+    decoders = decoder_order(run)
     qualities = {
         decoder: {
             family: family_quality(family, select_family(cells[decoder], family), gold)
@@ -109,7 +94,7 @@ def summarise(
                 guarantee=promises.get(decoder),
                 cell=planned.get(decoder),
                 prompts=prompts,
-                read_bytes=read_bytes,
+                read_bytes=target.get("read_bytes"),
             )
             rows.append(compute(data, METRICS))
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)

@@ -20,14 +20,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from bench.errors import Exit
 from bench.records.invariants import broken_invariants
 from bench.records.plan import (
     REFUTED,
     SAME_DISTRIBUTION,
-    SECOND,
     VERIFIED,
     WRONG,
     Cell,
@@ -39,11 +37,11 @@ from bench.records.plan import (
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
-from bench.stats.adapter_fit import context_warnings, draft_warnings, training_warnings
+from bench.stats.adapter_fit import draft_warnings, model_warnings
 from bench.stats.answers import baseline_answers, carried
 from bench.stats.counters import repeated_texts
 from bench.stats.intervals import Estimate
-from bench.stats.workers import drifts, noise_floor, workers
+from bench.stats.workers import Part, drifts, noise_floor, run_parts
 from bench.text import counted, factor, percent
 
 MAX_OTHER_CORES = 0.5
@@ -71,36 +69,19 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its measurements so far, and the reasons."""
-    damage, base = _damage(run), run.plan.baseline
-    phased = read_phases(run.path)
-    greedy = not run.config.get("temperature")
-    exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
-    remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
-    kept = carried(run.records, phased, greedy=greedy, exact=exact, remembering=remembering)
-    broken = (*_broken(run), *_unanswered(run, [base]), *kept)
-    wrong = _difference_lines(run.status, wrong=True)
-    unfinished = () if damage else _unfinished(run)
-    reasons = {DAMAGED: damage, INVALID: broken, WRONG: wrong, INCOMPLETE: unfinished}
-    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
-    loads = [
-        event
-        for event in run.events
-        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
-    ]
-    parts = workers(run.records, [])
+    damage, state = _damage(run), carried(run, read_phases(run.path))
+    reasons = {
+        DAMAGED: damage,
+        INVALID: (*_broken(run), *_unanswered(run, [run.plan.baseline]), *state),
+        WRONG: _difference_lines(run.status, wrong=True),
+        INCOMPLETE: () if damage else _unfinished(run),
+    }
+    parts = run_parts(run.records, "worker")
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
         drift = drifts({"": run.records})[""]
     errors = [record for record in run.records if record.error is not None]
     compiled = [line for line in run.events if line["event"] == "compiled"]
-    warnings = []
-    for part in parts:
-        if drifted(part.drift):
-            line = f"{_slower(part.drift)} of its blocks than at their start"
-            warnings.append(f"worker {part.title} drifted: {line}")
-        warnings += _unsteady(f"worker {part.title}", part.floor, base)
-    if not parts:
-        warnings += _unsteady("the machine", noise_floor(run.records), base)
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
@@ -109,14 +90,11 @@ def judge(run: Run) -> RunStatus:
             *_difference_lines(run.status, wrong=False),
             *draft_warnings(run.plan.cells, run.records),
             *_error_warnings(errors),
-            *_noise_warnings(loads, None if parts else drift),
-            *warnings,
+            *_noise_warnings(run, parts, drift),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
             *_claim_warnings(run.plan.cells),
-            *run.env.models.notes,
-            *training_warnings(run.config, run.env.models),
-            *context_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
+            *model_warnings(run.config, run.env.models, (p.num_tokens for p in run.plan.prompts)),
         ),
         num_errors=len(errors),
         drift=drift,
@@ -225,9 +203,8 @@ def _missing(run: Run) -> str:
     """Name the planned measurements without records."""
     blocks = run.plan.blocks
     done = len({record.block for record in run.records if record.kind == "timing"})
-    cells = [planned for planned in run.plan.cells if not planned.cell.endswith(SECOND)]
     scored = sum(r.kind == "quality" for r in run.records)
-    planned = len(run.plan.in_pass("quality")) * len(cells)
+    planned = len(run.plan.in_pass("quality")) * len(run.plan.cells)
     parts = []
     if done < len(blocks):
         parts.append(f"{len(blocks) - done:,} of {len(blocks):,} timing blocks")
@@ -238,8 +215,7 @@ def _missing(run: Run) -> str:
 
 def _broken(run: Run) -> tuple[str, ...]:
     """List broken invariants by cell, or run.json's reasons if no record breaks an invariant."""
-    limit = run.config.get("max_new_tokens")
-    max_new_tokens = limit if isinstance(limit, int) else sys.maxsize
+    max_new_tokens = run.config.get("max_new_tokens", sys.maxsize)
     broken: dict[str, list[str]] = {}
     lossy = {cell.cell for cell in run.plan.cells if not cell.lossless}
     for record in run.records:
@@ -278,24 +254,34 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _noise_warnings(loads: Sequence[Mapping[str, Any]], drift: float | None) -> list[str]:
-    warnings = []
+def _noise_warnings(run: Run, parts: Sequence[Part], drift: float | None) -> list[str]:
+    """Warn of other load in blocks that count, and of a baseline that was not steady."""
+    attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
+    loads = [
+        event
+        for event in run.events
+        if event["event"] == "load" and attempts.get(event["block"]) == event["attempt"]
+    ]
+    warnings, blocks = [], counted(len(loads), "block")
     cores = [load["other_cores"] for load in loads if load.get("other_cores") is not None]
     if num_loaded := sum(used > MAX_OTHER_CORES for used in cores):
         warnings.append(
             f"other processes used more than {MAX_OTHER_CORES} cores during {num_loaded} of "
-            f"{counted(len(loads), 'block')} (up to {max(cores):.1f}): times are noisy"
+            f"{blocks} (up to {max(cores):.1f}): times are noisy"
         )
-    throttled = [load["throttled"] for load in loads if load.get("throttled")]
-    if throttled:
-        warnings.append(
-            f"the processor was slowed down during {len(throttled)} of "
-            f"{counted(len(loads), 'block')} ({throttled[0]})"
-        )
-    if drifted(drift):
-        warnings.append(
-            f"{_slower(drift)} of the run than at its start: the machine's speed drifted"
-        )
+    if throttled := [load["throttled"] for load in loads if load.get("throttled")]:
+        line = f"the processor was slowed down during {len(throttled)} of {blocks}"
+        warnings.append(f"{line} ({throttled[0]})")
+    for part in parts:
+        if drifted(part.drift):
+            line = f"{_slower(part.drift)} of its blocks than at their start"
+            warnings.append(f"worker {part.title} drifted: {line}")
+        warnings += _unsteady(f"worker {part.title}", part.floor, run.plan.baseline)
+    if not parts:
+        if drifted(drift):
+            line = f"{_slower(drift)} of the run than at its start"
+            warnings.append(f"{line}: the machine's speed drifted")
+        warnings += _unsteady("the machine", noise_floor(run.records), run.plan.baseline)
     return warnings
 
 

@@ -1,4 +1,4 @@
-"""Statistics of each worker of a run: noise floor, speed-ups, drift.
+"""Statistics of each worker of a run: noise floor, drift.
 
 All decoders and both baseline arms of a block run in one worker. A worker's own speed therefore
 cancels in every paired ratio, and the ratios of all workers may be pooled.
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean, median
+from typing import Literal
 
 from scipy import stats
 
@@ -36,14 +37,14 @@ _LEVEL = 0.01
 class Part:
     """Measurements of one worker (or one machine of a merged run).
 
-    `floor` compares the baseline's second arm with the first; `speedups` maps decoders to theirs.
+    `floor` compares the baseline's second arm with the first; `units` are what was timed, by arm.
     """
 
     name: str
     node: str | None
     num_blocks: int
     floor: Estimate
-    speedups: Mapping[str, Estimate]
+    units: Mapping[str, Sequence[Unit]]
     drift: float | None
 
     @property
@@ -52,37 +53,26 @@ class Part:
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 
-def workers(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each worker, none if the run's own process measured everything."""
-    return _parts(records, decoders, "worker")
-
-
-def machines(records: Iterable[SampleRecord], decoders: Sequence[str]) -> list[Part]:
-    """Return a part for each machine of a merged run, none if there is only one."""
-    parts = _parts(records, decoders, "machine")
-    return parts if len(parts) > 1 else []
-
-
-def _parts(records: Iterable[SampleRecord], decoders: Sequence[str], field: str) -> list[Part]:
-    of = attrgetter(field)
+def run_parts(records: Iterable[SampleRecord], kind: Literal["worker", "machine"]) -> list[Part]:
+    """Return a part for each worker of a run, or each machine of a merged run, if there are any."""
+    of = attrgetter(kind)
     grouped = group_by((r for r in records if r.kind == "timing" and of(r)), of)
     drifting = drifts(grouped)
-    parts = []
+    result = []
     for name, group in sorted(grouped.items(), key=lambda item: (len(item[0]), item[0])):
         units = units_by_decoder(group)
         baseline, second = baseline_arms(units)
-        ratios = {cell: paired_speedup(units[baseline], units[cell]) for cell in decoders}
-        parts.append(
+        result.append(
             Part(
                 name=name,
                 node=group[0].node,
                 num_blocks=len({record.block for record in group}),
                 floor=paired_speedup(units[baseline], units[second]),
-                speedups={cell: each for cell, each in ratios.items() if cell != baseline},
+                units=units,
                 drift=drifting[name],
             )
         )
-    return parts
+    return result
 
 
 def noise_floor(records: Iterable[SampleRecord]) -> Estimate:

@@ -74,10 +74,9 @@ def measure_floor(
     ]
     if not parted:
         return None
-    target, rows = setup.arm(parted[0]).models.target, _rows(setup, parted, records)
-    readings = _Readings(target, setup.precision(parted[0]), rows)
+    rows = _rows(setup, parted, records)
     results = [
-        (len(answer), *readings.of(prompt, answer, setup.repeated(0)))
+        (len(answer), *_reread(setup, parted[0], rows, prompt, answer))
         for prompt, answer in _answers(records, prompts)
     ]
     return Floor(
@@ -163,41 +162,35 @@ def _answers(
             yield prompts[record.prompt], record.tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Readings:
-    """Reads AR's answers with one target in calls of one row, of `rows` rows, and of many."""
+def _reread(
+    setup: Setup, cell: str, rows: int, prompt: Prompt, answer: Sequence[int]
+) -> tuple[tuple[int, int], float]:
+    """Return the flips in calls of `rows` rows and of many, and the largest change of a gap.
 
-    target: Model
-    precision: str
-    rows: int
-
-    def of(
-        self, prompt: Prompt, answer: Sequence[int], sampling: Sampling
-    ) -> tuple[tuple[int, int], float]:
-        """Return the flips in calls of `rows` rows and of many, and the largest change of a gap.
-
-        A flip is a position where such calls pick another token than AR did. The change is in last
-        places.
-        """
-        models = Models(target=self.target)
-        models.ensure(1, len(prompt.ids) + len(answer))
-        pairs, units, gaps, flips = list[Tensor](), list[Tensor](), list[Tensor](), [0, 0, 0]
-        for shape, rows in enumerate((1, self.rows, _MANY_ROWS)):
-            at, parts = 0, []
-            with models.uncompiled() if rows == _MANY_ROWS else nullcontext():
-                for logits in read(self.target, prompt.ids, answer, rows, sampling):
-                    here = slice(at, at := at + len(logits))
-                    if shape == 0:
-                        pairs += logits.topk(2).indices
-                        units.append(last_place(logits, self.precision))
-                    picks = _picks(logits, sampling, prompt.ids, here.start)
-                    flips[shape] += sum(map(int.__ne__, picks, answer[here]))
-                    top = logits.gather(-1, torch.stack(pairs[here]))
-                    parts.append(top[:, 0] - top[:, 1])
-            gaps.append(torch.cat(parts))
-        of_all = torch.stack(gaps)
-        moved = (of_all.amax(0) - of_all.amin(0)) / torch.cat(units)
-        return (flips[1], flips[2]), float(moved.max())
+    A flip is a position where such calls of a cell's target pick another token than AR did. The
+    change is in last places.
+    """
+    target, precision = setup.arm(cell).models.target, setup.precision(cell)
+    sampling = setup.repeated(0)
+    models = Models(target=target)
+    models.ensure(1, len(prompt.ids) + len(answer))
+    pairs, units, gaps, flips = list[Tensor](), list[Tensor](), list[Tensor](), [0, 0, 0]
+    for shape, num_rows in enumerate((1, rows, _MANY_ROWS)):
+        at, parts = 0, []
+        with models.uncompiled() if num_rows == _MANY_ROWS else nullcontext():
+            for logits in read(target, prompt.ids, answer, num_rows, sampling):
+                here = slice(at, at := at + len(logits))
+                if shape == 0:
+                    pairs += logits.topk(2).indices
+                    units.append(last_place(logits, precision))
+                picks = _picks(logits, sampling, prompt.ids, here.start)
+                flips[shape] += sum(map(int.__ne__, picks, answer[here]))
+                top = logits.gather(-1, torch.stack(pairs[here]))
+                parts.append(top[:, 0] - top[:, 1])
+        gaps.append(torch.cat(parts))
+    of_all = torch.stack(gaps)
+    moved = (of_all.amax(0) - of_all.amin(0)) / torch.cat(units)
+    return (flips[1], flips[2]), float(moved.max())
 
 
 def read(

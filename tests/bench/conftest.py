@@ -205,6 +205,7 @@ def write_run(
                 "comparable_to_ar": not c.startswith("nar"),
             }
             for c in order
+            if c != "ar@aa"
         ],
         "order_seed": 0,
         "prompts": prompts,

@@ -151,6 +151,7 @@ def write(folder: Path) -> Path:
             {"cell": c, "name": c.partition("@")[0], "lossless": c not in LOSSY, "options": {},
              "comparable_to_ar": True}
             for c in order
+            if c != BASELINE + SECOND
         ],
         "prompts": planned,
         "blocks": [

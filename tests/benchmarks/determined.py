@@ -7,11 +7,11 @@ other counters are pooled over them. What needs the whole answer right is in it,
 """
 
 import sys
+from dataclasses import replace
 
 import pandas as pd
 
 from bench.records.plan import BASELINE
-from bench.records.prompts import kept_prompts
 from bench.records.run_folder import load_run
 from bench.stats.summary import ALL, summarise
 
@@ -22,8 +22,8 @@ COLUMNS = ["decoder", "passes_per_block", "tpf", "tokens_per_call", "rows_per_to
 def pooled(path: str) -> pd.DataFrame:
     """A row per decoder of a run."""
     run = load_run(path)
-    records = [record for record in run.records if record.family in FAMILIES]
-    frame = summarise(records, run.plan, kept_prompts(run.path))
+    records = tuple(record for record in run.records if record.family in FAMILIES)
+    frame = summarise(replace(run, records=records))
     rows = frame.loc[frame["family"] == ALL, [*COLUMNS, "identical_to_ar"]]
     best = float(rows.loc[rows["decoder"] == BASELINE, "quality"].iloc[0])
     return rows.assign(share_of_ar=rows["quality"] / best)

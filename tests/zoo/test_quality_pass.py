@@ -19,6 +19,7 @@ from bench.stats.metrics import summary_rows
 from bench.stats.summary import summarise
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.types import Generation
+from tests.answer_records import run_of
 
 
 @pytest.mark.slow
@@ -55,7 +56,7 @@ def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None
     asked = [prompts[planned.prompt] for planned in plan.in_pass("quality")]
     score_quality(setup, asked, taken, progress, attempt=0)
     records = [SampleRecord.from_dict(json.loads(line)) for line in taken.lines]
-    rows = {row.decoder: row for row in summary_rows(summarise(records, plan), "all")}
+    rows = {row.decoder: row for row in summary_rows(summarise(run_of(records, plan)), "all")}
     lost = {name: row.estimate("nll_over_ar") for name, row in rows.items()}
     assert (lost["lookup"].value, lost["lookup"].low) == (0, None)
     assert (lost["nar"].low or 0) > 5

@@ -13,14 +13,12 @@ from bench.cli.group import Arguments, Verb
 from bench.cli.regression import (
     PANEL,
     Diff,
-    Files,
     GateFile,
     JsonFile,
     JUnit,
     Markdown,
     Strict,
     conclude,
-    read_rules,
 )
 from bench.errors import Exit, UsageError
 
@@ -82,20 +80,21 @@ def gate_(
     It is `bench ab` with few prompts, uncompiled and without quality; the wider margin suits a
     shared machine. Exit codes as of `bench compare`.
     """
+    from bench.compare.gate import load_gate
     from bench.extras.ab.gating import gate_settings, measure_against, with_defaults
     from bench.settings.bounds import Margin, check
 
     if (base is None) == (against is None):
         raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
     check(margin, Margin, "--margin")
-    rules = gate_settings(read_rules(gate, fail_inconclusive), gate, margin, timed=base is not None)
+    rules = gate_settings(load_gate(gate, fail_inconclusive), gate, margin, timed=base is not None)
     if against is not None:
         sides = measure_against(against, arguments, output, progress)
     else:
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(arguments, cheap), output, progress)
     annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
-    conclude(sides, rules, Files(markdown, json_file, junit, annotated), diff)
+    conclude(sides, rules, diff, markdown, json_file, junit, annotated)
 
 
 @app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
@@ -117,14 +116,15 @@ def ab(
     They are commits of the repository around the current folder: of the benchmark, or of your own
     decoders, which are then measured with the installed benchmark.
     """
+    from bench.compare.gate import load_gate
     from bench.extras.ab.ab import QUALITY_LIMIT, REPEATS
     from bench.extras.ab.gating import with_defaults
 
-    rules = read_rules(gate, fail_inconclusive)
+    rules = load_gate(gate, fail_inconclusive)
     if arguments["config"] is None:
         arguments = with_defaults(arguments, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
     sides = _interleaved(base, head, arguments, output, progress)
-    conclude(sides, rules, Files(markdown, json_file, junit), diff)
+    conclude(sides, rules, diff, markdown, json_file, junit)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -24,7 +24,7 @@ from scipy import stats
 from bench.errors import BenchError
 from bench.machine.env import capture
 from bench.machine.gpu import gpu_facts, gpu_handle, nvml_reading, slowdown
-from bench.machine.openmp import spinning
+from bench.machine.openmp import SHORT_SPIN, SPIN_COUNT, WAIT_POLICY
 from bench.machine.usage import LoadWatch
 from bench.records.environment import ModelFacts
 from bench.records.plan import baseline_arms
@@ -74,7 +74,7 @@ def examine(look_s: float = 1.0) -> list[Check]:
     checks = [
         Check("processor", str(machine.cpu)),
         threads(torch.get_num_threads(), machine.affinity, machine.cgroup_cpus),
-        Check("waiting threads", *spinning()),
+        waiting_threads(),
         governor(machine.governor),
         clock(psutil.cpu_freq(), boosts),
         other_load(load.other_cores),
@@ -105,6 +105,20 @@ def threads(num: int, affinity: int | None, quota: float | None) -> Check:
     seen += "" if quota is None else f", of which a quota grants {quota:g}"
     advice = f"run with --threads {max(1, int(allowed))}" if num > allowed else None
     return Check("threads", seen, advice)
+
+
+def waiting_threads() -> Check:
+    """Advise a short spin of waiting OpenMP threads (`bench.machine.openmp`)."""
+    policy, count = os.environ.get(WAIT_POLICY), os.environ.get(SPIN_COUNT)
+    name = "waiting threads"
+    if policy is not None:
+        advice = f"unset {WAIT_POLICY}: each call of a small model waits for threads to wake"
+        is_slow = policy.lower() == "passive"
+        return Check(name, f"{WAIT_POLICY}={policy}", advice if is_slow else None)
+    if count is not None:
+        return Check(name, f"{SPIN_COUNT}={count}")
+    advice = f"export {SPIN_COUNT}={SHORT_SPIN}: spinning threads slow calls under other load"
+    return Check(name, "spin for as long as the OpenMP runtime lets them", advice)
 
 
 def governor(name: str | None) -> Check:

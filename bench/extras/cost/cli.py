@@ -99,7 +99,7 @@ def cost(
     write_cost(measured)
     typer.echo("\n".join(lines))
     headings, *lines_of_cells = curve_table(measured)
-    options.print_table(headings, lines_of_cells)
+    options.print_rows(headings, lines_of_cells)
     typer.echo(f"{folder / 'cost.md'}  {folder / 'cost.csv'}  {folder / 'figures'}")
 
 

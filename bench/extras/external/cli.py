@@ -70,7 +70,7 @@ def external(
             failures = measure_external(run_dir, backend, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
     if table is not None:
-        options.print_table(table.headings, ([cell.text for cell in row] for row in table.rows))
+        options.print_rows(table.headings, ([cell.text for cell in row] for row in table.rows))
         typer.echo(table.note)
     typer.echo(f"to add it to the report: bench report {run}")
     if failures:

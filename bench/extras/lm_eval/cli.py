@@ -63,7 +63,7 @@ def evaluate(
     config = options.configuration({**arguments, "decoders": decoder})
     with options.choose(progress) as shown:
         ended = answer(config, request, output, shown)
-    options.print_table(("task", "metric", "filter", "value"), ended.rows)
+    options.print_rows(("task", "metric", "filter", "value"), ended.rows)
     for note in ended.notes:
         typer.echo(f"bench: {note}", err=True)
     typer.echo(ended.folder / "results.json")

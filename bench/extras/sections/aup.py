@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.extras.sections.families import from_cells
 from bench.records.plan import WRONG
-from bench.report.tables.table import Table, from_cells, reference
+from bench.report.tables.table import Table, reference
 from bench.stats.metrics import summary_rows
 from bench.text import UNKNOWN
 

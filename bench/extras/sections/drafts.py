@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.records.plan import Plan
+from bench.records.plan import RunStatus
 from bench.records.record import SampleRecord
+from bench.records.run_folder import Run
 from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
@@ -111,9 +112,9 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     return dict(sorted(lengths.items()))
 
 
-def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFrame:
+def acceptance_table(run: Run) -> pd.DataFrame:
     """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
-    cells = group_by(records)
+    cells, claimed = group_by(run.records), replace(run, status=RunStatus())
     rows = [
         {
             "decoder": decoder,
@@ -122,7 +123,7 @@ def acceptance_table(records: Sequence[SampleRecord], plan: Plan) -> pd.DataFram
             "conditional": count.conditional,
             "unconditional": count.unconditional,
         }
-        for decoder in decoder_order(plan, records)
+        for decoder in decoder_order(claimed)  # by what they claim
         for family in [*family_order(r.family for r in cells[decoder]), ALL]
         for count in acceptance_by_position(select_family(cells[decoder], family))
     ]
@@ -197,7 +198,7 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
 
 def measured_acceptance(findings: Findings) -> pd.DataFrame:
     """Return the table of acceptance of a run."""
-    return acceptance_table(findings.run.records, findings.run.plan)
+    return acceptance_table(findings.run)
 
 
 _FIGURES = (

@@ -27,12 +27,12 @@ from bench.report.tables.table import (
     speed,
 )
 from bench.stats import times
-from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.intervals import LEVEL, Estimate, paired_speedup
 from bench.stats.metrics import summary_rows
 from bench.stats.speedups import Speedups, speedups
 from bench.stats.summary import ALL
 from bench.stats.times import Unit
-from bench.stats.workers import Part, machines, workers
+from bench.stats.workers import Part, run_parts
 from bench.text import UNKNOWN, change
 
 _ESTIMATORS: Columns = {
@@ -109,8 +109,12 @@ def pairwise_speedups(pairs: Rivals, floor: Estimate) -> Table | None:
     return Table.of("Decoders against one another", note, columns, decoders)
 
 
-def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table | None:
-    """Make the table of a run's workers, or of a merged run's machines."""
+def by_part(
+    kind: Literal["worker", "machine"], parts: Sequence[Part], decoders: Iterable[str]
+) -> Table | None:
+    """Make the table of a run's workers, or of a merged run's machines if there are several."""
+    if kind == "machine" and len(parts) == 1:
+        return None
     columns: Columns = {
         kind: lambda part: part.name,
         "node": lambda part: part.node or UNKNOWN,
@@ -120,10 +124,13 @@ def by_part(kind: Literal["worker", "machine"], parts: Sequence[Part]) -> Table 
     }
 
     def speedup(part: Part, decoder: str) -> TableCell:
-        return against_floor(part.speedups[decoder], part.floor)
+        baseline, _ = baseline_arms(part.units)
+        ratio = paired_speedup(part.units[baseline], part.units[decoder])
+        return against_floor(ratio, part.floor)
 
-    for decoder in parts[0].speedups if parts else ():
-        columns[decoder] = partial(speedup, decoder=decoder)
+    for decoder in decoders if parts else ():
+        if decoder != baseline_arms(parts[0].units)[0]:
+            columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."
     return Table.of(f"By {kind}", note, columns, parts)
 
@@ -172,8 +179,8 @@ RIVALS = Section("rivals", lambda f: [pairwise_speedups(f.rivals, f.floor)], 2)
 PARTS = Section(
     "part",
     lambda f: [
-        by_part("machine", machines(f.run.records, f.timed_decoders)),
-        by_part("worker", workers(f.run.records, f.timed_decoders)),
+        by_part("machine", run_parts(f.run.records, "machine"), f.timed_decoders),
+        by_part("worker", run_parts(f.run.records, "worker"), f.timed_decoders),
     ],
     3,
     numbered=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,9 +14,9 @@ from bench.report.sections import Section
 from bench.report.tables.conclusion import shortfalls
 from bench.report.tables.table import (
     EXPLORATORY,
+    Columns,
     Table,
     TableCell,
-    by_family,
     estimated,
     number,
     over,
@@ -27,7 +27,7 @@ from bench.report.tables.table import (
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import METRICS, SummaryRow, summary_rows
 from bench.stats.parallel_counters import COPIED_RUN
-from bench.stats.summary import ALL
+from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, percent
 
 _JACKKNIFE = f"{LEVEL} jackknife interval"
@@ -51,6 +51,25 @@ _FAMILY_TABLES = {
     ),
 }
 """Columns of the summary, each with its name and definition."""
+
+
+def by_family(
+    summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
+) -> Table:
+    """Make a table with a row per decoder, and a column per family and for `all`."""
+    cells = {(row.decoder, row.family): make(row) for row in summary_rows(summary, None)}
+    return from_cells(cells, title, note)
+
+
+def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
+    """Make a table by family from cells keyed by decoder and family."""
+    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
+
+    def cell(decoder: str, family: str) -> TableCell | str:
+        return cells.get((decoder, family), UNKNOWN)
+
+    columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
+    return Table.from_rows(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
 
 
 def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
@@ -135,7 +154,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     return by_family(summary, "Quality by family", note, quality)
 
 
-SECTION = Section("families", _by_family, 8, "By family", subtitles=True)
+SECTION = Section("families", _by_family, 8, "By family")
 QUALITY = Section(
     "quality",
     lambda f: [quality_by_families(f.report_summary, f.sizes("quality_prompts"))],

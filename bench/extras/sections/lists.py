@@ -27,11 +27,12 @@ from statistics import fmean
 
 import pandas as pd
 
+from bench.extras.sections.families import by_family
 from bench.records.prompts import read_pieces
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.findings import Findings
-from bench.report.tables.table import Table, by_family
+from bench.report.tables.table import Table
 from bench.stats.counters import group_by
 from bench.stats.metrics import SummaryRow
 from bench.text import percent

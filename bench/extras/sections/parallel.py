@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.extras.sections.aup import area, curves
+from bench.extras.sections.families import by_family
 from bench.extras.sections.lists import ceilings
 from bench.records.plan import BASELINE, Cell
 from bench.records.record import SampleRecord
@@ -23,7 +24,6 @@ from bench.report.tables.table import (
     Columns,
     Table,
     TableCell,
-    by_family,
     interval,
     is_number,
     number,

@@ -105,7 +105,7 @@ class Pool:
     @cached_property
     def decoders(self) -> dict[str, tuple[str, Pooled]]:
         """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
-        guarantees = {each.cell: each.guarantee for each in self.sessions[0].side.planned}
+        guarantees = {each.cell: each.guarantee for each in self.sessions[0].side.plan.cells}
         kept = [name for name in guarantees if self._everywhere(name) and name not in self.wrong]
         kept.sort(key=lambda name: guarantee_rank(guarantees[name]))
         return {name: (guarantees[name], self._pooled(name)) for name in kept}

@@ -49,7 +49,7 @@ def show_run(
     """
     run = load_run(run_dir)
     wrong, status = run.status.wrong, judge(run)
-    cells = decoder_order(run.plan, run.records, run.status.guarantees)
+    cells = decoder_order(run)
     for name in decoders or ():
         if name not in cells:
             raise UsageError(f"no decoder {name!r} in this run; {did_you_mean(name, cells)}")

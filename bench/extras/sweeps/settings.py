@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError, did_you_mean
-from bench.settings.config import RunConfig, as_text, build_config, read_toml
+from bench.settings.config import RunConfig, as_text, load_config, read_toml
 from bench.text import counted
 
 GRIDS = "sweep"
@@ -88,7 +88,7 @@ def load_sweep(file: Path) -> Sweep:
     axes: dict[str, None] = {}
     for grid in listed:
         for values, label in _combinations(base, grid, axes):
-            combinations.setdefault(build_config(values).to_toml(), (values, label))
+            combinations.setdefault(load_config(None, values).to_toml(), (values, label))
     names = tuple(axes)
     points = tuple(
         _point(number, values, label, names)
@@ -132,7 +132,8 @@ def _combined(fixed: Values, at: Values) -> dict[str, Any]:
     values = {**fixed, **{key: value for key, value in at.items() if "." not in key}}
     options = {key: value for key, value in at.items() if "." in key}
     if options:
-        cells = {cell: dict(each) for cell, each in (build_config(fixed).decoders or {}).items()}
+        decoders = load_config(None, fixed).decoders or {}
+        cells = {cell: dict(each) for cell, each in decoders.items()}
         for axis, value in options.items():
             cell, _, option = axis.rpartition(".")
             if cell not in cells:
@@ -144,14 +145,14 @@ def _combined(fixed: Values, at: Values) -> dict[str, Any]:
 
 
 def _point(number: int, values: Values, label: str, axes: Sequence[str]) -> Point:
-    plain = build_config(values)
+    plain = load_config(None, values)
     settings, cells = plain.model_dump(), plain.decoders or {}
     on_axes = {}
     for axis in dict.fromkeys((*ALWAYS, *axes)):
         cell, dot, option = axis.rpartition(".")
         on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
     name = f"p{number:03d}-{_slug(label)[:_LABEL_LENGTH]}".rstrip("-")
-    config = build_config({**values, "run_name": name})
+    config = load_config(None, {**values, "run_name": name})
     return Point(number=number, label=label, config=config, values=on_axes)
 
 

@@ -18,8 +18,8 @@ from bench.report.tables.conclusion import Rivals, rivals
 from bench.report.tables.setting import describe_model, hardware
 from bench.stats.metrics import summary_rows
 from bench.stats.quality import with_telling_quality
-from bench.stats.side import RunSnapshot, load_side, summarise_run
-from bench.stats.summary import ALL
+from bench.stats.side import RunSnapshot, load_side
+from bench.stats.summary import ALL, summarise
 from bench.stats.validity import DAMAGED, EXIT_CODES, INVALID
 from bench.stats.workers import noise_floor
 from bench.text import portable
@@ -119,7 +119,7 @@ def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str])
 
 def run_summary(side: RunSnapshot) -> pd.DataFrame:
     """Return a run's summary, with overall quality from the families that can show a loss."""
-    return with_telling_quality(summarise_run(side))
+    return with_telling_quality(summarise(side))
 
 
 def refuse_invalid(side: RunSnapshot) -> None:

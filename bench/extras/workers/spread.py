@@ -132,7 +132,7 @@ class SharedAttempt(Attempt):
             for name, trace in done.errors:
                 self.writer.trace(name, trace)
             if isinstance(job, TimeBlock) and job.phased:
-                self.second.keep(job.block, done.phases)
+                self.keep_phases(job.block, done.phases)
             if job is not None:
                 num = sum(not line.startswith('{"event"') for line in done.lines)
                 self.progress.step(worker, num)
@@ -162,8 +162,7 @@ class SharedAttempt(Attempt):
     @cached_property
     def _timing(self) -> list[Job]:
         """Return the blocks in plan order."""
-        missing = self.second.missing
-        return [TimeBlock(block=block, phased=block.block in missing) for block in self.left]
+        return [TimeBlock(block=each, phased=each.block in self.unphased) for each in self.left]
 
     @cached_property
     def _scoring(self) -> list[Job]:

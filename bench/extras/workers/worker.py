@@ -29,7 +29,7 @@ from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.record import SampleRecord
 from bench.records.samples import PhasedAnswer, Sink
-from bench.settings.config import build_config
+from bench.settings.config import load_config
 
 if TYPE_CHECKING:
     from bench.plan.setup import Setup
@@ -102,7 +102,7 @@ class Worker:
             os.environ[_VISIBLE] = nth_gpu(opening.gpu, os.environ.get(_VISIBLE))
         from bench.plan.select import stored_decoders
 
-        setup = opening.opener(stored_decoders(build_config(tomllib.loads(opening.config))))
+        setup = opening.opener(stored_decoders(load_config(None, tomllib.loads(opening.config))))
         _refuse_other(setup, opening, len(whole))
         lines = LineCollector(worker=opening.worker, node=node())
         self.begin(setup, opening.prompts, opening.blocks, lines, opening.attempt)

@@ -35,6 +35,7 @@ from bench.records.prompts import VOCABULARY, answered_ids, kept_prompts, read_p
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.figures.style import RED, colours
+from bench.stats.counters import group_by
 from bench.stats.summary import decoder_order, family_order
 from bench.text import portable, printable, shortened
 
@@ -59,7 +60,7 @@ class Viewer:
 
 def viewer(run: Run) -> Viewer | None:
     """Return all data of the step viewer, or None if no prompt was timed."""
-    order = decoder_order(run.plan, run.records, run.status.guarantees)
+    order = decoder_order(run)
     answers = chosen_answers(run.records)
     if not answers:
         return None
@@ -79,7 +80,7 @@ def viewer(run: Run) -> Viewer | None:
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
-    promised = run.plan.guarantees(run.status.guarantees)
+    promised = run.guarantees
     index = {
         "decoders": [
             {"name": printable(d), "colour": palette[d], "guarantee": promised.get(d)}
@@ -152,20 +153,12 @@ def pack(data: Any) -> str:
 
 
 def _within(packed: Mapping[str, str], families: Mapping[str, str], max_bytes: int) -> list[str]:
-    """Return prompts whose chunks fit into `max_bytes`: all, or some from each family in turn."""
-    if sum(map(len, packed.values())) <= max_bytes:
-        return list(packed)
-    queues = {
-        family: [name for name in packed if families[name] == family]
-        for family in family_order(families.values())
-    }
-    turns = itertools.zip_longest(*queues.values())
-    fitting, size = set(), 0
-    for name in (name for turn in turns for name in turn if name is not None):
-        size += len(packed[name])
-        if size > max_bytes:
-            break
-        fitting.add(name)
+    """Return prompts whose chunks fit into `max_bytes`, taken from each family in turn."""
+    groups = group_by(packed, families.__getitem__)
+    turns = itertools.zip_longest(*(groups[family] for family in family_order(groups)))
+    order = [name for turn in turns for name in turn if name is not None]
+    sizes = itertools.accumulate(len(packed[name]) for name in order)
+    fitting = {name for name, size in zip(order, sizes, strict=True) if size <= max_bytes}
     return [name for name in packed if name in fitting]
 
 

@@ -23,7 +23,7 @@ from bench.report.tables.table import (
     without_wrong,
 )
 from bench.stats import times
-from bench.stats.counters import group_by
+from bench.stats.counters import group_by, ratio
 from bench.stats.intervals import LEVEL, Estimate, paired_speedup
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.quality import FLOOR
@@ -186,8 +186,13 @@ def resolution(summary: pd.DataFrame) -> str:
     quality, the smallest difference is the half-width of the interval, in points.
     """
     rows = summary_rows(without_wrong(summary), ALL)
-    speeds = {row: width for row in rows if (width := speed_width(row)) is not None}
-    qualities = {row: width for row in rows if (width := quality_width(row)) is not None}
+    speeds, qualities = dict[SummaryRow, float](), dict[SummaryRow, float]()
+    for row in rows:
+        speed, quality = row.estimate("speedup"), row.estimate("quality")
+        if row.decoder != row.over and speed.low and speed.high and speed.low > 0:
+            speeds[row] = math.sqrt(speed.high / speed.low)
+        if quality.low is not None and quality.high is not None and quality.low != quality.high:
+            qualities[row] = (quality.high - quality.low) / 2
     units = "prompts" if all(row.batch_size in (None, 1) for row in rows) else "groups of prompts"
     parts = []
     if speeds:
@@ -199,20 +204,6 @@ def resolution(summary: pd.DataFrame) -> str:
         widths = _widths(qualities, lambda width: f"{percent(width, '')} points")
         parts.append(f"in quality below {widths} cannot be detected with {num} held-out prompts")
     return f"Resolution: differences from {over(summary)} {'; '.join(parts)}." if parts else ""
-
-
-def speed_width(row: SummaryRow) -> float | None:
-    """Return the half-width of a speed-up's interval, as a factor, or None without an interval."""
-    low, high = row.speedup_low, row.speedup_high
-    if row.decoder == row.over or low is None or high is None or low <= 0:
-        return None
-    return math.sqrt(high / low)
-
-
-def quality_width(row: SummaryRow) -> float | None:
-    """Return the half-width of a quality's interval, or None if unknown or all scores are equal."""
-    low, high = row.quality_low, row.quality_high
-    return None if low is None or high is None or low == high else (high - low) / 2
 
 
 def _widths(widths: Mapping[SummaryRow, float], text: Callable[[float], str]) -> str:
@@ -310,31 +301,22 @@ def looping(summary: pd.DataFrame) -> list[str]:
     return [f"{line}: shares of 3-grams that repeat earlier ones of the answer are {shares}."]
 
 
-def cut_share(records: Sequence[SampleRecord]) -> float | None:
-    """Return the share of answers that the limit of new tokens cut, or None without answers."""
-    stops = [record.stop for record in records if record.error is None and record.stop is not None]
-    return sum(stop == "length" for stop in stops) / len(stops) if stops else None
-
-
-def behind_share(records: Sequence[SampleRecord]) -> float:
-    """Return the share of tokens that follow an answer's end token."""
-    total = sum(len(record.tokens or ()) for record in records)
-    return sum(record.num_behind or 0 for record in records) / total if total else 0.0
-
-
 def ends(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[str]:
     """State which share of answers the limit cut, or else what follows their end tokens."""
+    behind, cut = dict[str, float](), dict[str, float]()
     cells = group_by(records)
-    behind = {name: behind_share(cells[name]) for name in decoders if name in cells}
+    for name in filter(cells.__contains__, decoders):
+        answers = cells[name]
+        num_behind = sum(record.num_behind or 0 for record in answers)
+        behind[name] = ratio(num_behind, sum(len(r.tokens or ()) for r in answers)) or 0.0
+        if stops := [r.stop for r in answers if r.error is None and r.stop is not None]:
+            cut[name] = sum(stop == "length" for stop in stops) / len(stops)
     if any(behind.values()):
         yield (
             f"Behind the end: {_each(behind)} of the tokens follow an end token (--fixed-length); "
             "they are timed and counted, and not scored."
         )
-        return
-    shares = {name: cut_share(cells[name]) for name in decoders if name in cells}
-    cut = {name: share for name, share in shares.items() if share is not None}
-    if any(cut.values()):
+    elif any(cut.values()):
         yield f"Cut by --max-new-tokens: {_each(cut)} of the answers."
 
 

@@ -18,18 +18,16 @@ def report_title(run: Run) -> str:
     kind, _, place = tasks.partition("=")
     tasks = short_name(place) if kind in ("jsonl", "hf") else kind
     tasks = "its own tasks" if (model, tasks) == ("zoo", "zoo") else tasks.replace(",", ", ")
-    started = run.status.started_utc
-    try:
-        day = datetime.fromisoformat(started or "")
-        date = f"{day.day} {day:%B %Y}"
-    except ValueError:
-        date = ""
     text = f"{model} on {tasks}" if tasks else model
-    return portable(f"{text}, {date}" if date else text)
+    if started := run.status.started_utc:
+        day = datetime.fromisoformat(started)
+        text += f", {day.day} {day:%B %Y}"
+    return portable(text)
 
 
 def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     """Return the head of a report as (key, value) pairs, without unrecorded facts."""
+    started = run.status.started_utc
     device = (run.env.device or run.config.get("device"), hardware(run))
     target = run.env.models.target or {}
     template = target.get("template") or {}
@@ -46,7 +44,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
         "products": _products(run),
         "template": ", ".join([*parts, f"written on {day}"] if day else parts),
         "generation config": _as_words(target.get("generation") or {}),
-        "date": _date(run.status.started_utc),
+        "date": started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC",
     }
     return [(key, portable(str(value))) for key, value in rows.items() if value]
 
@@ -108,11 +106,3 @@ def _tasks(config: Mapping[str, Any]) -> str | None:
     parts += [f"at most {limit} new tokens"] if limit else []
     parts += [counted(repeats, "repeat")] if repeats else []
     return ", ".join(parts)
-
-
-def _date(started: str | None) -> str | None:
-    """Format ``2026-11-24 22:00 UTC``, and leave a text unchanged that is not a time."""
-    try:
-        return started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC"
-    except ValueError:
-        return started

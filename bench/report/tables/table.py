@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,7 +17,6 @@ import pandas as pd
 from bench.records.plan import BASELINE, NO_GUARANTEE, SAME_DISTRIBUTION, WRONG
 from bench.stats.intervals import Estimate
 from bench.stats.metrics import SummaryRow, summary_rows
-from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, csv_value, factor, markdown, name_lines, percent
 
 if TYPE_CHECKING:
@@ -193,25 +191,6 @@ class Table:
 
 def _style(row: Sequence[TableCell], index: int) -> str:
     return "bold red" if row[index].bad else "bold" * row[index].bold
-
-
-def by_family(
-    summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
-) -> Table:
-    """Make a table with a row per decoder, and a column per family and for `all`."""
-    cells = {(row.decoder, row.family): make(row) for row in summary_rows(summary, None)}
-    return from_cells(cells, title, note)
-
-
-def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, note: str) -> Table:
-    """Make a table by family from cells keyed by decoder and family."""
-    families = [*family_order({family for _, family in cells} - {ALL}), ALL]
-
-    def cell(decoder: str, family: str) -> TableCell | str:
-        return cells.get((decoder, family), UNKNOWN)
-
-    columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
-    return Table.from_rows(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
 
 
 def mark_wrong(table: Table, wrong: Collection[str]) -> Table:

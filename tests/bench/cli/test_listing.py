@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from bench.cli import listing
+from bench.cli import listing, options
 from bench.stats.folders import run_folders
 from decoders.core import registry
 from specbench_tasks.registry import load_tasks
@@ -79,7 +79,7 @@ def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> No
 
     def printed(**console: Any) -> str:
         out = Console(file=io.StringIO(), width=80, color_system=None, **console)
-        listing.print_table(listing.facts_table("runs", tmp_path), out)
+        options.print_table(listing.facts_table("runs", tmp_path), out)
         return out.file.getvalue()  # type: ignore[attr-defined]
 
     heading, line = printed().splitlines()
@@ -120,7 +120,7 @@ def test_on_a_terminal_a_runs_name_is_never_broken(tmp_path: Path) -> None:
     plan = {"cells": [{"cell": cell, "lossless": True} for cell in ("ar", "nar")], "blocks": []}
     (run / "manifest.json").write_text(json.dumps(plan))
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    listing.print_table(listing.facts_table("runs", tmp_path, narrow=True), console)
+    options.print_table(listing.facts_table("runs", tmp_path, narrow=True), console)
     _, first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.split() == [run.name, "interrupted", "0"]
     assert second.split() == ["zoo,", "qa:", "ar,", "nar", "INCOMPLETE"]

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from bench.extras.ab.doctor import Check
+from bench.extras.ab.doctor import waiting_threads
 from bench.machine.env import VARIABLES
-from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning, spinning
+from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY, shorten_spinning
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def test_every_command_sets_it_before_torch_is_imported() -> None:
 
 def test_a_run_records_it_and_the_doctor_tells_it(unset: pytest.MonkeyPatch) -> None:
     assert {WAIT_POLICY, SPIN_COUNT} <= set(VARIABLES)
-    assert Check("waiting threads", *spinning()).advice == (
+    assert waiting_threads().advice == (
         "export GOMP_SPINCOUNT=10000: spinning threads slow calls under other load"
     )
     unset.setenv(SPIN_COUNT, "10000")
-    assert Check("waiting threads", *spinning()).good
+    assert waiting_threads().good
     unset.setenv(WAIT_POLICY, "passive")
-    assert not Check("waiting threads", *spinning()).good
+    assert not waiting_threads().good
     unset.setenv(WAIT_POLICY, "active")
-    assert Check("waiting threads", *spinning()).good
+    assert waiting_threads().good

@@ -20,7 +20,7 @@ from bench.plan.sources import adapter_folder
 from bench.records.environment import AdapterFacts, ModelFacts
 from bench.records.files import parse
 from bench.records.run_folder import load_run
-from bench.stats.adapter_fit import training_warnings
+from bench.stats.adapter_fit import model_warnings
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
@@ -257,9 +257,9 @@ def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
     models = parse(ModelFacts, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
-    assert training_warnings(config, models) == (
-        f"adapter 'ptp' is used outside its training ({said}): its proposals may be worse",
-    )
+    assert model_warnings(config, models, []) == [
+        f"adapter 'ptp' is used outside its training ({said}): its proposals may be worse"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_within_its_training_or_where_nothing_is_known_nothing_is_said(
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
     models = parse(ModelFacts, {"target": TARGET, "adapters": {"ptp": TRAINED | trained}}, "")
-    assert training_warnings(config, models) == ()
+    assert model_warnings(config, models, []) == []
 
 
 def test_all_that_is_amiss_with_an_adapter_is_said_at_the_start_and_kept_in_the_run(

@@ -259,17 +259,19 @@ def test_a_special_token_may_have_another_name_in_either_tokenizer(renamed: str)
     assert line == "id 0 is 'a' in the target's, 'b' in the draft's"
 
 
-def test_a_run_whose_first_prompts_alone_are_too_long_goes_on(target: Path) -> None:
+def test_a_run_whose_first_prompts_alone_are_too_long_goes_on(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talks = [
         Conversation(id=f"c{n}", family="other", turns=("a " * n,), references=(None,))
         for n in (99, 98, 1)
     ]
-    model = checks.ModelInfo(tokenizer=load_tokenizer(target), context=40)
+    monkeypatch.setattr(checks, "max_context", lambda _: 40)
     config = load_config(None, {"model": str(target), "max_new_tokens": 8})
 
     def check(*timing: Conversation) -> None:
         tasks = TaskSet(name="talks", timing=timing, quality=(), families=("other",))
-        checks.check_prompts(config, model, tasks)
+        checks.check_prompts(config, str(target), load_tokenizer(target), tasks)
 
     check(*talks)
     with pytest.raises(UsageError, match=r"all were skipped, e\.g\. c99#1"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
 
+from bench.records.environment import Environment
+from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.samples import PhasedAnswer
-from bench.stats.answers import carried
+from bench.stats import answers as judged
+from tests.answer_records import run_of
 
 Make = Callable[..., SampleRecord]
 EXACT = {"memo": True, "ar": True}
@@ -40,6 +43,28 @@ def again(steps: int, emitted: int = 4, decoder: str = "memo") -> PhasedAnswer:
         padded_rows=0,
         **counts,
     )
+
+
+def carried(
+    records: Iterable[SampleRecord],
+    phased: Iterable[PhasedAnswer],
+    *,
+    greedy: bool,
+    exact: Mapping[str, bool],
+    remembering: Collection[str] = (),
+) -> tuple[str, ...]:
+    """The lines on a run in half precision, of which `exact` cells are row-invariant."""
+    cells = tuple(
+        Cell(
+            cell=name,
+            lossless=True,
+            options={"numerics": "invariant"} if exact.get(name) else {},
+            remembers="answers" if name in remembering else None,
+        )
+        for name in {*exact, *remembering}
+    )
+    config, env = {"temperature": 0.0 if greedy else 0.7}, Environment(dtype="bfloat16")
+    return judged.carried(run_of(records, Plan(cells=cells), config=config, env=env), phased)
 
 
 def test_repeats_with_other_counters_are_proof(record: Make) -> None:

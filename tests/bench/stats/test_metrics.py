@@ -105,7 +105,7 @@ def test_the_metric_of_the_docs_reaches_tables_gate_paper_and_docs(tmp_path: Pat
 @pytest.fixture
 def frame(synthetic_run: Callable[..., Path]) -> pd.DataFrame:
     run = load_run(synthetic_run())
-    return summarise(run.records, run.plan)
+    return summarise(run)
 
 
 def test_rows_hold_what_the_frame_holds(frame: pd.DataFrame) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from bench.extras.sections.drafts import acceptance_table
 from bench.extras.sections.estimators import prompt_table
 from bench.plan.select import build_decoder
+from bench.records.environment import Environment, ModelFacts
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
@@ -20,6 +21,7 @@ from bench.stats import quality, summary
 from bench.stats.intervals import ratio_of_sums
 from bench.stats.workers import noise_floor
 from decoders.core.types import Sampling
+from tests.answer_records import run_of
 from tests.bench.conftest import PRIMARY
 
 Make = Callable[..., SampleRecord]
@@ -56,6 +58,10 @@ PLAN = Plan(
 )
 
 
+def summarise(records: Iterable[SampleRecord], plan: Plan, **facts: Any) -> pd.DataFrame:
+    return summary.summarise(run_of(records, plan, **facts))
+
+
 def two_prompts(record: Make, decoder: str, times: tuple[float, float], **more: Any) -> list[Any]:
     """Two prompts of two families, ten tokens each, with the given total seconds."""
     places = (("a", "qa"), ("b", "rag"))
@@ -72,13 +78,13 @@ def row(frame: pd.DataFrame, decoder: str, family: str = "all") -> Any:
 
 
 def test_the_columns_are_designs_in_its_order_and_others_follow(record: Make) -> None:
-    frame = summary.summarise([record()], PLAN)
+    frame = summarise([record()], PLAN)
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
 
 
 def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "spec", (1.1, 1.1))
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     spec = row(frame, "spec")
     assert spec["speedup"] == pytest.approx(math.sqrt(4.1 / 1.1))
     assert spec["speedup_decode"] == pytest.approx(2.0)  # sqrt((4/1) x (1/1))
@@ -93,21 +99,21 @@ def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> N
 
 
 def test_the_baseline_is_1_with_an_interval_of_1(record: Make) -> None:
-    frame = summary.summarise(two_prompts(record, "ar", (4.0, 1.0)), PLAN)
+    frame = summarise(two_prompts(record, "ar", (4.0, 1.0)), PLAN)
     for name in ("speedup", "speedup_low", "speedup_high", "speedup_decode", "tokens_per_call"):
         assert row(frame, "ar")[name] == 1.0
 
 
 def test_rows_follow_the_plan_with_the_baseline_first_and_all_last(record: Make) -> None:
     rows = [r for d in ("nar", "spec", "ar") for r in two_prompts(record, d, (1.0, 1.0))]
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert list(frame["decoder"].unique()) == ["ar", "spec", "nar"]
     assert list(frame["family"][:3]) == ["qa", "rag", "all"]
 
 
 def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert set(frame["decoder"]) == {"ar"}
     assert noise_floor(rows).value == pytest.approx(1.0)
     assert row(frame, "ar", "qa")["aa_speedup"] == pytest.approx(2.0)
@@ -116,13 +122,13 @@ def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None
 
 def test_identity_is_unknown_where_it_is_not_defined(record: Make) -> None:
     rows = two_prompts(record, "ar", (1.0, 1.0)) + two_prompts(record, "nar", (1.0, 1.0))
-    assert pd.isna(row(summary.summarise(rows, PLAN), "nar")["identical_to_ar"])
+    assert pd.isna(row(summarise(rows, PLAN), "nar")["identical_to_ar"])
 
 
 def test_an_error_is_counted_and_its_pair_is_dropped(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "spec", (1.0, 1.0))
     rows[3] = record("spec", conversation="b", family="rag", error="CUDA out of memory")
-    spec = row(summary.summarise(rows, PLAN), "spec")
+    spec = row(summarise(rows, PLAN), "spec")
     assert (spec["errors"], spec["pairs"], spec["pairs_dropped"], spec["prompts"]) == (1, 1, 1, 1)
     assert spec["speedup"] == pytest.approx(4.0)
 
@@ -140,7 +146,7 @@ def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> No
     rows = answers(record, "ar", summarization=0.9, mt_bench=0.1)
     rows += answers(record, "spec", summarization=0.9, mt_bench=None)
     rows += answers(record, "nar", summarization=0.5, mt_bench=0.1)
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert row(frame, "ar")["quality"] == pytest.approx(0.5)
     assert row(frame, "nar")["quality"] == pytest.approx(0.3)
     assert row(frame, "spec", "summarization")["quality"] == pytest.approx(0.9)
@@ -151,7 +157,7 @@ def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> No
 def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(record: Make) -> None:
     rows = answers(record, "ar", summarization=0.9, mt_bench=None)
     rows += answers(record, "spec", summarization=0.9, mt_bench=0.1)
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert pd.isna(row(frame, "ar")["quality"])
     assert row(frame, "spec")["quality"] == pytest.approx(0.5)
 
@@ -160,7 +166,7 @@ def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(rec
     rows = answers(record, "ar", summarization=0.9, mt_bench=None)
     rows += answers(record, "spec", summarization=0.7, mt_bench=None)
     rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     for decoder, score in (("ar", 0.9), ("spec", 0.7)):
         assert row(frame, decoder)["quality"] == pytest.approx(score)
         assert row(frame, decoder)["quality_metric"] == "1 family"
@@ -171,7 +177,7 @@ def test_errors_of_both_passes_are_counted_and_prompts_that_failed_are_not(recor
     rows = two_prompts(record, "ar", (4.0, 1.0))
     rows += [record("ar", conversation="c", family="qa", error="late")]
     rows += answers(record, "ar", qa=None)
-    found = row(summary.summarise(rows, PLAN), "ar")
+    found = row(summarise(rows, PLAN), "ar")
     assert (found["prompts"], found["errors"]) == (2, 2)
 
 
@@ -183,7 +189,7 @@ def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Ma
         for name, turns in answered.items()
         for turn, steps in enumerate(turns, 1)
     ]
-    found = row(summary.summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "spec")
+    found = row(summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "spec")
     expected = ratio_of_sums({"a": (3 + 1 + 2, 3), "b": (10, 2), "c": (4, 3)})
     assert found["acceptance_length"] == pytest.approx(expected.value)
     assert found["acceptance_length_low"] == pytest.approx(expected.low)
@@ -206,14 +212,14 @@ def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make)
 def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 1.0))
     rows += two_prompts(record, "spec", (1.0, 1.0))
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     for decoder in ("ar", "spec"):
         assert row(frame, decoder)["aa_speedup"] == pytest.approx(math.sqrt(2.0))
 
 
 def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
     rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
-    spec = row(summary.summarise(rows, PLAN), "spec")
+    spec = row(summarise(rows, PLAN), "spec")
     assert spec["errors"] == 1
     for name in ("tokens_per_call", "speedup", "ttft_s", "peak_memory_bytes", "quality"):
         assert pd.isna(spec[name])
@@ -222,16 +228,16 @@ def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: M
 def test_answers_that_end_in_their_first_step_are_in_no_decode_speedup(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.1, 1.1)) + two_prompts(record, "nar", (1.1, 1.1))
     rows[3] = record("nar", (10,), conversation="b", family="rag", total_s=1.1, ttft_s=1.1)
-    nar = row(summary.summarise(rows, PLAN), "nar")
+    nar = row(summarise(rows, PLAN), "nar")
     assert (nar["pairs"], nar["pairs_decode"]) == (2, 1)
     assert nar["speedup_decode"] == pytest.approx(4.0)
 
 
 def test_without_records_there_are_no_rows_but_all_columns() -> None:
-    frame = summary.summarise([], PLAN)
+    frame = summarise([], PLAN)
     assert frame.empty
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
-    assert acceptance_table([], PLAN).empty
+    assert acceptance_table(run_of([], PLAN)).empty
 
 
 def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:
@@ -248,7 +254,7 @@ def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(rec
         *group("spec", 0, 2.0, ("qa", "qa")),
         *group("spec", 1, 2.0, ("qa", "rag")),
     ]
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     whole = row(frame, "spec")
     assert whole["speedup"] == pytest.approx(2.0)
     assert whole["time_per_token_s"] == pytest.approx(4.0 / 12)
@@ -261,7 +267,7 @@ def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(rec
 
 def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[..., Any]) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "spec@slow": 1.2}, conversations=18))
-    frame = summary.summarise(run.records, run.plan)
+    frame = summary.summarise(run)
     assert row(frame, "spec")["speedup_low"] > row(frame, "spec@slow")["speedup_high"]
     assert row(frame, "spec")["tokens_per_call"] == pytest.approx(3.0, abs=0.4)
     floor = noise_floor(run.records)
@@ -286,7 +292,7 @@ def test_a_guarantee_follows_from_what_a_cell_claims_and_the_temperature(
     record: Make, facts: dict[str, Any], promise: str
 ) -> None:
     plan = Plan(cells=(Cell(cell="spec", **facts),))
-    assert row(summary.summarise([record(), record("spec")], plan), "spec")["guarantee"] == promise
+    assert row(summarise([record(), record("spec")], plan), "spec")["guarantee"] == promise
 
 
 def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allow() -> None:
@@ -315,7 +321,7 @@ def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make
         ]
 
     rows = [*scored("ar", 0.0, 1.0), *scored("nar", 0.2, 0.9), record(), record("nar")]
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert [row(frame, "nar", f)["quality_tells"] for f in ("qa", "rag", "all")] == [
         False, True, True,
     ]  # fmt: skip
@@ -326,7 +332,7 @@ def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make
     judged = quality.with_telling_quality(frame)
     assert row(judged, "nar")["quality"] == pytest.approx(0.9)
     assert row(judged, "nar", "qa")["quality"] == pytest.approx(0.2)
-    untold = summary.summarise(scored("nar", 0.2, 0.9), PLAN)
+    untold = summarise(scored("nar", 0.2, 0.9), PLAN)
     assert pd.isna(row(untold, "nar")["quality_tells"])  # no ar: nobody knows its floor
 
 
@@ -336,7 +342,7 @@ def test_calls_per_step_are_target_calls_after_the_prefill_over_steps(record: Ma
         record("ptp", (1, 8, 8), calls=(1, 2, 2)),
         record("spec", (1, 4), calls=(3, 1)),
     ]
-    frame = summary.summarise(rows, PLAN)
+    frame = summarise(rows, PLAN)
     assert [row(frame, name)["calls_per_step"] for name in ("ar", "ptp", "spec")] == [1, 2, 1]
     ptp = row(frame, "ptp")
     assert ptp["calls_per_step"] == ptp["acceptance_length"] / ptp["tpf"]
@@ -365,7 +371,7 @@ def test_a_decoder_whose_answers_end_in_the_first_step_has_no_speed_up(
     record: Make, steps: tuple[tuple[int, ...], ...], reason: str | None
 ) -> None:
     rows = answers_of(record, "ar", *[(1,) * 8] * 3) + answers_of(record, "nar", *steps)
-    nar = row(summary.summarise(rows, PLAN), "nar")
+    nar = row(summarise(rows, PLAN), "nar")
     assert (nar["no_speedup"] if reason else pd.isna(nar["no_speedup"])) in (reason, True)
     assert [pd.isna(nar[name]) for name in RATIOS] == [reason is not None] * 4
     assert nar["tokens_per_s"] > 0  # what was measured stays
@@ -375,13 +381,13 @@ def test_a_decoder_whose_answers_end_in_the_first_step_has_no_speed_up(
 def test_a_loop_that_reports_its_tokens_at_the_end_has_a_speed_up(record: Make) -> None:
     """As a custom loop of transformers: one step, and the calls of all tokens."""
     rows = answers_of(record, "ar", (1,) * 8) + answers_of(record, "nar", (8,), calls=(8,))
-    assert row(summary.summarise(rows, PLAN), "nar")["speedup"] == pytest.approx(1.0)
+    assert row(summarise(rows, PLAN), "nar")["speedup"] == pytest.approx(1.0)
 
 
 def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
     ar, idle = (answers_of(record, name, *[(1,) * 4] * 2) for name in ("ar", "spec"))
     once = answers_of(record, "spec", (1,) * 4, drafted=(0, 0, 3, 0))
-    frame = summary.summarise([*ar, *idle], DRAFTING)
+    frame = summarise([*ar, *idle], DRAFTING)
     assert row(frame, "spec")["no_speedup"] == "it drafts nothing"
     assert pd.isna(row(frame, "spec")["speedup"])
     assert row(frame, "ar")["speedup"] == 1.0
@@ -392,14 +398,14 @@ def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
         ([*ar, *idle], PLAN),  # no drafts
         ([*ar, *idle], lossy),  # as `nar`, which never drafts
     ):
-        assert row(summary.summarise(rows, plan), "spec")["speedup"] == pytest.approx(1.0)
+        assert row(summarise(rows, plan), "spec")["speedup"] == pytest.approx(1.0)
 
 
 def test_reasons_against_a_speed_up_are_of_the_row_s_family(record: Make) -> None:
     ar = answers_of(record, "ar", *[(1,) * 8] * 3)
     nar = answers_of(record, "nar", (8, 8), (8, 8), (8,))
     rows = [replace(each, family="rag") for each in (ar.pop(), nar.pop())]
-    frame = summary.summarise([*ar, *nar, *rows], PLAN)
+    frame = summarise([*ar, *nar, *rows], PLAN)
     assert not pd.isna(row(frame, "nar")["speedup"])
     assert pd.isna(row(frame, "nar", "rag")["speedup"])
 
@@ -408,7 +414,8 @@ def test_the_rate_of_reading_weights_is_the_median_over_answers_after_their_firs
     record: Make,
 ) -> None:
     def rate(rows: list[Any], read_bytes: int | None = 1000) -> Any:
-        return row(summary.summarise(rows, PLAN, read_bytes=read_bytes), "ar")["weights_per_s"]
+        env = Environment(models=ModelFacts(target={"read_bytes": read_bytes}))
+        return row(summarise(rows, PLAN, env=env), "ar")["weights_per_s"]
 
     answers = [
         record("ar", (1,) * 5, conversation=f"c{i}", ttft_s=1.0, total_s=1.0 + seconds)

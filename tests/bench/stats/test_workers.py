@@ -13,7 +13,8 @@ from bench.extras.sections.estimators import by_part
 from bench.records.record import SampleRecord, StepColumns
 from bench.stats import times
 from bench.stats.counters import group_by
-from bench.stats.workers import drifts, machines, trend, workers
+from bench.stats.intervals import paired_speedup
+from bench.stats.workers import Part, drifts, run_parts, trend
 
 STEPS = StepColumns(
     emitted=(1, 9), drafted=(0, 0), accepted=(0, 0), target_calls=(1, 9), target_rows=(5, 9),
@@ -43,6 +44,12 @@ def measured(pace: Any, floor: Any = lambda worker: 1.0) -> list[SampleRecord]:
     return records
 
 
+def speedup(part: Part, decoder: str) -> float:
+    value = paired_speedup(part.units["ar"], part.units[decoder]).value
+    assert value is not None
+    return value
+
+
 def test_a_worker_that_becomes_slower_is_told_from_one_that_is_slow() -> None:
     steady = measured(lambda worker, block: 1.5 if worker == "w0" else 1.0)
     assert all(
@@ -55,7 +62,7 @@ def test_a_worker_that_becomes_slower_is_told_from_one_that_is_slow() -> None:
 
 
 def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
-    parts = workers(measured(lambda *_: 1.0, lambda w: 1.2 if w == "w1" else 1.0), ["ar", "spec"])
+    parts = run_parts(measured(lambda *_: 1.0, lambda w: 1.2 if w == "w1" else 1.0), "worker")
     assert [part.name for part in parts] == ["w0", "w1"]
     assert sum(part.num_blocks for part in parts) == 60
     assert [part.floor.value for part in parts] == [
@@ -63,18 +70,18 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
         pytest.approx(1.2, abs=0.02),
     ]
     assert [part.floor.differs_from_one for part in parts] == [False, True]
-    assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.03) for part in parts)
-    table = by_part("worker", parts)
+    assert all(speedup(part, "spec") == pytest.approx(2, abs=0.03) for part in parts)
+    table = by_part("worker", parts, ["ar", "spec"])
     assert table is not None
     assert [row[0].text for row in table.rows] == ["w0", "w1"]
     assert [row[3].bad for row in table.rows] == [False, True]
 
 
 def test_one_process_has_no_workers_and_few_blocks_no_drift() -> None:
-    assert workers([record(None, "ar", 0, 0, 1.0)], ["ar"]) == []
-    assert by_part("worker", []) is None
+    assert run_parts([record(None, "ar", 0, 0, 1.0)], "worker") == []
+    assert by_part("worker", [], ["ar"]) is None
     few = [r for r in measured(lambda *_: 1.0) if r.block < 10]
-    assert all(part.drift is None for part in workers(few, ["ar"]))
+    assert all(part.drift is None for part in run_parts(few, "worker"))
 
 
 def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
@@ -85,14 +92,14 @@ def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
     assert times.timed_units(ar) == []
     assert times.ttft_s(ar) is None
     assert len(times.timed_units(r for r in ar if r.machine == "fast")) == 30
-    parts = machines(records, ["ar", "spec"])
+    parts = run_parts(records, "machine")
     assert [part.name for part in parts] == ["fast", "slow"]
-    assert all(part.speedups["spec"].value == pytest.approx(2, abs=0.05) for part in parts)
-    table = by_part("machine", parts)
+    assert all(speedup(part, "spec") == pytest.approx(2, abs=0.05) for part in parts)
+    table = by_part("machine", parts, ["ar", "spec"])
     assert table is not None
     assert table.headings[0] == "machine"
     same = [replace(r, machine="one") for r in records]
-    assert machines(same, ["ar"]) == []
+    assert by_part("machine", run_parts(same, "machine"), ["ar", "spec"]) is None
     assert len(times.timed_units(r for r in same if r.decoder == "ar")) == 60
 
 
@@ -100,14 +107,14 @@ def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -
     repeated = measured(lambda worker, block: 1 + 0.4 * block / 60 if worker == "w1" else 1.0)
     by_worker = group_by(repeated, attrgetter("worker"))
     same_prompt = drifts(by_worker)
-    assert {p.name: p.drift for p in workers(repeated, ["ar"])} == same_prompt
+    assert {p.name: p.drift for p in run_parts(repeated, "worker")} == same_prompt
     assert same_prompt["w1"] != trend(by_worker["w1"])
     once = [
         record(f"w{block % 2}", arm, block, block, 1 + (block % 2) * 0.4 * block / 80)
         for block in range(80)
         for arm in ("ar", "ar@aa")
     ]
-    steady, slower = (part.drift for part in workers(once, ["ar"]))
+    steady, slower = (part.drift for part in run_parts(once, "worker"))
     assert steady == 0
     assert slower is not None
     assert slower > 0.15
@@ -137,12 +144,12 @@ def test_every_column_of_a_workers_table_is_its_own_decoders() -> None:
         if r.decoder == "spec" and r.total_s is not None
     ]
     records = [*measured(lambda *_: 1.0), *quick]
-    parts = workers(records, ["ar", "spec", "ptp"])
-    table = by_part("worker", parts)
+    parts = run_parts(records, "worker")
+    table = by_part("worker", parts, ["ar", "spec", "ptp"])
     assert table is not None
     for row, part in zip(table.rows, parts, strict=True):
         cells = dict(zip(table.headings, row, strict=True))
-        for decoder, estimate in part.speedups.items():
-            assert cells[decoder].text.startswith(f"{estimate.value:.2f}x"), decoder
-    assert parts[0].speedups["ptp"].value == pytest.approx(4, rel=0.05)
-    assert parts[0].speedups["spec"].value == pytest.approx(2, rel=0.05)
+        for decoder in ("spec", "ptp"):
+            assert cells[decoder].text.startswith(f"{speedup(part, decoder):.2f}x"), decoder
+    assert speedup(parts[0], "ptp") == pytest.approx(4, rel=0.05)
+    assert speedup(parts[0], "spec") == pytest.approx(2, rel=0.05)

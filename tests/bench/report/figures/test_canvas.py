@@ -43,7 +43,7 @@ def test_the_last_digits_of_a_layout_change_no_byte(
     synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = load_run(synthetic_run(conversations=6, repeats=1, quality=2))
-    frame = summary.summarise(run.records, run.plan)
+    frame = summary.summarise(run)
     plain = ConstrainedLayoutEngine.execute
     written = []
     for noise in (0.0, 3e-13):  # what one process and the next differ by
@@ -76,7 +76,7 @@ def test_decoders_keep_their_colours_and_share_none() -> None:
 
 def test_a_speedup_of_exactly_one_has_an_axis(synthetic_run: Callable[..., Path]) -> None:
     run = load_run(synthetic_run({"spec": 1.0}, conversations=2, repeats=1, quality=0))
-    frame = summary.summarise(run.records, run.plan)
+    frame = summary.summarise(run)
     frame.loc[frame["decoder"] == "spec", ["speedup", "speedup_low", "speedup_high"]] = 1.0
     drawn = dots.speedup_figure(frame, Estimate())
     assert drawn is not None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.report.tables.conclusion import behind_share, cut_share, ends
+from bench.report.tables.conclusion import ends
 from tests.bench.conftest import make_record
 
 
 def test_cut_answers_are_counted_among_those_that_did_not_fail():
     ended, cut = replace(make_record(), stop="eos"), replace(make_record(), stop="length")
     failed = replace(make_record(), stop=None, tokens=None, error="it broke")
-    assert cut_share([ended, ended, cut, ended, failed]) == 0.25
-    assert cut_share([failed]) is None
-    assert list(ends([ended], ["ar"])) == []
+    assert list(ends([ended, ended, cut, ended, failed], ["ar"])) == [
+        "Cut by --max-new-tokens: 25 % of the answers."
+    ]
+    assert list(ends([failed], ["ar"])) == list(ends([ended], ["ar"])) == []
     other = replace(cut, decoder="spec")
     assert list(ends([ended, cut, other], ["ar", "spec", "absent"])) == [
         "Cut by --max-new-tokens: 50 % (ar), 100 % (spec) of the answers."
@@ -23,7 +24,5 @@ def test_cut_answers_are_counted_among_those_that_did_not_fail():
 def test_tokens_behind_the_end_are_a_share_of_all_tokens():
     plain = replace(make_record(emitted=(1, 1, 1)), tokens=(1, 2, 3), stop="length")
     behind = replace(plain, num_behind=2)
-    assert behind_share([plain, behind]) == 2 / 6
-    assert behind_share([]) == 0
     (line,) = ends([plain, behind], ["ar"])
     assert line.startswith("Behind the end: 33 % of the tokens follow an end token")

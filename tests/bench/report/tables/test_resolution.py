@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
-from bench.report.tables.conclusion import quality_width, resolution, speed_width
-from bench.stats.metrics import COLUMNS, SummaryRow
+from bench.report.tables.conclusion import resolution
+from bench.stats.metrics import COLUMNS
 
 
 def summary(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -31,13 +30,6 @@ NAR = {
     **AR, "decoder": "nar", "speedup": 5.0, "speedup_low": 4.0, "speedup_high": 6.25,
     "quality_low": 0.5, "quality_high": 0.6,
 }  # fmt: skip
-
-
-def test_widths_are_halves_of_the_intervals_of_speed_as_a_factor() -> None:
-    row = SummaryRow(decoder="spec", family="all", speedup_low=2 / 1.1, speedup_high=2 * 1.1)
-    assert speed_width(row) == pytest.approx(1.1)
-    row = SummaryRow(decoder="nar", family="all", quality_low=0.5, quality_high=0.6)
-    assert quality_width(row) == pytest.approx(0.05)
 
 
 def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() -> None:

@@ -19,9 +19,10 @@ from bench.plan.setup import Setup
 from bench.plan.tokenise import without_doubled_bos
 from bench.progress import Progress
 from bench.records.prompts import ids_hash
-from decoders.core.decoder import Request, SelfDriven, Steps
+from decoders.core.decoder import Request, SelfDriven
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.types import CallResult, Emit, Outcome, Sampling
+from decoders.core.types import Outcome, Sampling
+from decoders.extras.library.generate import ending
 
 Write = Callable[[Mapping[str, Any]], None]
 """Stores one answer, as JSON data, as soon as it is complete."""
@@ -95,9 +96,13 @@ class DecoderLM(LM):  # type: ignore[misc]
             self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
             self._progress.step(self._cell)
 
+        def is_over(_: Request, tokens: Sequence[int]) -> bool:
+            answer = self._setup.text(tokens)
+            return any(string and string in answer for string in until)
+
         steps = None
         if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
-            steps = ending_at(arm.decoder.steps, self._setup.text, until, min(sampling.stop_ids))
+            steps = ending(arm.decoder.steps, is_over, min(sampling.stop_ids))
         scheduler = Scheduler(
             arm.decoder, arm.models, sampling, self._batch_size, arm.deadline, steps=steps
         )
@@ -178,27 +183,3 @@ class DecoderLM(LM):  # type: ignore[misc]
         bos = self._tokenizer.bos_token_id
         prefix = min(self._setup.sampling.stop_ids, default=0) if bos is None else bos
         return without_doubled_bos(ids, bos) or [prefix]
-
-
-def ending_at(
-    steps: Callable[[Request], Steps],
-    text: Callable[[Sequence[int]], str],
-    until: Sequence[str],
-    stop: int,
-) -> Callable[[Request], Steps]:
-    """Let a decoder's steps emit the token `stop` once the answer contains a string of `until`."""
-
-    def ending(request: Request) -> Steps:
-        inner = steps(request)
-        tokens: list[int] = []
-        result: CallResult | None = None
-        while True:
-            item = next(inner) if result is None else inner.send(result)
-            result = yield item
-            if isinstance(item, Emit) and item.tokens:
-                tokens += item.tokens
-                answer = text(tokens)
-                if any(string and string in answer for string in until):
-                    yield Emit(tokens=(stop,))
-
-    return ending

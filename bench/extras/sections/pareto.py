@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from bench.extras.sections.aup import areas, curves
+from bench.extras.sections.aup import curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures import canvas
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
 from bench.report.figures.style import GREY, INK, Look, interval_note
 from bench.report.tables.table import over
-from bench.stats.summary import ALL
-from bench.text import UNKNOWN
 
 _NEAR = 0.05
 """Distance below the best quality in which decoders differ more in speed than in quality."""
@@ -33,8 +30,6 @@ _QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _PAIRS = ["tpf", "tokens_per_s"]
 """Further columns of the figure's data: parallelism, of which AUP is the area, and speed."""
-_LINE = 90
-"""Characters in a line below the axes."""
 
 
 def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
@@ -44,7 +39,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     Pareto front: of decoders whose qualities cannot be told apart, it has only the
     fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
     near the best quality and others far below, a second panel enlarges the top. Lines join the
-    settings of a method (`curves`), whose accuracy under parallelism is stated below.
+    settings of a method (`curves`).
     """
     scored = overall(summary, [*_COLUMNS, "guarantee", *_PAIRS])
     scored = scored.dropna(subset=["speedup", "quality"])
@@ -86,11 +81,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
         _show_region(*grid)
     grid[0].set_title("Quality against speed")
     within = interval_note(data, "speedup", ", ")
-    texts = areas(summary) if methods else {}
-    aups = [f"{method} {texts.get((method, ALL), UNKNOWN)}" for method in methods]
-    below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
-    text = "\n".join([f"times as fast as {over(summary)}, end to end{within}", *below])
-    figure.supxlabel(text, fontsize=9)
+    figure.supxlabel(f"times as fast as {over(summary)}, end to end{within}", fontsize=9)
     key(figure, list(data["decoder"]), look)
     joined = {cell: method for method, cells in methods.items() for cell in cells}
     return figure, scored.assign(front=front, method=[joined.get(c, "") for c in scored["decoder"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,22 +153,16 @@ def lines_through(axes: Any, points: Sequence[tuple[float, float]]) -> int:
     return sum([tuple(p) for p in line.get_xydata()] == list(points) for line in axes.lines)
 
 
-def test_settings_of_a_method_are_joined_by_speed_and_their_aup_stands_below() -> None:
+def test_settings_of_a_method_are_joined_by_speed() -> None:
     figure, data = drawn(SETTINGS)
     assert lines_through(figure.axes[0], [(1.5, 0.98), (2.0, 0.96)]) == 1
-    weighed = [96 * math.exp(-3 * 0.04), 98 * math.exp(-3 * 0.02)]  # d3LLM, over tokens per forward
-    aup = 3.0 * 98 + 1.0 * sum(weighed) / 2
-    assert f"AUP: idlm@t… {aup:.1f}" in figure.get_supxlabel()
     assert list(data["method"]) == ["", "idlm@t…", "idlm@t…", ""]
     assert list(data["tpf"]) == [2.0, 4.0, 3.0, 2.8]
     assert list(data["tokens_per_s"]) == [100.0, 200.0, 150.0, 140.0]
 
 
-def test_settings_far_below_ar_have_no_aup_and_single_ones_no_line() -> None:
-    figure, _ = drawn(SETTINGS | {"idlm@t2": (2.0, 0.9), "idlm@t4": (1.5, 0.92)})
-    assert "AUP: idlm@t… -" in figure.get_supxlabel()
-    figure, data = drawn({name: SETTINGS[name] for name in ("ar", "idlm@t2", "spec@k4")})
-    assert "AUP" not in figure.get_supxlabel()
+def test_a_single_setting_has_no_line() -> None:
+    _, data = drawn({name: SETTINGS[name] for name in ("ar", "idlm@t2", "spec@k4")})
     assert not any(data["method"])
 
 

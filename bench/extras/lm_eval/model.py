@@ -62,38 +62,35 @@ class DecoderLM(LM):  # type: ignore[misc]
         self._progress.start(f"answers of {self._cell}", len(requests))
         texts = [""] * len(requests)
         for (until, sampling), indices in groups.items():
-            self._answer(until, sampling, {i: requests[i] for i in indices}, texts)
+            answers = self._answer(until, sampling, [requests[i] for i in indices])
+            for index, text in zip(indices, answers, strict=True):
+                texts[index] = text
         return texts
 
     def _answer(
-        self,
-        until: tuple[str, ...],
-        sampling: Sampling,
-        requests: Mapping[int, Any],
-        texts: list[str],
-    ) -> None:
+        self, until: tuple[str, ...], sampling: Sampling, requests: Sequence[Any]
+    ) -> list[str]:
         """Answer requests that share sampling options and stop strings."""
         arm = self._arm
         limit = self._setup.models.target.max_length - sampling.max_new_tokens
         if limit < 1:
             self._refuse(f"max_gen_toks {sampling.max_new_tokens} leaves no room for a prompt")
-        indices = list(requests)
-        whole = [self._encode(requests[i].args[0]) for i in indices]
+        whole = [self._encode(request.args[0]) for request in requests]
         prompts = [ids[max(0, len(ids) - limit) :] for ids in whole]  # as lm-eval's models cut them
         self.num_cut += sum(len(ids) > limit for ids in whole)
-        failed: list[Exception] = []
+        texts, failed = [""] * len(requests), list[Exception]()
 
         def finish(index: int, outcome: Outcome) -> None:
             if isinstance(outcome, Exception):
                 failed.append(outcome)
                 return
-            at = indices[index]
-            texts[at] = self._setup.text(outcome.tokens)
+            text, request = self._setup.text(outcome.tokens), requests[index]
             for string in filter(None, until):
-                texts[at] = texts[at].split(string)[0]
-            facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
+                text = text.split(string)[0]
+            texts[index] = text
+            facts = {"task": request.task_name, "doc": request.doc_id}
             facts["prompt"] = ids_hash(prompts[index])
-            self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
+            self._write({**facts, "tokens": outcome.tokens, "text": text})
             self._progress.step(self._cell)
 
         def is_over(_: Request, tokens: Sequence[int]) -> bool:
@@ -110,7 +107,8 @@ class DecoderLM(LM):  # type: ignore[misc]
             scheduler.run(prompts, on_finish=finish)
         if failed:  # all other answers are written by now
             example = f"{type(failed[0]).__name__}: {failed[0]}"
-            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
+            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(requests)}: {example}")
+        return texts
 
     def _read_options(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
         """Return stop strings and sampling from the task's options (greedy unless it samples)."""

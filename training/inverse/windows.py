@@ -38,7 +38,7 @@ from training.recipe import Count, NotNegative, RecipeTable, Seed
 
 
 class ModelSettings(RecipeTable):
-    """[model]: sizes, the code of uniforms (see `UniformEmbedding`), and the seed of initial weights."""
+    """[model]: sizes, the code of uniforms (`UniformEmbedding`), and the seed of the weights."""
 
     width: Count = 128
     layers: Count = 5

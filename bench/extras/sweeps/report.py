@@ -200,8 +200,9 @@ def curve_along(axis: str) -> Curve:
 def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
-    An option is drawn for its decoder only. `frame` comes from the function of that name. WRONG decoders are left out. Only the
-    first eight panels are drawn; the data has the numbers of all panels.
+    An option is drawn for its decoder only. `frame` comes from the function of that name. WRONG
+    decoders are left out. Only the first eight panels are drawn; the data has the numbers of all
+    panels.
     """
     scale = 1e3 if curve.is_time else 1.0
     groups = _groups(

@@ -1,4 +1,4 @@
-"""Quality against speed: the front, what is enlarged, and the key."""
+"""Quality against speed: the front, ticks of equal quality, and the key."""
 
 from __future__ import annotations
 
@@ -73,23 +73,6 @@ def test_of_scores_that_intervals_cannot_tell_apart_the_fastest_alone_is_on_the_
     made = quality_speed_figure(frame(points).assign(quality_low=NAN, quality_high=NAN))
     assert made is not None
     assert list(made[1]["front"]) == [True] * 4, "without intervals the estimates decide"
-
-
-def test_decoders_near_the_best_quality_are_enlarged_where_others_fall_far_below() -> None:
-    figure, data = drawn(CROWD | {"nar": (4.0, 0.58)})
-    whole, enlarged = figure.axes
-    low, high = enlarged.get_ylim()
-    assert 0.96 < low < 0.99 < 1.0 < high < 1.01
-    assert enlarged.get_xlim()[1] < 2.5
-    assert len(data) == 6
-    (box,) = whole.patches
-    assert box.get_x() == enlarged.get_xlim()[0]
-    assert box.get_height() == pytest.approx(high - low)
-
-
-def test_where_all_are_near_or_one_alone_is_best_there_is_nothing_to_enlarge() -> None:
-    assert len(drawn(CROWD)[0].axes) == 1
-    assert len(drawn({"ar": (1.0, 0.99), "nar": (4.0, 0.5), "b": (3.0, 0.6)})[0].axes) == 1
 
 
 def test_decoders_of_one_quality_are_a_row_of_ticks_on_one_band() -> None:

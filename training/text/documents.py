@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,8 +189,8 @@ def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
     for i in answers:
         prompt = _rendered(messages[:i], tokenizer, add_generation_prompt=True) if i else []
         through = _rendered(messages[: i + 1], tokenizer, add_generation_prompt=False)
-        starts.append(len(commonprefix([prompt, ids])))
-        fallbacks.append(len(commonprefix([through, ids])))
+        starts.append(_num_common(prompt, ids))
+        fallbacks.append(_num_common(through, ids))
     learn = [False] * len(ids)
     for start, limit, fallback in zip(starts, [*starts[1:], len(ids)], fallbacks, strict=True):
         ends = (index + 1 for index in range(start, limit) if ids[index] == tokenizer.eos_token_id)
@@ -240,3 +239,10 @@ def _blocks(text: str) -> Iterator[str]:
 
 def _learnt_whole(ids: list[int]) -> Row:
     return Row(ids, [index > 0 for index in range(len(ids))])
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common prefix of two sequences."""
+    return len(
+        list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    )

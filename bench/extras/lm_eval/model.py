@@ -19,10 +19,9 @@ from bench.plan.setup import Setup
 from bench.plan.tokenise import without_doubled_bos
 from bench.progress import Progress
 from bench.records.prompts import ids_hash
-from decoders.core.decoder import Request, SelfDriven
+from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.types import Outcome, Sampling
-from decoders.extras.library.generate import ending
+from decoders.core.types import CallResult, Emit, Outcome, Sampling
 
 Write = Callable[[Mapping[str, Any]], None]
 """Stores one answer, as JSON data, as soon as it is complete."""
@@ -62,44 +61,43 @@ class DecoderLM(LM):  # type: ignore[misc]
         self._progress.start(f"answers of {self._cell}", len(requests))
         texts = [""] * len(requests)
         for (until, sampling), indices in groups.items():
-            answers = self._answer(until, sampling, [requests[i] for i in indices])
-            for index, text in zip(indices, answers, strict=True):
-                texts[index] = text
+            self._answer(until, sampling, {i: requests[i] for i in indices}, texts)
         return texts
 
     def _answer(
-        self, until: tuple[str, ...], sampling: Sampling, requests: Sequence[Any]
-    ) -> list[str]:
+        self,
+        until: tuple[str, ...],
+        sampling: Sampling,
+        requests: Mapping[int, Any],
+        texts: list[str],
+    ) -> None:
         """Answer requests that share sampling options and stop strings."""
         arm = self._arm
         limit = self._setup.models.target.max_length - sampling.max_new_tokens
         if limit < 1:
             self._refuse(f"max_gen_toks {sampling.max_new_tokens} leaves no room for a prompt")
-        whole = [self._encode(request.args[0]) for request in requests]
+        indices = list(requests)
+        whole = [self._encode(requests[i].args[0]) for i in indices]
         prompts = [ids[max(0, len(ids) - limit) :] for ids in whole]  # as lm-eval's models cut them
         self.num_cut += sum(len(ids) > limit for ids in whole)
-        texts, failed = [""] * len(requests), list[Exception]()
+        failed: list[Exception] = []
 
         def finish(index: int, outcome: Outcome) -> None:
             if isinstance(outcome, Exception):
                 failed.append(outcome)
                 return
-            text, request = self._setup.text(outcome.tokens), requests[index]
+            at = indices[index]
+            texts[at] = self._setup.text(outcome.tokens)
             for string in filter(None, until):
-                text = text.split(string)[0]
-            texts[index] = text
-            facts = {"task": request.task_name, "doc": request.doc_id}
+                texts[at] = texts[at].split(string)[0]
+            facts = {"task": requests[at].task_name, "doc": requests[at].doc_id}
             facts["prompt"] = ids_hash(prompts[index])
-            self._write({**facts, "tokens": outcome.tokens, "text": text})
+            self._write({**facts, "tokens": outcome.tokens, "text": texts[at]})
             self._progress.step(self._cell)
-
-        def is_over(_: Request, tokens: Sequence[int]) -> bool:
-            answer = self._setup.text(tokens)
-            return any(string and string in answer for string in until)
 
         steps = None
         if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
-            steps = ending(arm.decoder.steps, is_over, min(sampling.stop_ids))
+            steps = ending_at(arm.decoder.steps, self._setup.text, until, min(sampling.stop_ids))
         scheduler = Scheduler(
             arm.decoder, arm.models, sampling, self._batch_size, arm.deadline, steps=steps
         )
@@ -107,8 +105,7 @@ class DecoderLM(LM):  # type: ignore[misc]
             scheduler.run(prompts, on_finish=finish)
         if failed:  # all other answers are written by now
             example = f"{type(failed[0]).__name__}: {failed[0]}"
-            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(requests)}: {example}")
-        return texts
+            raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
     def _read_options(self, options: Mapping[str, Any]) -> tuple[tuple[str, ...], Sampling]:
         """Return stop strings and sampling from the task's options (greedy unless it samples)."""
@@ -181,3 +178,27 @@ class DecoderLM(LM):  # type: ignore[misc]
         bos = self._tokenizer.bos_token_id
         prefix = min(self._setup.sampling.stop_ids, default=0) if bos is None else bos
         return without_doubled_bos(ids, bos) or [prefix]
+
+
+def ending_at(
+    steps: Callable[[Request], Steps],
+    text: Callable[[Sequence[int]], str],
+    until: Sequence[str],
+    stop: int,
+) -> Callable[[Request], Steps]:
+    """Let a decoder's steps emit the token `stop` once the answer contains a string of `until`."""
+
+    def ending(request: Request) -> Steps:
+        inner = steps(request)
+        tokens: list[int] = []
+        result: CallResult | None = None
+        while True:
+            item = next(inner) if result is None else inner.send(result)
+            result = yield item
+            if isinstance(item, Emit) and item.tokens:
+                tokens += item.tokens
+                answer = text(tokens)
+                if any(string and string in answer for string in until):
+                    yield Emit(tokens=(stop,))
+
+    return ending

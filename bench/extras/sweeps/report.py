@@ -163,7 +163,7 @@ class Curve(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Whether the number is a time, which the baseline has too."""
+        """Tell whether the number is a time, which the baseline has too."""
         return self.column == "time_per_token_s"
 
 
@@ -226,9 +226,7 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot
                 style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
                 panel.plot(x, scale * points[curve.column], **style, **look.marker(decoder))
                 if f"{curve.column}_low" in points:
-                    ends = (
-                        scale * points[f"{curve.column}_{end}"] for end in ("low", "high")
-                    )
+                    ends = (scale * points[f"{curve.column}_{end}"] for end in ("low", "high"))
                     panel.vlines(x, *ends, color=look.palette[decoder], lw=1, alpha=0.6)
             if not curve.is_time:
                 panel.axhline(1.0, color=GREY, lw=1)

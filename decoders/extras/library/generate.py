@@ -13,8 +13,7 @@ Letters: B sequences, T tokens of the widest prompt or answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from decoders.core.hf.architecture import main_device
 from decoders.core.hf.model import HFModel
 from decoders.core.products import leave_out_cudnn
 from decoders.core.registry import build, parse_spec
-from decoders.core.types import CallResult, Emit, Sampling
+from decoders.core.types import CallResult, Emit, Generation, Sampling
 
 _WARPERS = {
     TemperatureLogitsWarper: "temperature",
@@ -45,8 +44,6 @@ _WARPERS = {
 }
 _output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotation of ours gives
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
-_OVER = -1
-"""The token of no model that follows an answer which a stopping criterion ended."""
 
 
 class TransformersGenerate:
@@ -136,16 +133,20 @@ class TransformersGenerate:
         sampling: Sampling,
         criteria: Sequence[Any],
     ) -> list[list[int]]:
-        models, steps = self._open(model), self._decoder.steps
-        if criteria:
+        def watch(request: Request) -> Steps:
+            steps, device = self._decoder.steps(request), request.target.model.device
+            tokens: list[int] = []
+            result: CallResult | None = None
+            while True:
+                item = next(steps) if result is None else steps.send(result)
+                result = yield item
+                if isinstance(item, Emit):
+                    tokens += item.tokens
+                    ids = torch.tensor([[*request.prompt_ids, *tokens]], device=device)
+                    if any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria):
+                        raise _Stopped(tokens)
 
-            def is_over(request: Request, tokens: Sequence[int]) -> bool:
-                device = request.target.model.device
-                ids = torch.tensor([[*request.prompt_ids, *tokens]], device=device)
-                return any(bool(torch.as_tensor(test(ids, None)).all()) for test in criteria)
-
-            steps = ending(steps, is_over, _OVER)
-            sampling = replace(sampling, stop_ids=sampling.stop_ids | {_OVER})
+        models, steps = self._open(model), watch if criteria else None
         scheduler = Scheduler(self._decoder, models, sampling, len(prompts), steps=steps)
         again: Counter[tuple[int, ...]] = Counter()
         seeds = []
@@ -154,9 +155,12 @@ class TransformersGenerate:
             again[prompt] += 1
         answers = []
         for outcome in scheduler.run(prompts, seeds=seeds):
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, _Stopped):
+                answers.append(outcome.tokens)
+            elif isinstance(outcome, Generation):
+                answers.append(list(outcome.tokens))
+            else:
                 raise outcome
-            answers.append([token for token in outcome.tokens if token != _OVER])
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
@@ -209,23 +213,12 @@ class TransformersGenerate:
 transformers_generate = TransformersGenerate
 
 
-def ending(
-    steps: Callable[[Request], Steps], is_over: Callable[[Request, Sequence[int]], bool], stop: int
-) -> Callable[[Request], Steps]:
-    """Let a decoder's steps emit the token `stop` once the tokens of an answer are over."""
+class _Stopped(Exception):
+    """A stopping criterion ended an answer after `tokens`."""
 
-    def until_over(request: Request) -> Steps:
-        inner, tokens = steps(request), list[int]()
-        result: CallResult | None = None
-        while True:
-            item = next(inner) if result is None else inner.send(result)
-            result = yield item
-            if isinstance(item, Emit) and item.tokens:
-                tokens += item.tokens
-                if is_over(request, tokens):
-                    yield Emit(tokens=(stop,))
-
-    return until_over
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__("stopped by a criterion")
+        self.tokens = tokens
 
 
 def _wrapped(module: Any) -> HFModel:

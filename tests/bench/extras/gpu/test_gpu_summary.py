@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from bench.extras.gpu_summary import Status, Step, read_figures, write_summary
 
 MACHINE = {"machine": {"gpu": "made up", "torch": "2.11"}}

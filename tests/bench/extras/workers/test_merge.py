@@ -104,7 +104,7 @@ def test_what_two_runs_have_is_refused_and_what_is_missing_is_said(
     again = tmp_path / "again"
     shutil.copytree(one, again)
     for folders in ([one, other, again], [other, measured(None)]):
-        with pytest.raises(BenchError, match="both have block .*name each part.* once") as refused:
+        with pytest.raises(BenchError, match=r"both have block .*name each part.* once") as refused:
             merge(folders, tmp_path / "merged")
         assert refused.value.exit_code == Exit.USAGE
     assert not (tmp_path / "merged").exists()

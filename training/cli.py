@@ -50,11 +50,9 @@ class _Options:
         None
     )
     data: Annotated[
-        str | None, typer.Option(help="on-policy[=PROMPTS], text=PATH or dataset=ID.")
+        str | None,
+        typer.Option(help="on-policy[=PROMPTS] (the model's answers), text=PATH or dataset=ID."),
     ] = None
-    on_policy: Annotated[
-        bool, typer.Option("--on-policy", help="Train on completions that the model samples.")
-    ] = False
     output: Annotated[
         Path | None,
         typer.Option(
@@ -80,7 +78,6 @@ class _Options:
     progress: Progressing = "auto"
 
 
-_OF_ADAPTERS, _OF_DATA = ("model", "data", "on_policy", "num_steps"), ("data", "on_policy")
 _MODELS = {
     "zoo": ("training.zoo.train:train_zoo", "zoo.toml"),
     "dllm": ("training.zoo.dllm:train_masked", "dllm.toml"),
@@ -113,6 +110,7 @@ def _verb(verbs: typer.Typer, kind: str, text: str, *without: str) -> None:
     verbs.command(kind, cls=_with_options(*without), help=text)(verb)
 
 
+_OF_ADAPTERS = ("model", "data", "num_steps")
 _verb(train, "zoo", "Train the zoo's target and draft model (resumable).", *_OF_ADAPTERS)
 _verb(train, "dllm", "Train a small block-diffusion model (resumable).", *_OF_ADAPTERS)
 _verb(train, "ptp", "Train a PTP adapter for a model (resumable); see docs/decoders/ptp.md.")
@@ -133,13 +131,13 @@ _verb(
     train,
     "draft",
     "Distil a small draft model on stored completions of a Llama target (resumable).",
-    *_OF_DATA,
+    "data",
 )
 _verb(
     train,
     "inverse",
     "Train C-PTP from scratch without a teacher, train an AR model too, and compare the two.",
-    *("model", *_OF_DATA),
+    *("model", "data"),
 )
 
 
@@ -150,10 +148,6 @@ def _train(kind: str, arguments: Arguments) -> None:
     from training.run import located
 
     options = dict(arguments)
-    if options.pop("on_policy", False):
-        if options["data"] is not None:
-            raise UsageError("--on-policy and --data exclude each other; give one of them")
-        options["data"] = "on-policy"
     resume, progress = not options.pop("restart"), options.pop("progress")
     with as_error(UsageError):
         model = options.get("model")

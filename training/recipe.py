@@ -106,12 +106,11 @@ class Recipe(RecipeTable):
         match error["type"]:
             case "missing":
                 return f"{key} is missing; add it"
-            case "extra_forbidden" | "unexpected_keyword_argument":
+            case "extra_forbidden":
                 *table, _ = error["loc"]
                 owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
                 owner = next(iter(get_args(owner)), owner)  # an optional table
-                names = getattr(owner, "model_fields", None) or owner.__annotations__
-                return f"unknown key {key}; use {', '.join(names)}"
+                return f"unknown key {key}; use {', '.join(owner.model_fields)}"
             case "value_error":  # from a validator of ours; its message is complete
                 return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         return f"{key}: {error['msg'].lower()} (got {error['input']!r})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -56,11 +56,8 @@ class TrainingOptions(TypedDict, total=False):
 def train_recipe(
     name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
 ) -> TrainingProgress:
-    """Train one job of a recipe into `output`, and write its log ``training_log.jsonl`` there.
-
-    Raises the errors of `train_jobs`.
-    """
-    return train_jobs({name: build}, recipe, output, options, after=_keep_log)[name]
+    """Train one job of a recipe into `output` (see `train_jobs`)."""
+    return train_jobs({name: build}, recipe, output, options)[name]
 
 
 def train_jobs(
@@ -73,8 +70,9 @@ def train_jobs(
     """Train jobs of a recipe one after another and return the progress of each.
 
     Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
-    job. When all jobs are done, the first worker calls `after` with the trained modules by name. An
-    impossible recipe, or a checkpoint of another recipe, raises `ValueError`.
+    job. When all jobs are done, the first worker copies the first job's log to
+    ``output/training_log.jsonl`` and calls `after` with the trained modules by name. An impossible
+    recipe, or a checkpoint of another recipe, raises `ValueError`.
     """
     state = output / ".training"
     state.mkdir(parents=True, exist_ok=True)
@@ -113,14 +111,10 @@ def _train(
         if first:
             job.export(output)
         trained[name] = job.trained
+    if first and (log := state / f"{next(iter(builds))}.jsonl").exists():
+        shutil.copyfile(log, output / "training_log.jsonl")
     if first and after is not None:
         after(output, trained)
-
-
-def _keep_log(output: Path, trained: Iterable[str]) -> None:
-    for name in trained:
-        if (log := output / ".training" / f"{name}.jsonl").exists():
-            shutil.copyfile(log, output / "training_log.jsonl")
 
 
 def _choose_device(name: str | None) -> torch.device:

@@ -61,12 +61,12 @@ def make_steps(folder: Path, *, rehearse: bool, tasks: str | None = None) -> lis
     """
     device = ("--device", "cpu" if rehearse else "cuda", "--dtype", "bfloat16")
 
-    def bare(part: str, shape: str, budget_s: float, aim: float | None = None) -> Step:
+    def bare(part: str, shape: str, budget_s: float) -> Step:
         name = f"{part}-{shape}"
         model = ("--shape", "zoo" if rehearse else shape, *device)
         rest = ("--output", str(folder / f"{name}.jsonl"), *(("--small",) if rehearse else ()))
         words = ("bench.extras.cost.bare", part, *model, *rest)
-        return Step(name=name, kind="lines", words=words, budget_s=budget_s, aim=aim)
+        return Step(name=name, kind="lines", words=words, budget_s=budget_s)
 
     files = [Path("tests", each).parent / f"test_{Path(each).name}.py" for each in GPU_TESTS]
     options = ("-q", "-m", "gpu", "-p", "no:cacheprovider", *(("--collect-only",) * rehearse))
@@ -84,8 +84,8 @@ def make_steps(folder: Path, *, rehearse: bool, tasks: str | None = None) -> lis
     no_smollm2 = no_zoo or (_UNREHEARSED if rehearse else _missing_model())
     named = () if tasks is None else ("--tasks", tasks)
     steps = [
-        bare("ar", "llama-1b", 30.0, None if rehearse else 0.65),
-        bare("ar", "qwen3-8b", 45.0, None if rehearse else 0.80),
+        bare("ar", "llama-1b", 30.0),
+        bare("ar", "qwen3-8b", 45.0),
         bare("ways", "llama-1b", 45.0),
         run("smollm2", 170.0, _SMOLLM2, *_WHOLE, *named),
         run("smollm2-batch", 90.0, _SMOLLM2, *_BATCH, *named),

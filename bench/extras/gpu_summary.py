@@ -40,15 +40,14 @@ class Status(StrEnum):
 class Step:
     """A command (``python -m`` and `words`), its outcome, and the figures read from its results.
 
-    The command may take `budget_s` seconds, start and end included. `aim` is the share of the
-    bandwidth limit that its first result should reach. A step created with a `reason` is not run.
+    The command may take `budget_s` seconds, start and end included. A step created with a `reason`
+    is not run.
     """
 
     name: str
     kind: Literal["tests", "lines", "run"]
     words: tuple[str, ...]
     budget_s: float
-    aim: float | None = None
     status: Status = Status.PLANNED
     exit_code: int | None = None
     seconds: float = 0.0
@@ -57,7 +56,7 @@ class Step:
 
     @property
     def well(self) -> bool:
-        """Return whether nothing went wrong: a missed aim is a result, not a failure."""
+        """Return whether nothing went wrong."""
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 
     def command(self, folder: Path) -> str:
@@ -74,9 +73,7 @@ def read_figures(step: Step, folder: Path) -> Step:
     lines = read_lines(folder / f"{step.name}.jsonl") if step.kind == "lines" else []
     if results := lines[1:]:
         (machine,) = [each for each in lines if "machine" in each][:1]
-        share = results[0].get("share_of_limit")
-        met = None if step.aim is None or share is None else share >= step.aim
-        figures = {**machine, "aim": step.aim, "aim_met": met, "lines": results}
+        figures = {**machine, "lines": results}
     summaries = folder.glob(f"{step.name}/*/summary.csv") if step.kind == "run" else ()
     for path in sorted(summaries)[:1]:
         with path.open(encoding="utf-8", newline="") as file:
@@ -136,7 +133,6 @@ def _page(steps: Sequence[Step], machine: Mapping[str, Any], rehearsal: bool) ->
             "status": each.status,
             "seconds": round(each.seconds),
             "of": round(each.budget_s),
-            "aim met": {None: UNKNOWN, True: "yes", False: "no"}[each.figures.get("aim_met")],
             "why": each.reason or "",
         }
         for each in steps

@@ -26,7 +26,7 @@ class Figure:
     Args:
         name: name of its files.
         caption: the text below it, or a function from the figure's data to that text. ``{base}``
-            in it is the baseline, and ``{reference}`` the cell whose quality others should keep.
+            in it is the baseline.
         without: the reason why a run has no such figure, with the same names.
         draw: draws it and makes its data from findings, and from the summary without WRONG
             decoders; returns None if the run has no data for it.

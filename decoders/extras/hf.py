@@ -137,24 +137,21 @@ class Transformers(SelfDriven):
         """Run one `generate()` for all answers."""
         from decoders.extras.library.loops import run_generate  # transformers loads slowly
 
-        target = answers[0].request.target.model.library_module
+        target, options = answers[0].request.target.model.library_module, dict[str, int]()
         assistant = {
             "num_assistant_tokens": self.k,
             "num_assistant_tokens_schedule": self.schedule,
             "assistant_confidence_threshold": self.confidence,
         }
-        if self.custom:
-            run_generate(answers, {}, custom=self._loop())
-        elif self.kind == "generate":
-            run_generate(answers, {})
+        if self.kind == "generate":
+            run_generate(answers, options, custom=self._loop() if self.custom else None)
         elif self.kind == "lookup":
-            matched = {"prompt_lookup_num_tokens": self.k, "max_matching_ngram_size": self.n}
-            run_generate(answers, matched, verifies=True)
-        elif self.kind == "early-exit":
-            layers = {"assistant_early_exit": self._exit(target)}
-            run_generate(answers, layers, assistant=assistant, verifies=True)
+            options = {"prompt_lookup_num_tokens": self.k, "max_matching_ngram_size": self.n}
+            run_generate(answers, options, verifies=True)
         else:
-            run_generate(answers, {}, assistant=assistant, verifies=True)
+            if self.kind == "early-exit":
+                options = {"assistant_early_exit": self._exit(target)}
+            run_generate(answers, options, assistant=assistant, verifies=True)
 
     def _loop(self) -> Loop:
         from decoders.extras.library.loops import load_custom

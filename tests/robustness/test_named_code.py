@@ -145,7 +145,7 @@ def test_a_stored_point_of_a_sweep_runs_no_code_of_its_own(stranger: tuple[Path,
     text = f'run_name = "{sweep.points[0].name}"\n{PLAIN}{TABLES["a path"].format(file="mine.py")}'
     (point / "config.toml").write_text(text)
     progress = RecordedProgress()
-    assert run_sweep(sweep, made, progress, killed).exit_code == Exit.USAGE
+    assert run_sweep(sweep, made, progress, killed)[0] == Exit.USAGE
     assert any("--allow mine.py" in note for note in progress.notes)
     assert not mark.exists()
 

@@ -39,7 +39,6 @@ _MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
-_HEADS = ("lm_head", "embed_out")
 _RESCALING = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 _TRAINED_ROWS = re.compile(r"base_model\.model\.(?:.+\.)?embed_tokens(?:\..+)?\.weight")
 CONFIGS = ("tokenizer*", "vocab.json", "merges.txt", "added_tokens.json", "chat_template*")
@@ -130,83 +129,33 @@ def _convert_lora(checkpoint: Path, base: Path, stride: int, mask_id: int) -> Sl
     peft = _read_tree(checkpoint / PEFT_CONFIG)
     if odd := [name for name in _RESCALING if peft.get(name)]:
         raise ValueError(f"the LoRA sets {odd[0]}; plain LoRA of one rank can be imported")
+    try:
+        rank, alpha = int(peft["r"]), float(peft["lora_alpha"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{PEFT_CONFIG} gives no r or no lora_alpha ({error!r})") from error
     files = _weight_files(checkpoint)
     trained = [key for key in files if _TRAINED_ROWS.fullmatch(key)]
-    kept = {key: _open(file).get_tensor(key) for key, file in files.items() if key not in trained}
-    factors = _factors(kept, checkpoint)
-    module = _empty(_read_tree(base / MODEL_CONFIG))
-    rank = _common_rank(factors, peft.get("r"), layer_shapes(module))
-    key = trained[-1] if trained else EMBEDDING
-    mask = _row((files if trained else _weight_files(base))[key], key, mask_id)
-    return _adapter(module, factors, mask, stride, rank=rank, alpha=float(peft["lora_alpha"]))
-
-
-def _factors(weights: Mapping[str, Tensor], folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Return each layer's float32 factors A ``[r, in]`` and B ``[out, r]``, as PEFT saves them.
-
-    `ValueError` for unfit weights, or no factors.
-    """
-    layers: dict[str, dict[str, Tensor]] = {}
-    for key, value in weights.items():
+    factors: dict[str, Tensor] = {}
+    for key in files.keys() - {*trained}:
         if (match := _FACTOR.fullmatch(key)) is None:
             raise ValueError(f"{key}: unknown weight")
-        name, side = match.groups()
-        factors = layers.setdefault(name, {})
-        if name in _HEADS:
-            raise ValueError(f"{key}: the output head cannot be adapted here")
-        if side in factors:
-            raise ValueError(f"{key}: this weight comes twice, under an old and a new name")
-        if not value.is_floating_point():
-            raise ValueError(f"{key}: it must be a tensor of floating-point weights")
-        if not value.isfinite().all():
-            line = "there are NaN or infinite weights; take another checkpoint"
-            raise ValueError(f"{key}: {line}")
-        factors[side] = value.float()
-    if not layers:
-        raise ValueError(f"{str(folder)!r} holds no LoRA weight")
-    return layers
-
-
-def _common_rank(
-    layers: Mapping[str, Mapping[str, Tensor]],
-    rank: int | None,
-    shapes: Mapping[str, tuple[int, int]],
-) -> int:
-    """Return the rank that all layers have, which `rank` may prescribe.
-
-    Unpaired factors, another rank, or other `shapes` than the base model's raise a `ValueError`
-    that names the layer.
-    """
-    for name, factors in layers.items():
-        for side in "AB":
-            if side not in factors:
-                raise ValueError(f"{name}.lora_{side} is missing")
-            if factors[side].ndim != 2:
-                shape = tuple(factors[side].shape)
-                raise ValueError(f"{name}.lora_{side} is {shape}; it must be a matrix")
-        low, high = factors["A"], factors["B"]
-        if low.shape[0] != high.shape[1]:
-            raise ValueError(
-                f"{name}: lora_A {tuple(low.shape)} and lora_B {tuple(high.shape)} differ in "
-                "rank; they must be (r, in) and (out, r)"
-            )
-        rank = rank or low.shape[0]
-        if low.shape[0] != rank:
-            raise ValueError(
-                f"{name}: lora_A is of rank {low.shape[0]}, where the configuration or the layers "
-                f"before have {rank}; an adapter has one rank"
-            )
-        shape = low.shape[1], high.shape[0]
-        if shapes.get(name) != shape:
-            of_base = shapes.get(name, "missing")
-            raise ValueError(f"the LoRA's layer {name} is {shape}, the base model's {of_base}")
-    assert rank is not None, "there is at least one layer"
-    return rank
+        name = f"lora_{match[2].lower()}.{match[1].replace('.', '/')}"
+        factors[name] = _open(files[key]).get_tensor(key)
+    sides = [{key[7:] for key in factors if key.startswith(side)} for side in ("lora_a", "lora_b")]
+    if not factors or (odd := sorted(sides[0] ^ sides[1])):
+        why = f"one of lora_A and lora_B of {odd[0]}" if factors else "LoRA weights"
+        raise ValueError(f"{str(checkpoint)!r} lacks {why}")
+    if not all(value.isfinite().all() for value in factors.values()):
+        raise ValueError("there are NaN or infinite weights; take another checkpoint")
+    key = trained[-1] if trained else EMBEDDING
+    mask = _row((files if trained else _weight_files(base))[key], key, mask_id)
+    module = _empty(_read_tree(base / MODEL_CONFIG))
+    return _adapter(module, factors, mask, stride, rank=rank, alpha=alpha)
 
 
 def _adapter(
     module: Any,
-    factors: Mapping[str, Mapping[str, Tensor]],
+    factors: Mapping[str, Tensor],
     mask: Tensor,
     stride: int,
     *,
@@ -225,11 +174,12 @@ def _adapter(
         base={"architecture": type(module).__name__},
     )
     adapter = SlotAdapter(config)
-    state = {**adapter.state_dict(), "embedding.blank": mask}
-    for name, pair in factors.items():
-        key = name.replace(".", "/")
-        state |= {f"lora_a.{key}": pair["A"], f"lora_b.{key}": pair["B"]}
-    adapter.load_state_dict({name: value.float() for name, value in state.items()})
+    state = {**adapter.state_dict(), **factors, "embedding.blank": mask}
+    try:
+        adapter.load_state_dict({name: value.float() for name, value in state.items()})
+    except RuntimeError as error:
+        line = " ".join(" ".join(str(error).splitlines()[1:2]).split())
+        raise ValueError(f"the LoRA of rank {rank} does not fit its base model: {line}") from error
     return adapter
 
 

@@ -12,20 +12,20 @@ Letters: G goals, V cells, R rows, L symbols of a row, N symbols of a window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from training.recipe import Count, Rate, RecipeTable, Seed, Share
 
 Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
-
-_MAX_SYMBOLS = 32
 _SETTLE_STEPS = 500  # steps of the power iteration; the chain forgets within about 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TripSettings:
+class TripSettings(RecipeTable):
     """[source]: trips along a road of `width` cells, numbered in order.
 
     A driver aims `momentum` times the last step straight on, plus `pull` cells towards the goal,
@@ -33,25 +33,20 @@ class TripSettings:
     deviation of the cells' log popularity; `switch` is the chance per step of drawing a new goal.
     """
 
-    width: int = 25
-    num_goals: int = 6
+    width: Annotated[int, Field(ge=2, le=32)] = 25
+    num_goals: Count = 6
     momentum: float = 0.25
     pull: float = 1.5
-    spread: float = 2.5
+    spread: Rate = 2.5
     roughness: float = 0.5
-    switch: float = 0.0625
-    seed: int = 1
+    switch: Share = 0.0625
+    seed: Seed = 1
 
-    def __post_init__(self) -> None:
-        """Refuse an impossible source."""
-        if not 2 <= self.width <= _MAX_SYMBOLS:
-            raise ValueError(f"a road of {self.width} cells: use 2 to {_MAX_SYMBOLS} cells")
-        if not 1 <= self.num_goals <= self.width:
+    @model_validator(mode="after")
+    def _check_goals(self) -> Self:
+        if self.num_goals > self.width:
             raise ValueError(f"num_goals {self.num_goals}: use 1 to {self.width}")
-        if self.spread <= 0 or not 0 <= self.switch <= 1:
-            raise ValueError(
-                f"spread {self.spread}, switch {self.switch}: use a spread above 0 and a chance"
-            )
+        return self
 
 
 class Trips:

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import UniformEmbedding
@@ -32,28 +34,27 @@ from training.adapter.student import ContextCache
 from training.adapter.windows import edges
 from training.forward import additive, fresh_llama, last_states
 from training.inverse.data import Trips
+from training.recipe import Count, NotNegative, RecipeTable, Seed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """Sizes, the code of uniforms (see `UniformEmbedding`), and the seed of initial weights."""
+class ModelSettings(RecipeTable):
+    """[model]: sizes, the code of uniforms (`UniformEmbedding`), and the seed of the weights."""
 
-    width: int = 128
-    layers: int = 5
-    heads: int = 4
-    intermediate: int = 344
+    width: Count = 128
+    layers: Count = 5
+    heads: Count = 4
+    intermediate: Count = 344
     code: Code = "dyadic"
-    embedding_hidden: int = 128
-    seed: int = 1
+    embedding_hidden: NotNegative = 128
+    seed: Seed = 1
 
-    def __post_init__(self) -> None:
-        """Refuse heads that do not divide the width into even sizes."""
-        if self.heads < 1:
-            raise ValueError(f"{self.heads} heads: use 1 or more")
-        if self.width % (2 * self.heads):
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % (2 * self.heads):  # a head has an even size
             raise ValueError(
                 f"width {self.width} with {self.heads} heads: use a multiple of {2 * self.heads}"
             )
+        return self
 
 
 class Past:

@@ -196,11 +196,7 @@ def train_zoo(
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
     builds = {name: partial(ZooJob, name) for name in MODELS}
-    reached = train_jobs(builds, recipe, output, options)
-    log = state / "target.jsonl"
-    if log.exists():
-        shutil.copyfile(log, output / "training_log.jsonl")
-    return reached
+    return train_jobs(builds, recipe, output, options)
 
 
 EVAL_SEED = 4_711

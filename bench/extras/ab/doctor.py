@@ -8,10 +8,9 @@ gives the reach of an interval over P prompts with R repeats.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -171,30 +170,17 @@ def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Support:
-    """The margin that an unchanged decoder passes with P prompts of R repeats (power 80 %).
-
-    A slow-down of twice the margin is detected with the same power.
-    """
-
-    prompts: int
-    repeats: int
-    margin: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """An A/A measurement: noise floor, sd of a pair's log ratio, and the supported margins."""
+    """An A/A measurement: noise floor, sd of a pair's log ratio, and the supported margins.
+
+    `margins` has the margin that an unchanged decoder passes (power 80 %), by numbers of prompts
+    and repeats. A slow-down of twice the margin is detected with the same power.
+    """
 
     floor: Estimate
     pair_sd: float
     num_pairs: int
-    supports: tuple[_Support, ...]
-
-    def cheapest(self, margin: float) -> _Support | None:
-        """Return the support for a margin that needs the fewest answers, or None without any."""
-        enough = [support for support in self.supports if support.margin <= margin]
-        return min(enough, key=lambda s: (s.prompts * s.repeats, s.prompts), default=None)
+    margins: Mapping[tuple[int, int], float]
 
 
 def baseline_noise(records: Sequence[SampleRecord]) -> Noise | None:
@@ -215,11 +201,11 @@ def baseline_noise(records: Sequence[SampleRecord]) -> Noise | None:
         floor=noise_floor(records),
         pair_sd=float(np.std(ratios, ddof=1)),
         num_pairs=len(ratios),
-        supports=tuple(
-            _Support(prompts=p, repeats=r, margin=supported_margin(ratios, p, r))
-            for p in PROMPTS
-            for r in REPEATS
-        ),
+        margins={
+            (num, repeats): supported_margin(ratios, num, repeats)
+            for num in PROMPTS
+            for repeats in REPEATS
+        },
     )
 
 
@@ -262,11 +248,12 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
         f"{noise.pair_sd:.1%} ({noise.num_pairs} pairs)",
         "margin that an unchanged decoder passes with probability 80 %, by prompts and repeats:",
     ]
-    for prompts, row in itertools.groupby(noise.supports, lambda support: support.prompts):
-        margins = "   ".join(f"x{s.repeats}: {s.margin:.1%}" for s in row)
-        lines.append(f"  {prompts:3d} prompts   {margins}")
-    support = noise.cheapest(margin)
+    for num in PROMPTS:
+        margins = "   ".join(f"x{each}: {noise.margins[num, each]:.1%}" for each in REPEATS)
+        lines.append(f"  {num:3d} prompts   {margins}")
+    enough = [size for size, supported in noise.margins.items() if supported <= margin]
     advice = "too noisy; gate only counters, or quieten the machine"
-    if support is not None:
-        advice = f"--limit {support.prompts} --repeats {support.repeats}"
+    if enough:  # what needs the fewest answers
+        num, repeats = min(enough, key=lambda size: (size[0] * size[1], size))
+        advice = f"--limit {num} --repeats {repeats}"
     return [*lines, f"for a margin of {margin:.0%}: {advice}"]

@@ -132,7 +132,7 @@ def explain(
 def run_limit(run_dir: Path) -> list[str]:
     """Say how near ar came to the machine's limit, if the run has a cost folder."""
     from bench.extras.cost.curve import load_cost
-    from bench.extras.cost.texts import limit_lines
+    from bench.extras.cost.limit import limit_lines
     from bench.records.run_folder import load_run, read_config
 
     if (folder := read_config(run_dir).get("cost")) is None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.extras.cost.curve import Cost
-from bench.extras.cost.texts import limit_lines
+from bench.extras.cost.limit import limit_lines
 from bench.extras.sections import durations
 from bench.extras.sections.durations import Decomposition, Split, speedup_parts, time_splits
 from bench.records.plan import NO_GUARANTEE, WRONG

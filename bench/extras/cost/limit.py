@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bench.compare.pair import SHAPE
 from bench.extras.cost.curve import Cost
@@ -14,6 +13,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.counters import ratio, timed
+from bench.text import percent
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
@@ -41,37 +41,34 @@ def mean_context(records: Sequence[SampleRecord]) -> float | None:
     return ratio(seen, calls)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArLimit:
-    """ar's seconds per token after the first, and three lower limits (None: not measured).
-
-    `call_s` is the time of a model call, `replay_s` the call without Python, `memory_s` its bytes /
-    bandwidth.
-    """
-
-    context: float
-    token_s: float
-    call_s: float
-    replay_s: float | None
-    memory_s: float | None
-
-
-def ar_limit(cost: Cost, run: Run) -> ArLimit | None:
-    """Compare ar's time with its limits, if an answer was decoded unbatched."""
+def limit_lines(run: Run, cost: Cost) -> list[str]:
+    """State ar's share of the machine's limit (limit / measured), or why it is unknown."""
+    name, why = cost.path.resolve().name, mismatch(cost, run.env)
+    if why is not None:
+        return [f"{name} cannot tell how near ar is to this machine's limit: {why}."]
     records = [record for record in run.records if record.decoder == BASELINE]
     token_s = times.decode_time_per_token_s(times.timed_units(records))
     context = mean_context(records)
     if token_s is None or context is None:
-        return None
-    facts, call_s, replay_s = cost.facts, cost.curve.seconds(1, context), None
+        return [
+            f"How near ar is to the limit is unknown: {name} measures one sequence at a time, and "
+            "this run has no such times."
+        ]
+    facts, call_s = cost.facts, cost.curve.seconds(1, context)
+    cell = CostCell(rows=1, sequences=1, context=round(context))
+    limits = {"reading weights and cache once": facts.memory_s(cell)}
     if facts.replay is not None and facts.beside_replay is not None:
         # a replay saves Python, which does not grow with the context
         saved_s = facts.beside_replay.value - facts.replay.value
-        replay_s = max(facts.replay.value, call_s - saved_s)
-    return ArLimit(
-        context=context,
-        token_s=token_s,
-        call_s=call_s,
-        replay_s=replay_s,
-        memory_s=facts.memory_s(CostCell(rows=1, sequences=1, context=round(context))),
-    )
+        limits["replaying one captured call"] = max(facts.replay.value, call_s - saved_s)
+    limits["only calling the model"] = call_s
+    shares = [
+        f"{percent(seconds / token_s)} for {bound} ({1e3 * seconds:.2f} ms)"
+        for bound, seconds in limits.items()
+        if seconds is not None
+    ]
+    return [
+        f"ar took {1e3 * token_s:.2f} ms per token after the first, with {context:.0f} tokens in "
+        f"the cache on average: it reads {facts.work.num_bytes(cell) / token_s / 1e9:.3g} GB/s. "
+        f"Limit / measured: {'; '.join(shares)}."
+    ]

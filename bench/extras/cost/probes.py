@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,20 +21,11 @@ from bench.machine.clock import Clock, Stopwatch
 
 _ROWS = 1024
 _SHARE_OF_ROOM = 0.25
+_CPU, _CUDA = (1024, 2048, 2**29), (8192, 8192, 2**32)
+"""Widths of the matrices that are read and multiplied, and bytes that exceed all caches.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """Widths of the matrices that are read and multiplied, and bytes that exceed all caches."""
-
-    read: int
-    multiplied: int
-    beyond_caches: int
-
-
-_CPU = _Sizes(read=1024, multiplied=2048, beyond_caches=2**29)
-_CUDA = _Sizes(read=8192, multiplied=8192, beyond_caches=2**32)
-"""Wide matrices: reading a matrix takes longer than launching its kernel."""
+On a GPU they are wide: reading a matrix takes longer than launching its kernel.
+"""
 _SMALL_READS_ON_CUDA = 4
 """A smaller set of matrices would time kernel launches; memory bandwidth is used instead."""
 
@@ -59,24 +51,19 @@ def make_probes(
     weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
 ) -> list[Probe]:
     """Make the probes for a model of `weight_bytes`, within a quarter of `room_bytes`."""
-    sizes = _CUDA if device.type == "cuda" else _CPU
-    max_bytes = min(sizes.beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
-    matrix_bytes = sizes.read**2 * dtype.itemsize
+    width, multiplied, beyond_caches = _CUDA if device.type == "cuda" else _CPU
+    max_bytes = min(beyond_caches, int(room_bytes * _SHARE_OF_ROOM))
+    matrix_bytes = width**2 * dtype.itemsize
     count = max(1, max_bytes // matrix_bytes)
     small = min(count, max(1, round(weight_bytes / matrix_bytes)))
-    matrices = [
-        torch.full((sizes.read, sizes.read), 1 / sizes.read, dtype=dtype, device=device)
-        for _ in range(count)
-    ]
+    full = partial(torch.full, dtype=dtype, device=device)
+    matrices = [full((width, width), 1 / width) for _ in range(count)]
     alike = small == count or (device.type == "cuda" and small < _SMALL_READS_ON_CUDA)
     reading = [_reading(("memory_bandwidth", *(("bandwidth",) if alike else ())), matrices)]
     if not alike:
         reading.append(_reading(("bandwidth",), matrices[:small]))
-    rows = torch.full((_ROWS, sizes.multiplied), 1.0, dtype=dtype, device=device)
-    matrix = torch.full(
-        (sizes.multiplied, sizes.multiplied), 1 / sizes.multiplied, dtype=dtype, device=device
-    )
-    amount = 2 * _ROWS * sizes.multiplied**2
+    rows, matrix = full((_ROWS, multiplied), 1.0), full((multiplied, multiplied), 1 / multiplied)
+    amount = 2 * _ROWS * multiplied**2
     product = Probe(rates=("matrix_rate",), amount=amount, run=lambda: linear(rows, matrix))
     return [*reading, product]
 

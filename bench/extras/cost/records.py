@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 
 from bench.records.environment import Environment, Facts
@@ -66,12 +67,8 @@ class Grid:
     @property
     def cells(self) -> list[CostCell]:
         """All cells, ascending."""
-        return [
-            CostCell(sequences=sequences, context=context, rows=rows)
-            for sequences in self.sequences
-            for context in self.contexts
-            for rows in self.rows
-        ]
+        axes = product(self.sequences, self.contexts, self.rows)
+        return [CostCell(sequences=num, context=context, rows=rows) for num, context, rows in axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,10 @@
-"""A cost folder in words: its page, and how close a run is to the machine's limit."""
+"""A cost folder in words: its page, the machine's rates, and the table of the curve."""
 
 from __future__ import annotations
 
 from bench.extras.cost.curve import Cost, break_even_rate
-from bench.extras.cost.limit import ar_limit, mismatch
-from bench.extras.cost.records import CostCell, CostFacts, Measured
+from bench.extras.cost.records import CostFacts, Measured
 from bench.records.files import write_files
-from bench.records.run_folder import Run
 from bench.stats.intervals import LEVEL
 from bench.text import markdown, percent
 
@@ -39,40 +37,6 @@ def write_cost(cost: Cost) -> None:
         *(f"* left out: {cell}: {markdown(why)}" for cell, why in cost.left_out.items()),
     ]
     write_files(cost.path, images | {"cost.md": "\n".join(lines).rstrip().encode() + b"\n"})
-
-
-def cost_name(cost: Cost) -> str:
-    """Return the name of a cost folder."""
-    return cost.path.resolve().name
-
-
-def limit_lines(run: Run, cost: Cost) -> list[str]:
-    """State ar's share of the machine's limit (limit / measured), or why it is unknown."""
-    why = mismatch(cost, run.env)
-    if why is not None:
-        return [f"{cost_name(cost)} cannot tell how near ar is to this machine's limit: {why}."]
-    limit = ar_limit(cost, run)
-    if limit is None:
-        return [
-            f"How near ar is to the limit is unknown: {cost_name(cost)} measures one sequence at a "
-            "time, and this run has no such times."
-        ]
-    limits = {
-        "reading weights and cache once": limit.memory_s,
-        "replaying one captured call": limit.replay_s,
-        "only calling the model": limit.call_s,
-    }
-    shares = [
-        f"{percent(seconds / limit.token_s)} for {bound} ({1e3 * seconds:.2f} ms)"
-        for bound, seconds in limits.items()
-        if seconds is not None
-    ]
-    read = cost.facts.work.num_bytes(CostCell(rows=1, sequences=1, context=round(limit.context)))
-    return [
-        f"ar took {1e3 * limit.token_s:.2f} ms per token after the first, with {limit.context:.0f} "
-        f"tokens in the cache on average: it reads {read / limit.token_s / 1e9:.3g} GB/s. "
-        f"Limit / measured: {'; '.join(shares)}."
-    ]
 
 
 def machine_lines(facts: CostFacts) -> list[str]:

@@ -24,8 +24,8 @@ from bench.text import portable
 
 PROJECT = "decoding-bench"
 """Default name of the experiment."""
-_MAX_PARAMS, _MAX_METRICS, _MAX_VALUE = 100, 1000, 6000
-"""MLflow's limits: parameters and metrics per call, and characters of a parameter's value."""
+_MAX_VALUE = 6000
+"""MLflow's limit of characters in a parameter's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,10 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, def
         )
         for run in runs:
             tracked = client.create_run(number, start_time=run.started_ms, run_name=run.name)
-            run_id, named = tracked.info.run_id, run.params.items()
-            params = [mlflow.entities.Param(name, value[:_MAX_VALUE]) for name, value in named]
-            values = run.metrics.items()
-            metrics = [mlflow.entities.Metric(name, v, run.ended_ms, 0) for name, v in values]
-            for start in range(0, len(params), _MAX_PARAMS):
-                client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
-            for start in range(0, len(metrics), _MAX_METRICS):
-                client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+            run_id, entities = tracked.info.run_id, mlflow.entities
+            params = [entities.Param(name, v[:_MAX_VALUE]) for name, v in run.params.items()]
+            metrics = [entities.Metric(n, v, run.ended_ms, 0) for n, v in run.metrics.items()]
+            client.log_batch(run_id, metrics, params)
             client.set_terminated(run_id, end_time=run.ended_ms)
     except Exception as error:  # errors of the client, a database or HTTP
         raise BenchError(f"MLflow could not store the run in {uri}: {error}") from error

@@ -10,8 +10,8 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UnavailableError, UsageError
 from bench.extras.external.engine import Engine, EngineArm, Settings
@@ -54,73 +54,63 @@ def measure_external(
     if not prompts:
         raise UsageError(f"{run.path} has no prompts to time")
     request = _request(run, prompts, model or _own_model(run, engine.name))
-    number = next_session(read_external(run_dir))
-    session = _Session(run_dir, number, engine, engine.module().__version__, request)
+    session = next_session(read_external(run_dir))
+    facts: dict[str, Any] = {
+        "session": session,
+        "engine": engine.name,
+        "version": str(engine.module().__version__),
+        "model": Path(request.model).name,
+        "threads": request.threads,
+    }
     if not run.status.complete:
         progress.note("the run is incomplete: if it is still running, both compete for cores")
     modes = list(engine.modes)
     progress.start(engine.name, len(prompts) * len(modes))
-    groups = [modes] if engine.together else [[mode] for mode in modes]
-    return sum(session.measure(group, prompts, progress) for group in groups)
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """One run of `bench external` with one engine."""
-
-    run_dir: Path
-    number: int
-    engine: Engine
-    version: str
-    request: Settings
-
-    def measure(self, modes: Sequence[str], prompts: Sequence[Prompt], progress: Progress) -> int:
-        order = random.Random(self.number)
-        failures = 0
+    order, failures = random.Random(session), 0
+    for group in [modes] if engine.together else [[mode] for mode in modes]:
         with contextlib.ExitStack() as stack:
-            arms: list[tuple[str, EngineArm]] = []
-            for mode in modes:
-                arm = self.engine.open(mode, self.request)
-                stack.callback(arm.close)
-                try:
-                    arm.answer(warm_up_prompt(prompts[0]).ids, min(_WARM_UP, self.request.budget))
-                except Exception as error:  # third-party code may raise anything
-                    why = f"{type(error).__name__}: {error}"
-                    line = f"{self.engine.name}:{mode} cannot answer {prompts[0].name}: {why}"
-                    raise UnavailableError(line) from error
-                arms.append((mode, arm))
+            arms = [(mode, _open_arm(engine, mode, request, prompts[0], stack)) for mode in group]
             for prompt in prompts:
                 order.shuffle(arms)
                 for mode, arm in arms:
-                    answer = self._timed(mode, arm, prompt)
-                    append_external(self.run_dir, answer)
+                    options = (engine.modes[mode] or {}).items()
+                    answer = ExternalAnswer(
+                        **facts,
+                        mode=mode,
+                        options={k: v if isinstance(v, _PLAIN) else str(v) for k, v in options},
+                        prompt=prompt.name,
+                        prompt_hash=prompt.hash,
+                        **_timed(arm, prompt, request.budget),
+                    )
+                    append_external(run_dir, answer)
                     failures += answer.error is not None
                     progress.step(f"{answer.name} {prompt.name}")
-        return failures
+    return failures
 
-    def _timed(self, mode: str, arm: EngineArm, prompt: Prompt) -> ExternalAnswer:
-        error = reply = None
-        with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
-            try:
-                reply = arm.answer(prompt.ids, self.request.budget)
-            except Exception as raised:  # third-party code: go on with the other answers
-                error = f"{type(raised).__name__}: {raised}"
-        options = self.engine.modes[mode] or {}
-        record = ExternalAnswer(
-            session=self.number,
-            engine=self.engine.name,
-            version=str(self.version),
-            mode=mode,
-            options={k: v if isinstance(v, _PLAIN) else str(v) for k, v in options.items()},
-            model=Path(self.request.model).name,
-            prompt=prompt.name,
-            prompt_hash=prompt.hash,
-            threads=self.request.threads,
-            error=error,
-        )
-        if reply is None:
-            return record
-        return dataclasses.replace(record, total_s=watch.total_s, **dataclasses.asdict(reply))
+
+def _open_arm(
+    engine: Engine, mode: str, request: Settings, prompt: Prompt, stack: contextlib.ExitStack
+) -> EngineArm:
+    """Load an engine in a mode, to be closed by the stack, and let it answer something like it."""
+    arm = engine.open(mode, request)
+    stack.callback(arm.close)
+    try:
+        arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, request.budget))
+    except Exception as error:  # third-party code may raise anything
+        why = f"{type(error).__name__}: {error}"
+        line = f"{engine.name}:{mode} cannot answer {prompt.name}: {why}"
+        raise UnavailableError(line) from error
+    return arm
+
+
+def _timed(arm: EngineArm, prompt: Prompt, budget: int) -> dict[str, Any]:
+    """Return the measured fields of an answer."""
+    with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
+        try:
+            reply = arm.answer(prompt.ids, budget)
+        except Exception as error:  # third-party code: go on with the other answers
+            return {"error": f"{type(error).__name__}: {error}"}
+    return {"total_s": watch.total_s, **dataclasses.asdict(reply)}
 
 
 def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:

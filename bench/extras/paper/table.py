@@ -16,7 +16,7 @@ from bench.errors import UsageError, did_you_mean
 from bench.extras.together.runs import NamedRun
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
-from bench.stats.metric import Metric, Paper
+from bench.stats.metric import Paper
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
@@ -50,20 +50,8 @@ def packaged(name: str) -> str:
     return (files("bench.extras.paper") / name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class PaperColumn:
-    """A metric as a column of the table."""
-
-    metric: Metric
-    paper: Paper
-
-    def text(self, value: float | None) -> str:
-        """Return a value as printed, shares without their unit."""
-        return self.metric.text(value, self.paper.spec)
-
-
-COLUMNS: Mapping[str, PaperColumn] = {
-    name: PaperColumn(each, each.paper) for name, each in METRICS.items() if each.paper is not None
+COLUMNS: Mapping[str, Paper] = {
+    name: each.paper for name, each in METRICS.items() if each.paper is not None
 }
 """The columns of ``--columns``."""
 USUAL = (
@@ -156,25 +144,25 @@ def fill_grid(
 
 
 def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
-    text, ends = _value(row, column), UNKNOWN
-    if column in INTERVALS and (column not in SPEEDUPS or row.decoder != row.over):
-        low, high = (row.value(f"{column}_{end}") for end in ("low", "high"))
-        if low is not None and high is not None:
-            ends = f"[{COLUMNS[column].text(low)}, {COLUMNS[column].text(high)}]"
-    return Entry(text, "" if ends == UNKNOWN else ends, text == best and eligible(row))
+    ends, text = "", _text(row, column)
+    spreads = column in INTERVALS and (column not in SPEEDUPS or row.decoder != row.over)
+    if spreads and None not in [row.value(f"{column}_{end}") for end in ("low", "high")]:
+        ends = f"[{_text(row, column, '_low')}, {_text(row, column, '_high')}]"
+    return Entry(text, ends, text == best and eligible(row))
 
 
-def _value(row: SummaryRow, column: str) -> str:
-    return COLUMNS[column].text(row.value(column))
+def _text(row: SummaryRow, column: str, end: str = "") -> str:
+    """Return a value, or an end of its interval, as printed, shares without their unit."""
+    return METRICS[column].text(row.value(f"{column}{end}"), COLUMNS[column].spec)
 
 
 def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | None:
     candidates = [row for row in rows if eligible(row) and row.value(column) is not None]
-    metric = COLUMNS[column].metric
+    metric = METRICS[column]
     choose = max if metric.better == "more" else min
-    if metric.better == "none" or len({_value(row, column) for row in candidates}) < 2:
+    if metric.better == "none" or len({_text(row, column) for row in candidates}) < 2:
         return None
-    if column == _STEPS and len({_value(row, _CALLS) for row in candidates}) > 1:
+    if column == _STEPS and len({_text(row, _CALLS) for row in candidates}) > 1:
         return None
     best = choose(candidates, key=lambda row: row.value(column) or 0.0)
     rest = [row for row in candidates if row is not best]
@@ -183,7 +171,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
         return None
     if metric.unit.is_time and not_slower(best, rest, member.pairs, member.floor):
         return None
-    return _value(best, column)
+    return _text(best, column)
 
 
 def eligible(row: SummaryRow) -> bool:
@@ -223,7 +211,7 @@ def latex(
     shapes, headings = "", ["Decoder"]
     for column in grid.columns:  # numbers aligned at their points, intervals to their right
         before, after = grid.digits(column)
-        spread, heading = column in grid.spread, escaped(COLUMNS[column].paper.heading)
+        spread, heading = column in grid.spread, escaped(COLUMNS[column].heading)
         shapes += f"S[table-format={before}.{after}]" + "@{~}l" * spread
         headings.append(rf"\multicolumn{{2}}{{c}}{{{heading}}}" if spread else f"{{{heading}}}")
     return Template(packaged("table.tex")).substitute(

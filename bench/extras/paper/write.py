@@ -79,7 +79,7 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
     rows = [row for member in members for row in summary_rows(member.summary, ALL)]
     with_interval = grid.spread - {*SPEEDUPS}
     words = [
-        COLUMNS[name].paper.caption + " with its 95\\,\\% interval" * (name in with_interval)
+        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
         for name in grid.columns
     ]
     bold = ""

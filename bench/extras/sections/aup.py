@@ -74,15 +74,14 @@ def curves(cells: Iterable[str]) -> dict[str, list[str]]:
     return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}
 
 
-def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return accuracy under parallelism by method and family, if a method has several settings."""
+def area(summary: pd.DataFrame) -> Table | None:
+    """Make the table of accuracy by method and family, if a method has several settings."""
     scored = summary[summary["quality"].notna() & summary["tpf"].notna()]
     scored = scored[(scored["guarantee"] != WRONG) & scored["quality_tells"].fillna(True)]
     methods = curves(str(cell) for cell in scored["decoder"].unique())
-    texts: dict[tuple[str, str], str] = {}
     if all(len(cells) == 1 for cells in methods.values()):
-        return texts
-    base = reference(summary)
+        return None
+    base, texts = reference(summary), dict[tuple[str, str], str]()
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
@@ -95,17 +94,11 @@ def areas(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
                 if aup is not None:
                     starred = "*" * bool(aup.num_dropped)
                     texts[method, str(family)] = f"{aup.value:.1f}{starred}"
-    return texts
-
-
-def area(summary: pd.DataFrame) -> Table | None:
-    """Make the table of `areas`, if there are any."""
     note = (
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "
         "exp(-3 (1 - quality / best)). Settings are cells whose names differ in their final "
-        f"number. Those that lose over 5 points of {reference(summary)}'s quality are left out "
-        "(*); d3LLM compares with the slowest setting. '-': fewer than two settings are left."
+        f"number. Those that lose over 5 points of {base}'s quality are left out (*); d3LLM "
+        "compares with the slowest setting. '-': fewer than two settings are left."
     )
-    cells = areas(summary)
-    return from_cells(cells, "Accuracy under parallelism", note) if cells else None
+    return from_cells(texts, "Accuracy under parallelism", note)

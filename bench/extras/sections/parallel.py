@@ -49,11 +49,6 @@ _ROUNDS: Columns = {
     "passes per block": lambda r: number(r.passes_per_block),
     "passes p95": lambda r: number(r.passes_per_block_p95, ".0f"),
 }
-_METHODS = (
-    " Thin lines join the settings of a method; AUP is their accuracy under parallelism (d3LLM, "
-    "arXiv 2601.07568), over tokens per forward (*: without settings that lose over 5 points of "
-    "{reference}'s quality; '-': fewer than two are left)."
-)
 _FRONT = " The dashed line is the Pareto front: decoders whose quality no faster decoder equals."
 _MIN_DECODERS = 3
 """Smallest number of block decoders for the figure of passes."""
@@ -223,7 +218,8 @@ def _pareto(_: Findings, summary: pd.DataFrame) -> Plot | None:
 
 def _caption(data: pd.DataFrame) -> str:
     """Describe the figure of quality and speed, without what is not drawn."""
-    front, methods = _FRONT, _METHODS * any(data["method"])
+    front = _FRONT
+    methods = " Thin lines join the settings of a method." * any(data["method"])
     if data["front"].sum() < 2:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         why = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"

@@ -1,31 +1,25 @@
-"""Quality against speed, with the Pareto front and the crowded top enlarged."""
+"""Quality against speed, with the Pareto front."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from bench.extras.sections.aup import areas, curves
+from bench.extras.sections.aup import curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures import canvas
 from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
-from bench.report.figures.style import GREY, INK, Look, interval_note
+from bench.report.figures.style import GREY, Look, interval_note
 from bench.report.tables.table import over
-from bench.stats.summary import ALL
-from bench.text import UNKNOWN
 
-_NEAR = 0.05
-"""Distance below the best quality in which decoders differ more in speed than in quality."""
-_CROWDED = 3.0
-"""Ratio of the whole quality range to the crowded region above which the region is enlarged."""
+_FINE = 0.05
+"""Range of quality below which ticks have tenths of a per cent."""
 _MIN_RANGE = 0.02
 """Smallest quality range of an axis; a smaller range would magnify negligible differences."""
 _TOP = 1.0
@@ -33,18 +27,15 @@ _QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
 _PAIRS = ["tpf", "tokens_per_s"]
 """Further columns of the figure's data: parallelism, of which AUP is the area, and speed."""
-_LINE = 90
-"""Characters in a line below the axes."""
 
 
 def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     """Draw quality against speed-up, both with intervals, better up and to the right.
 
     Decoders with a guarantee that share one quality are a row of ticks on its band. The line is the
-    Pareto front: of decoders whose qualities cannot be told apart, it has only the
-    fastest. A lossy decoder that is not the best is never the whole front. If some decoders are
-    near the best quality and others far below, a second panel enlarges the top. Lines join the
-    settings of a method (`curves`), whose accuracy under parallelism is stated below.
+    Pareto front: of decoders whose qualities cannot be told apart, it has only the fastest. A lossy
+    decoder that is not the best is never the whole front. Lines join the settings of a method
+    (`curves`).
     """
     scored = overall(summary, [*_COLUMNS, "guarantee", *_PAIRS])
     scored = scored.dropna(subset=["speedup", "quality"])
@@ -65,32 +56,19 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
     exact = scored.loc[~scored["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
     shared = exact.duplicated(keep=False).reindex(scored.index, fill_value=False)
     data = data.assign(front=front, tick=shared)
-    near = data["quality"] >= data["quality"].max() - _NEAR
-    low = data["quality_low"]
-    region = max(_TOP - low[near].min(), _MIN_RANGE)
-    several = data.loc[near & (data["guarantee"] != NO_GUARANTEE), "quality"].nunique() != 1
-    split = several and near.sum() > 1 and _TOP - low.min() > _CROWDED * region
-    figure, grid = row_of_panels(1 + split, 3.9)
+    figure, (axes,) = row_of_panels(1, 3.9)
     look, within = Look.of(summary), interval_note(data, "quality", ", ")
     methods = {m: c for m, c in curves(scored["decoder"]).items() if len(c) > 1}
-    for axes in grid:
-        _draw_points(axes, data, look)
-        for cells in methods.values():
-            points = data[data["decoder"].isin(cells)].sort_values("speedup")
-            colour = look.palette[cells[0]]
-            axes.plot(points["speedup"], points["quality"], color=colour, lw=0.8, zorder=2)
-        axes.set_ylabel(f"quality (mean of families{within})")
-    _frame(grid[0], data)
-    if split:
-        _frame(grid[1], data[near])
-        _show_region(*grid)
-    grid[0].set_title("Quality against speed")
+    _draw_points(axes, data, look)
+    for cells in methods.values():
+        points = data[data["decoder"].isin(cells)].sort_values("speedup")
+        colour = look.palette[cells[0]]
+        axes.plot(points["speedup"], points["quality"], color=colour, lw=0.8, zorder=2)
+    _frame(axes, data)
+    axes.set_ylabel(f"quality (mean of families{within})")
+    axes.set_title("Quality against speed")
     within = interval_note(data, "speedup", ", ")
-    texts = areas(summary) if methods else {}
-    aups = [f"{method} {texts.get((method, ALL), UNKNOWN)}" for method in methods]
-    below = textwrap.wrap(f"AUP: {', '.join(aups)}", _LINE) if aups else []
-    text = "\n".join([f"times as fast as {over(summary)}, end to end{within}", *below])
-    figure.supxlabel(text, fontsize=9)
+    figure.supxlabel(f"times as fast as {over(summary)}, end to end{within}", fontsize=9)
     key(figure, list(data["decoder"]), look)
     joined = {cell: method for method, cells in methods.items() for cell in cells}
     return figure, scored.assign(front=front, method=[joined.get(c, "") for c in scored["decoder"]])
@@ -135,7 +113,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
 
 
 def _frame(axes: Axes, data: pd.DataFrame) -> None:
-    """Limit axes to the given decoders with their intervals and a margin."""
+    """Limit axes to the decoders with their intervals and a margin."""
     values = data[_COLUMNS].to_numpy(dtype=float)
     left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.reach(data["speedup"]))
     spare = 0.13 * (right - left or 1.0)
@@ -146,16 +124,6 @@ def _frame(axes: Axes, data: pd.DataFrame) -> None:
     # shares end at 100 %; the rest is room for a point's marker
     axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
     percents(axes.yaxis, 6)
-    if top - bottom < _NEAR:
+    if top - bottom < _FINE:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.xaxis.set_major_locator(MaxNLocator(5))
-
-
-def _show_region(whole: Axes, enlarged: Axes) -> None:
-    """Frame the enlarged region in the whole panel, and the enlargement in the same way."""
-    (left, right), (bottom, top) = enlarged.get_xlim(), enlarged.get_ylim()
-    box = Rectangle((left, bottom), right - left, top - bottom, fill=False, ec=INK, lw=0.8)
-    whole.add_patch(box)
-    enlarged.set_title("The frame, enlarged", fontweight="normal", fontsize=9)
-    for side in enlarged.spines.values():
-        side.set(visible=True, color=INK, linewidth=0.8)

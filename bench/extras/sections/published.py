@@ -7,7 +7,6 @@ comparable if model, temperature and protocol agree; speed-ups only if GPU and d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -24,69 +23,55 @@ from bench.stats.metrics import summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN, factor
 
+_Reference = Mapping[str, Any]
+"""A table of published.toml: rows (name, speed-up, tokens per step) and their setting.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PublishedFigures:
-    """Published rows (name, speed-up, tokens per step) and their setting.
-
-    An unknown number is NaN. An empty `gpu`, `dtype` or `protocol` was not stated. Without
-    `protocol` nothing is comparable, without `gpu` speed-ups are not.
-    """
-
-    name: str
-    title: str
-    source: str
-    device: str
-    gpu: str
-    model: str
-    temperature: float
-    dtype: str
-    protocol: str
-    rows: tuple[tuple[str, float, float], ...]
+An unknown number is NaN. An empty `gpu`, `dtype` or `protocol` was not stated. Without `protocol`
+nothing is comparable, without `gpu` speed-ups are not.
+"""
 
 
-def load_reference(name: str) -> _PublishedFigures:
+def load_reference(name: str) -> _Reference:
     """Return the reference of that name (exit 2 if unknown)."""
     references = published()
     if name not in references:
         raise UsageError(f"no reference {name!r}; {did_you_mean(name, references)}")
-    data = references[name]
-    rows = tuple((str(n), float(s), float(a)) for n, s, a in data["rows"])
-    return _PublishedFigures(name=name, **{**data, "rows": rows})
+    return references[name]
 
 
 def obstacles(
-    reference: _PublishedFigures, config: Mapping[str, Any], env: Environment, left: Sequence[str]
+    reference: _Reference, config: Mapping[str, Any], env: Environment, left: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return reasons against comparing tokens per step, and against comparing speed-ups.
 
     `left` lists the run's departures from its protocol.
     """
     lengths = []
-    if reference.model not in str(config.get("model", "")).lower():
-        lengths.append(f"another model than {reference.model}")
-    if config.get("temperature") != reference.temperature:
-        lengths.append(f"temperature {config.get('temperature')}, not {reference.temperature}")
-    if not reference.protocol:
+    if reference["model"] not in str(config.get("model", "")).lower():
+        lengths.append(f"another model than {reference['model']}")
+    if config.get("temperature") != reference["temperature"]:
+        lengths.append(f"temperature {config.get('temperature')}, not {reference['temperature']}")
+    if not reference["protocol"]:
         lengths.append("its protocol is not fully stated")
-    elif config.get("protocol") != reference.protocol:
-        lengths.append(f"not run with --protocol {reference.protocol}")
+    elif config.get("protocol") != reference["protocol"]:
+        lengths.append(f"not run with --protocol {reference['protocol']}")
     else:
         lengths += [line for line in left if not line.startswith(("dtype", "repeats"))]
     speeds = list(lengths)
     here = env.gpu_name or ""
-    if not reference.gpu:
+    if not reference["gpu"]:
         speeds.append("its device is not stated")
-    elif reference.gpu not in here:
+    elif reference["gpu"] not in here:
         speeds.append(f"another device ({here or env.device or 'unknown'})")
-    if config.get("dtype") != reference.dtype:
-        stated = f"{config.get('dtype')}, not {reference.dtype}"
-        speeds.append(stated if reference.dtype else "its dtype is not stated")
+    if config.get("dtype") != reference["dtype"]:
+        stated = f"{config.get('dtype')}, not {reference['dtype']}"
+        speeds.append(stated if reference["dtype"] else "its dtype is not stated")
     return lengths, speeds
 
 
-def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Table:
+def table(name: str, summary: pd.DataFrame, run: Run) -> Table:
     """Make the table of the run's rows above the published rows."""
+    reference = load_reference(name)
     left = departures(run.config, len(run.plan.in_pass("timing")))
     lengths, speeds = obstacles(reference, run.config, run.env, left)
     flags = ["no" if why else "yes" for why in (speeds, lengths)]
@@ -102,16 +87,16 @@ def table(reference: _PublishedFigures, summary: pd.DataFrame, run: Run) -> Tabl
         if row.decoder != row.over
     ]
     published_rows = [
-        tuple(map(TableCell, (name, factor(times), UNKNOWN, number(length), *flags)))
-        for name, times, length in reference.rows
+        tuple(map(TableCell, (decoder, factor(times), UNKNOWN, number(length), *flags)))
+        for decoder, times, length in reference["rows"]
     ]
     reasons = f"{_why('tokens per step', lengths)}. {_why('speed-up', speeds)}"
     return Table(
-        title=f"Published figures: {reference.name}",
+        title=f"Published figures: {name}",
         note=(
-            f"{reference.title}. Source: {reference.source}. Device: {reference.device}; "
-            f"{reference.dtype or 'dtype not stated'}, T = {reference.temperature:g}. {reasons}. "
-            + SESSIONS
+            f"{reference['title']}. Source: {reference['source']}. Device: {reference['device']}; "
+            f"{reference['dtype'] or 'dtype not stated'}, T = {reference['temperature']:g}. "
+            f"{reasons}. {SESSIONS}"
         ),
         headings=(
             "decoder",
@@ -134,8 +119,7 @@ def _tables(findings: Findings) -> list[Table]:
     name = findings.run.config.get("reference")
     if name is None or findings.summary.empty:
         return []
-    rows = table(load_reference(str(name)), findings.summary, findings.run)
-    return [mark_wrong(rows, findings.wrong)]
+    return [mark_wrong(table(str(name), findings.summary, findings.run), findings.wrong)]
 
 
 SECTION = Section("reference", _tables, 4, is_open=True, is_printed=True)

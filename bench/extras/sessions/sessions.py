@@ -33,18 +33,12 @@ SESSIONS = "sessions.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredPlan:
-    sessions: Repeats
-    every_minutes: Minutes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
     """The plan of a folder: `num` sessions that begin at least `every` minutes apart."""
 
     folder: Path
-    num: int
-    every: float
+    num: Repeats
+    every: Minutes
 
     @property
     def runs(self) -> dict[Path, RunStatus]:
@@ -65,8 +59,6 @@ def check_sessions(num: int, every: float) -> None:
         advice = f"use {MIN_SESSIONS} or more sessions, or neither --sessions nor --every"
         raise UsageError(f"{arguments} is not allowed; {advice}")
     check(num, Repeats, "--sessions")
-    if every < 0:
-        raise UsageError(f"--every {every:g} is not allowed; use 0 minutes or more")
     check(every, Minutes, "--every")
 
 
@@ -85,8 +77,9 @@ def load_sessions(folder: Path) -> Sessions | None:
     """Return the plan of a folder, if it is a folder of sessions."""
     if not (folder / SESSIONS).is_file():
         return None
-    values = parse(_StoredPlan, read_toml(folder / SESSIONS), folder / SESSIONS)
-    return Sessions(folder=folder, num=values.sessions, every=values.every_minutes)
+    table = read_toml(folder / SESSIONS)
+    values = {"folder": folder, "num": table.get("sessions"), "every": table.get("every_minutes")}
+    return parse(Sessions, values, folder / SESSIONS)
 
 
 def measure_sessions(

@@ -41,8 +41,8 @@ def show_run(
 ) -> None:
     """Print the answers of `decoders` (default: all) to `prompt` (default: a few), step by step.
 
-    `prompt` is CONVERSATION#TURN, a conversation, or the number of a prompt in the plan (from 0).
-    The answer shown is the first repeat without an error, from the timing pass if possible.
+    `prompt` is CONVERSATION#TURN, or a conversation. The answer shown is the first repeat without
+    an error, from the timing pass if possible.
 
     Raises:
         BenchError: the folder is not a run, or a prompt or decoder is unknown (exit 2).
@@ -135,16 +135,7 @@ def _choose_prompts(
         for name in names:
             families.setdefault(next(iter(answers[name].values())).family, name)
         return [*families.values()][:_FEW]
-    if prompt in names:
-        return [prompt]
-    turns = [name for name in names if name.rpartition("#")[0] == prompt]
-    if turns:
+    if turns := [name for name in names if prompt in (name, name.rpartition("#")[0])]:
         return turns
-    if prompt.isdecimal() and int(prompt) < len(names):
-        return [names[int(prompt)]]
-    near = (
-        did_you_mean(prompt, names[:20])
-        if len(names) <= 20
-        else f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
-    )
+    near = f"{nearest(prompt, names)}there are {len(names)}, e.g. {', '.join(names[:3])}"
     raise UsageError(f"no answer to a prompt {prompt!r} in this run; {near}")

@@ -40,8 +40,8 @@ def sweep(
         typer.echo("\n".join(sweeps.plan_lines(plan, folder)))
         return
     with options.choose(progress) as shown:
-        ended = sweeps.run_sweep(plan, folder, shown, allowed=allowed)
-    for line in ended.left_out:
+        code, left_out = sweeps.run_sweep(plan, folder, shown, allowed=allowed)
+    for line in left_out:
         typer.echo(f"skipped: {line}")
     typer.echo(f"{folder / 'sweep.md'}  {folder / 'summary.csv'}  {folder / 'figures'}")
-    raise typer.Exit(ended.exit_code)
+    raise typer.Exit(int(code))

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -103,15 +102,15 @@ def write_sweep(
         if not any(isinstance(value, bool) for value in column)
         and pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").nunique() > 1
     ]
-    for curve in (each.over(_baseline(rows)) for each in (*HEADLINES, *other_curves(numeric))):
+    for curve in map(curve_along, numeric):
         name, drawing = curve.name, curve_figure(rows, curve, axes)
         if drawing is None:
-            why = "nothing was measured along it" if curve.axis in axes else "not an axis"
-            left_out.append(f"{name} ({curve.axis}: {why})")
+            left_out.append(f"{name} ({curve.axis}: nothing was measured along it)")
             continue
         files |= figure_files(name, (drawing[0], drawing[1].drop(columns="family")))
         data = f"[Data](figures/data/{name}.csv)"
-        lines += [f"![{name}](figures/{name}.png)", "", curve.caption, data, ""]
+        caption = curve.caption.format(base=_baseline(rows))
+        lines += [f"![{name}](figures/{name}.png)", "", caption, data, ""]
     lines += [f"* left out: {markdown(line)}" for line in left_out]
     table = speedups(points, rows)
     lines += ["", table.to_markdown(), "", markdown(table.note)]
@@ -148,97 +147,64 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
     return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A figure of a sweep: file name, axis, and the number shown.
+class Curve(NamedTuple):
+    """A figure of a sweep: its axis, file name and texts, and the number shown.
 
-    `scale` multiplies the number, `doubling` makes the axis logarithmic with base 2, and `level`
-    is the height of a thin line. `cell` restricts the figure to one decoder.
+    Texts name the `base` of speed-ups. `doubling` makes the axis logarithmic with base 2.
     """
 
-    name: str
     axis: str
+    name: str
     axis_label: str
-    column: str
-    label: str
     caption: str
-    with_baseline: bool = False
+    column: str = "speedup"
+    label: str = "speed-up over {base}"
     doubling: bool = False
-    scale: float = 1.0
-    level: float | None = None
-    cell: str | None = None
 
-    def over(self, baseline: str) -> Curve:
-        """Return the curve with the baseline's name in its texts."""
-        texts = (self.label, self.caption)
-        label, caption = (re.sub(r"\bar\b(?!@)", lambda _: baseline, text) for text in texts)
-        return replace(self, label=label, caption=caption)
+    @property
+    def is_time(self) -> bool:
+        """Tell whether the number is a time, which the baseline has too."""
+        return self.column == "time_per_token_s"
 
 
 HEADLINES = (
     Curve(
-        name="speedup_by_batch_size",
-        axis="batch_size",
-        axis_label="batch size (sequences)",
-        column="speedup",
-        label="speed-up over ar",
-        caption=f"Speed-up over ar of the same run against batch size, with {LEVEL} intervals: "
-        "below the line, a decoder is slower than ar.",
+        *("batch_size", "speedup_by_batch_size", "batch size (sequences)"),
+        f"Speed-up over {{base}} of the same run against batch size, with {LEVEL} intervals: "
+        "below the line, a decoder is slower than {base}.",
         doubling=True,
-        level=1.0,
     ),
     Curve(
-        name="tokens_by_temperature",
-        axis="temperature",
-        axis_label="temperature",
-        column="acceptance_length",
-        label="tokens per step",
-        caption=f"Tokens per step after the first, against temperature, with {LEVEL} intervals.",
-        level=1.0,
+        *("temperature", "tokens_by_temperature", "temperature"),
+        f"Tokens per step after the first, against temperature, with {LEVEL} intervals.",
+        *("acceptance_length", "tokens per step"),
     ),
     Curve(
-        name="time_by_length",
-        axis="max_new_tokens",
-        axis_label="maximum tokens of an answer",
-        column="time_per_token_s",
-        label="ms per token",
-        caption="Time of a token, prefill included, against output length. Without a KV cache "
+        *("max_new_tokens", "time_by_length", "maximum tokens of an answer"),
+        "Time of a token, prefill included, against output length. Without a KV cache "
         "(ar@LABEL:cache=false) it grows with the text.",
-        with_baseline=True,
+        *("time_per_token_s", "ms per token"),
         doubling=True,
-        scale=1e3,
     ),
 )
 
 
-def other_curves(axes: Sequence[str]) -> list[Curve]:
-    """Return curves of speed-up along every other axis, along an option for its decoder only."""
-    headline_axes = {curve.axis for curve in HEADLINES}
-    return [
-        Curve(
-            name=f"speedup_by_{axis.replace('.', '_').replace('@', '_')}",
-            axis=axis,
-            axis_label=axis.replace("_", " "),
-            column="speedup",
-            label="speed-up over ar",
-            caption=f"Speed-up over ar of the same run against {axis.replace('_', ' ')}, with "
-            f"{LEVEL} intervals.",
-            level=1.0,
-            cell=axis.rpartition(".")[0] or None,
-        )
-        for axis in axes
-        if axis not in headline_axes
-    ]
+def curve_along(axis: str) -> Curve:
+    """Return the figure along an axis: a headline, or of the speed-up."""
+    words, name = axis.replace("_", " "), f"speedup_by_{re.sub('[.@]', '_', axis)}"
+    caption = f"Speed-up over {{base}} of the same run against {words}, with {LEVEL} intervals."
+    headlines = (curve for curve in HEADLINES if curve.axis == axis)
+    return next(headlines, Curve(axis, name, words, caption))
 
 
 def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot | None:
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
-    `frame` comes from the function of that name. WRONG decoders are left out. Only the
-    first eight panels are drawn; the data has the numbers of all panels.
+    An option is drawn for its decoder only. `frame` comes from the function of that name. WRONG
+    decoders are left out. Only the first eight panels are drawn; the data has the numbers of all
+    panels.
     """
-    if curve.axis not in axes:
-        return None
+    scale = 1e3 if curve.is_time else 1.0
     groups = _groups(
         _select(frame, curve), curve.axis, [axis for axis in axes if axis != curve.axis]
     )
@@ -258,14 +224,12 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot
                 else:
                     x = x + _STEP * steps * (float(x.max()) - float(x.min()))
                 style: dict[str, Any] = {"color": look.palette[decoder], "lw": 1.2, "ms": 4.5}
-                panel.plot(x, curve.scale * points[curve.column], **style, **look.marker(decoder))
+                panel.plot(x, scale * points[curve.column], **style, **look.marker(decoder))
                 if f"{curve.column}_low" in points:
-                    ends = (
-                        curve.scale * points[f"{curve.column}_{end}"] for end in ("low", "high")
-                    )
+                    ends = (scale * points[f"{curve.column}_{end}"] for end in ("low", "high"))
                     panel.vlines(x, *ends, color=look.palette[decoder], lw=1, alpha=0.6)
-            if curve.level is not None:
-                panel.axhline(curve.level, color=GREY, lw=1)
+            if not curve.is_time:
+                panel.axhline(1.0, color=GREY, lw=1)
             panel.set_title(title, fontsize=8)
             if curve.doubling:
                 panel.set_xscale("log", base=2)
@@ -275,7 +239,7 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot
             panel.set_ylim(bottom=0)
         key(figure, decoders, look)
         figure.supxlabel(curve.axis_label, fontsize=9)
-        figure.supylabel(curve.label, fontsize=9)
+        figure.supylabel(curve.label.format(base=_baseline(frame)), fontsize=9)
         noted = frame["decoder"].isin(decoders) | (frame["guarantee"] == WRONG)
         annotate(figure, frame[noted], hollow=True)
     return figure, data
@@ -287,9 +251,9 @@ def _select(frame: pd.DataFrame, curve: Curve) -> pd.DataFrame:
         return frame.iloc[:0]
     whole = frame["verdict"].isin([VALID, WRONG])  # in a WRONG run, other decoders still count
     rows = frame[whole & (frame["guarantee"] != WRONG)]
-    if curve.cell is not None:
-        rows = rows[rows["decoder"] == curve.cell]
-    elif not curve.with_baseline:
+    if cell := curve.axis.rpartition(".")[0]:
+        rows = rows[rows["decoder"] == cell]
+    elif not curve.is_time:
         rows = rows[_is_compared(rows)]
     rows = rows.assign(**{curve.axis: pd.to_numeric(rows[curve.axis], errors="coerce")})
     return rows.dropna(subset=[curve.axis, curve.column])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import tomli_w
@@ -27,14 +26,6 @@ from bench.stats.validity import EXIT_CODES
 
 SWEEP = "sweep.toml"
 POINTS = "points"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepResult:
-    """The worst exit code of a sweep's points, and the figures that were left out."""
-
-    exit_code: int
-    left_out: tuple[str, ...] = ()
 
 
 def plan_lines(sweep: Sweep, folder: Path, *, brings_models: bool = False) -> list[str]:
@@ -57,11 +48,12 @@ def run_sweep(
     allowed: Sequence[str] = (),
     *,
     report: runs.Report | None = runs.write_report,
-) -> SweepResult:
+) -> tuple[Exit, list[str]]:
     """Measure the missing points of a sweep, each with its `report`, then report all points.
 
-    If a point fails, it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed`
-    are the paths of decoders' code that a stored point may run.
+    Return the worst exit code of the points, and the figures that were left out. If a point fails,
+    it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed` are the paths of
+    decoders' code that a stored point may run.
 
     Raises:
         UsageError: the folder holds another sweep.
@@ -84,7 +76,7 @@ def run_sweep(
         left_out = write_sweep(folder, sweep, _existing(folder), failed)
         if worst == Exit.INTERRUPTED:
             progress.note("the sweep goes on where it was stopped by the same command")
-        return SweepResult(exit_code=int(worst), left_out=tuple(left_out))
+        return worst, left_out
 
 
 def _measure(

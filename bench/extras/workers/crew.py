@@ -188,10 +188,6 @@ class JobQueue:
                 yield worker, job, answer
             self._assign_jobs()
 
-    def close(self) -> None:
-        """End all workers."""
-        self._executor.stop()
-
     def _start(self) -> None:
         worker = next(self._names)
         self._members[worker] = _Member()

@@ -1,19 +1,18 @@
 """`bench merge`: joins parts of one plan, measured by several runs, in one run folder.
 
-If several runs have the same block or scored answer, the first run's counts. Counters are pooled.
-Each record keeps the comparability key of its machine; with several machines, times and speed-ups
-hold only within each of them (`bench.stats.times`). The original runs stay unchanged.
+Counters are pooled. Each record keeps the comparability key of its machine; with several machines,
+times and speed-ups hold only within each of them (`bench.stats.times`). The original runs stay
+unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from bench.errors import UnavailableError
+from bench.errors import UnavailableError, UsageError
 from bench.records.environment import write_environment
 from bench.records.files import only_writer, read_json, write_json, write_text
 from bench.records.plan import (
@@ -31,8 +30,8 @@ from bench.records.plan import (
 from bench.records.prompts import VOCABULARY, Prompt, read_prompts, write_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
-from bench.records.samples import ERRORS, PhasedAnswer, SampleWriter, read_phases, write_phases
-from bench.stats.answers import Compared, compare_with_baseline
+from bench.records.samples import ERRORS, SampleWriter, read_phases, write_phases
+from bench.stats.answers import compare_with_baseline
 from bench.stats.validity import judge
 
 _FREE = ("threads", "device", "run_name")
@@ -43,72 +42,26 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     """Join runs in a new folder under `parent`, and return it with notes for the user.
 
     Raises:
-        BenchError: the runs are not parts of one plan (exit 5), a folder is not a run (2) or is
-            damaged (4), or the new folder cannot be written (1).
+        BenchError: the runs are not parts of one plan (exit 5), two share a block or a scored
+            prompt, or a folder is not a run (2) or is damaged (4), or the new folder cannot be
+            written (1).
     """
     runs = [load_run(folder) for folder in folders]
     for run in runs[1:]:
         _refuse_other(runs[0], run)
-    merged = _Merged.of(runs)
-    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-merged-{runs[0].plan.name or 'run'}"
+    _refuse_twice(runs)
+    plan = _join_plans(runs)
+    records = [_labelled(record, run, n) for n, run in enumerate(runs, 1) for record in run.records]
+    machines = {record.machine for record in records}
+    key = next(iter(machines)) if len(machines) == 1 else None
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-merged-{plan.name or 'run'}"
     config = (runs[0].path / CONFIG).read_text(encoding="utf-8")
     folder = create_run_dir(parent, name, {CONFIG: config})
     with only_writer(folder):
-        _write(folder, runs, merged)
+        _write(folder, runs, plan, records, key)
     link_newest(folder)
-    return folder, merged.notes
-
-
-@dataclass
-class _Merged:
-    """The measurements of several runs without duplicates, with each run's records as a part."""
-
-    plan: Plan
-    parts: list[list[SampleRecord]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def records(self) -> list[SampleRecord]:
-        return [record for part in self.parts for record in part]
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> _Merged:
-        merged = cls(_join_plans(runs))
-        blocks: set[int] = set()
-        scored: set[tuple[str, str]] = set()
-        for number, run in enumerate(runs, start=1):
-            timed = {r.block for r in run.records if r.kind == "timing"}
-            quality = {(r.decoder, r.prompt) for r in run.records if r.kind == "quality"}
-            twice = len(timed & blocks) + len(quality & scored)
-            if twice:
-                both = f"{len(timed & blocks)} blocks and {len(quality & scored)} scored answers"
-                merged.notes.append(f"{both} of {run.path.name} repeat an earlier run: ignored")
-            merged._take(run, f"p{number}", timed - blocks, quality - scored)
-            blocks |= timed
-            scored |= quality
-        if len({r.machine for r in merged.records}) > 1:
-            merged.notes.append("measured on different machines: compare times only within one")
-        merged.notes += _missing_parts(merged.plan)
-        return merged
-
-    def _take(self, run: Run, prefix: str, blocks: set[int], quality: set[tuple[str, str]]) -> None:
-        """Add the records that no earlier run has, and prefix the names of the run's workers."""
-        part: list[SampleRecord] = []
-        for r in run.records:
-            new = r.block in blocks if r.kind == "timing" else (r.decoder, r.prompt) in quality
-            if new:
-                worker = f"{prefix}.{r.worker}" if r.worker else prefix
-                machine = r.machine or run.env.comparability_key
-                copy = replace(r, worker=worker, machine=machine)
-                copy.pack()
-                part.append(copy)
-        self.parts.append(part)
-        attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
-        counts = {(block, attempts[block]) for block in blocks}
-        for event in run.events:
-            if event["event"] == "load" and (event["block"], event["attempt"]) in counts:
-                self.events.append(dict(event))
+    notes = ["measured on different machines: compare times only within one"]
+    return folder, notes * (len(machines) > 1) + _missing_parts(plan)
 
 
 def _refuse_other(first: Run, run: Run) -> None:
@@ -134,23 +87,39 @@ def _refuse_other(first: Run, run: Run) -> None:
     raise UnavailableError(f"{line}; {advice}")
 
 
+def _refuse_twice(runs: Sequence[Run]) -> None:
+    """Refuse runs that share a block or a scored prompt: parts of one plan share none."""
+    owners: dict[str, Run] = {}
+    for run in runs:
+        blocks = [f"block {block.block}" for block in run.plan.blocks]
+        for unit in (*blocks, *(planned.prompt for planned in run.plan.in_pass("quality"))):
+            if (first := owners.setdefault(unit, run)) is not run:
+                line = f"{first.path.name} and {run.path.name} both have {unit}"
+                raise UsageError(f"{line}; name each part of a plan once")
+
+
+def _labelled(record: SampleRecord, run: Run, number: int) -> SampleRecord:
+    """Return a record of the run of that number, with its machine and a worker's unique name."""
+    worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
+    copy = replace(record, worker=worker, machine=record.machine or run.env.comparability_key)
+    copy.pack()
+    return copy
+
+
 def _join_plans(runs: Sequence[Run]) -> Plan:
-    first = runs[0].plan
-    blocks = {block.block: block for run in runs for block in run.plan.blocks}
+    blocks = [block for run in runs for block in run.plan.blocks]
     prompts: dict[str, PlannedPrompt] = {}
     for planned in (planned for run in runs for planned in run.plan.prompts):
         before = prompts.get(planned.prompt, planned)
         passes = dict.fromkeys([*before.passes, *planned.passes])
         prompts[planned.prompt] = replace(planned, passes=tuple(passes))
-    whole = any(not run.plan.parts for run in runs)
-    parts = () if whole else tuple(dict.fromkeys(p for run in runs for p in run.plan.parts))
     joined = replace(
-        first,
-        blocks=tuple(blocks[number] for number in sorted(blocks)),
+        runs[0].plan,
+        blocks=tuple(sorted(blocks, key=lambda block: block.block)),
         prompts=tuple(prompts.values()),
-        parts=parts,
+        parts=tuple(dict.fromkeys(part for run in runs for part in run.plan.parts)),
     )
-    return replace(joined, parts=()) if parts and not _missing_parts(joined) else joined
+    return joined if _missing_parts(joined) else replace(joined, parts=())
 
 
 def _missing_parts(plan: Plan) -> list[str]:
@@ -162,7 +131,10 @@ def _missing_parts(plan: Plan) -> list[str]:
     return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
 
-def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
+def _write(
+    folder: Path, runs: Sequence[Run], plan: Plan, records: Sequence[SampleRecord], key: str | None
+) -> None:
+    """Write the joined run, with the comparability `key` of its machine if it has one."""
     prompts: dict[str, Prompt] = {}
     pieces: dict[str, str] = {}
     for run in runs:
@@ -171,90 +143,58 @@ def _write(folder: Path, runs: Sequence[Run], merged: _Merged) -> None:
     write_prompts(folder, list(prompts.values()))
     ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
     write_json(folder / VOCABULARY, ordered, indent=0)
-    keys = {record.machine for record in merged.records}
-    key = keys.pop() if len(keys) == 1 else None
     write_environment(folder, replace(runs[0].env, comparability_key=key))
+    attempts = {(r.block, r.attempt) for r in records if r.kind == "timing"}
     with SampleWriter(folder) as writer:
-        for record in merged.records:
+        for record in records:
             writer.record(record)
-        for event in merged.events:
-            writer.event(**event)
-    if key is not None:
-        _write_phases(folder, runs)
+        for event in (event for run in runs for event in run.events):
+            if event["event"] == "load" and (event["block"], event["attempt"]) in attempts:
+                writer.event(**event)
+    phases = [answer for run in runs for answer in read_phases(run.path)]
+    if key is not None and phases:
+        write_phases(folder, phases)
     errors = [run.path / ERRORS for run in runs if (run.path / ERRORS).is_file()]
     if errors:
         texts = [file.read_text(encoding="utf-8", errors="replace") for file in errors]
         write_text(folder / ERRORS, "".join(texts))
-    write_plan(folder, merged.plan)
-    write_status(folder, _status(folder, runs, merged))
-
-
-def _write_phases(folder: Path, runs: Sequence[Run]) -> None:
-    """Write the answers to each block, the first run's if several runs have the block."""
-    answers: list[PhasedAnswer] = []
-    for run in runs:
-        blocks = {(answer.prompts, answer.repeat) for answer in answers}
-        answers += [a for a in read_phases(run.path) if (a.prompts, a.repeat) not in blocks]
-    if answers:
-        write_phases(folder, answers)
-
-
-def _status(folder: Path, runs: Sequence[Run], merged: _Merged) -> RunStatus:
-    complete = all(run.status.complete for run in runs)
+    write_plan(folder, plan)
+    statuses = [run.status for run in runs]
+    complete = all(status.complete for status in statuses)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",
-        started_utc=min(filter(None, (run.status.started_utc for run in runs)), default=None),
-        finished_utc=max(filter(None, (run.status.finished_utc for run in runs)), default=None),
-        attempts=max((run.status.attempts or 1 for run in runs), default=1),
-        differences=pool_differences(merged.plan.cells, [run.status for run in runs], merged.parts),
-        floor=pool_floors([run.status.floor for run in runs if run.status.floor is not None]),
-        num_records=len(merged.records),
+        started_utc=min(filter(None, (each.started_utc for each in statuses)), default=None),
+        finished_utc=max(filter(None, (each.finished_utc for each in statuses)), default=None),
+        attempts=max(each.attempts or 1 for each in statuses),
+        differences=pool_differences(plan.cells, statuses, records),
+        floor=pool_floors([each.floor for each in statuses if each.floor is not None]),
+        num_records=len(records),
         reported=True,
     )
     write_status(folder, status)
     judgement = judge(load_run(folder))
-    return replace(judgement, warnings=(*judgement.warnings, *_missing_parts(merged.plan)))
+    warnings = (*judgement.warnings, *_missing_parts(plan))
+    write_status(folder, replace(judgement, warnings=warnings))
 
 
 def pool_differences(
-    cells: Iterable[Cell], statuses: Sequence[RunStatus], parts: Sequence[Iterable[SampleRecord]]
+    cells: Iterable[Cell], statuses: Sequence[RunStatus], records: Iterable[SampleRecord]
 ) -> tuple[Difference, ...] | None:
-    """Pool the differences of several runs, or return None if a run was not checked.
-
-    A run stores the number of its wrong answers, but not which they are. If `parts` cover only some
-    unequal answers, up to that many of them count as wrong.
-
-    Args:
-        cells: the cells of all runs.
-        statuses: the status of each run.
-        parts: the records used of each run.
-    """
+    """Pool the differences of parts with these `records`, or return None if one was not checked."""
     if any(status.differences is None for status in statuses):
         return None
-    compared = [{each.cell: each for each in compare_with_baseline(cells, part)} for part in parts]
-    by_run = [{d.cell: d for d in status.differences or ()} for status in statuses]
+    differences = [each for status in statuses for each in status.differences or ()]
     totals = []
-    for cell in compared[0]:
-        of_runs = [by_cell[cell] for by_cell in compared]
-        whole = Compared(cell=cell, pairs=tuple(pair for each in of_runs for pair in each.pairs))
-        if not whole.unequal:
-            continue
-        gaps: tuple[int | float, ...] = ()
-        farthest: list[int | float] = []
-        num: int | None = 0
-        for of_run, each in zip(by_run, of_runs, strict=True):
-            difference = of_run.get(cell)
-            if not each.unequal or difference is None:
-                continue
-            gaps += tuple(difference.gaps)
-            farthest += [] if difference.places_off is None else [difference.places_off]
-            if num is None or difference.num_wrong is None:
-                num = None
-            else:
-                num += min(difference.num_wrong, len(each.unequal))
-        total = whole.difference(num, gaps)
-        totals.append(replace(total, places_off=max(farthest, default=None)))
-    failed = {d.cell: d.check for status in statuses for d in status.differences or () if d.check}
+    for compared in compare_with_baseline(cells, records):
+        unequal = [d for d in differences if d.cell == compared.cell and d.num_answers]
+        if compared.unequal:
+            wrong = [d.num_wrong for d in unequal]
+            num_wrong = None if None in wrong else sum(num or 0 for num in wrong)
+            gaps = tuple(gap for d in unequal for gap in d.gaps)
+            places = [d.places_off for d in unequal if d.places_off is not None]
+            total = compared.difference(num_wrong, gaps)
+            totals.append(replace(total, places_off=max(places, default=None)))
+    failed = {each.cell: each.check for each in differences if each.check}
     return tuple(with_checks(totals, failed))
 
 

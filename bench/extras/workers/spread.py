@@ -88,7 +88,8 @@ class SharedAttempt(Attempt):
             num_workers = min(self.num_workers, num_jobs)
             self.progress.note(f"{num_workers} worker(s) open the models")
             prefix = f"r{self.number}w" if self.number else "w"  # names are unique within a run
-            self._queue = JobQueue(self.executor, num_workers, self._opening(num_workers), prefix)
+            opening = partial(self._opening, num_workers)
+            self._queue = JobQueue(self.executor, num_workers, opening, prefix)
 
     def time_blocks(self) -> None:
         """Time the blocks, and split the time of some.
@@ -111,8 +112,7 @@ class SharedAttempt(Attempt):
             try:
                 yield
             finally:
-                if self._queue is not None:
-                    self._queue.close()
+                self.executor.stop()
 
     def _run_jobs(self, phase: str, jobs: Sequence[Job], total: int, num_done: int) -> None:
         """Run jobs, and write the workers' results as they come."""
@@ -137,27 +137,22 @@ class SharedAttempt(Attempt):
                 num = sum(not line.startswith('{"event"') for line in done.lines)
                 self.progress.step(worker, num)
 
-    def _opening(self, num_workers: int) -> Callable[[str, Hello, int], Opening]:
+    def _opening(self, num_workers: int, worker: str, hello: Hello, slot: int) -> Opening:
         config = self.setup.config
-        key = read_environment(self.run_dir).comparability_key
-
-        def opening(worker: str, hello: Hello, slot: int) -> Opening:
-            # a numbered GPU, and all those of a placed model, are for every worker
-            gpus = torch.cuda.device_count() if config.device == "cuda" and num_workers > 1 else 0
-            return Opening(
-                opener=self.opener,
-                config=config.to_toml(),
-                prompts=self.prompts,
-                blocks=tuple(self.left),
-                identity=self.plan.identity or {},
-                key=key,
-                attempt=self.number,
-                worker=worker,
-                cores=slot_cores(slot, config.threads or 1, hello.cores),
-                gpu=slot % gpus if gpus > 1 else None,
-            )
-
-        return opening
+        # a numbered GPU, and all those of a placed model, are for every worker
+        gpus = torch.cuda.device_count() if config.device == "cuda" and num_workers > 1 else 0
+        return Opening(
+            opener=self.opener,
+            config=config.to_toml(),
+            prompts=self.prompts,
+            blocks=tuple(self.left),
+            identity=self.plan.identity or {},
+            key=read_environment(self.run_dir).comparability_key,
+            attempt=self.number,
+            worker=worker,
+            cores=slot_cores(slot, config.threads or 1, hello.cores),
+            gpu=slot % gpus if gpus > 1 else None,
+        )
 
     @cached_property
     def _timing(self) -> list[Job]:

@@ -15,7 +15,7 @@ from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
 from bench.report.tables.main import bases
-from bench.report.tables.table import over, reference, without_wrong
+from bench.report.tables.table import over, without_wrong
 from bench.text import counted
 
 _BAND = " The grey band is the A/A noise floor."
@@ -61,11 +61,10 @@ def draw_all(findings: Findings) -> Gallery:
 
 
 def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
-    """Return what captions name: baseline, reference of quality, and samples of two passes."""
+    """Return what captions name: the baseline, and samples of two passes."""
     scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
     return {
         "base": over(summary),
-        "reference": reference(summary),
         "timed": bases(summary),
         "scored": f"; quality: {counted(int(scored), 'held-out prompt')}" if scored > 0 else "",
     }

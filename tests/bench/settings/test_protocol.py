@@ -131,9 +131,9 @@ def test_an_unknown_reference_is_one_line_with_those_there_are() -> None:
 def test_every_reference_has_a_source_and_plausible_rows() -> None:
     for name in published():
         found = figures.load_reference(name)
-        assert found.source
-        assert found.rows
-        for _, speed, length in found.rows:
+        assert found["source"]
+        assert found["rows"]
+        for _, speed, length in found["rows"]:
             assert math.isnan(speed) or 1 <= speed < 10
             assert 1 <= length < 10
 

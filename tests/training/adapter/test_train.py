@@ -537,8 +537,8 @@ def test_the_command_learns_from_what_the_model_writes(
     recipe["run"]["num_steps"] = 3
     path, out = saved(), tmp_path / "out"
     ended = bench(
-        "train", "ptp", "--recipe", path, "--model", home / "letters", "--on-policy", "-o", out,
-        "--progress", "plain",
+        "train", "ptp", "--recipe", path, "--model", home / "letters", "-o", out,
+        "--data", "on-policy", "--progress", "plain",
     )  # fmt: skip
     assert ended.code == 0, ended.err
     assert "sampling answers 12/12" in ended.err
@@ -569,12 +569,11 @@ def test_another_model_has_its_own_recipe_and_folder(
 WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--data", "tea"), "data 'tea': use on-policy[=PROMPTS], text=PATH or dataset=ID"),
     (("--data", "text=./none.txt"), "none.txt"),
-    (("--on-policy",), "without BOS token: give prompts by --data on-policy=FILE"),
+    (("--data", "on-policy"), "without BOS token: give prompts by --data on-policy=FILE"),
     (("--recipe", "./none.toml"), "none.toml cannot be read"),
     (("--model", "./none"), "there is no such folder"),
     (("--device", "abacus"), "'abacus' is not a device"),
     (("--num-steps", "0"), "run.num_steps"),
-    (("--data", "text=x.txt", "--on-policy"), "on-policy"),
 ]
 
 
@@ -583,7 +582,7 @@ def test_wrong_options_are_one_line_and_exit_code_2(
     options: tuple[str, ...], told: str, recipe: dict[str, Any], saved: Callable[[], Path],
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    if "--on-policy" in options or "--data" in options:
+    if "--data" in options:
         recipe["data"] = {"kind": "zoo", "counts": {"qa": 1}}
     given = () if "--recipe" in options else ("--recipe", saved())
     ended = bench("train", "ptp", *given, "-o", tmp_path / "out", *options)

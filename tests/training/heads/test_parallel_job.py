@@ -415,7 +415,8 @@ def test_the_command_trains_a_drafter(tables: dict[str, Any], home: Path, tmp_pa
     train = ("train", "drafter", "--recipe", path, "-o", out, "--progress", "none")
     ended = bench(*train, "--num-steps", 2)
     assert (ended.code, ended.err) == (0, "")
-    assert bench(*train, "--num-steps", 3, "--on-policy", "--model", home / "letters").code == 0
+    on_policy = ("--data", "on-policy", "--model", home / "letters")
+    assert bench(*train, "--num-steps", 3, *on_policy).code == 0
     assert ParallelLayers.load(out).config.variant == "shallow"
     for wrong, told in (
         ("drafter.num_slots=0", "drafter.num_slots"),

@@ -211,13 +211,13 @@ def test_the_command_trains_heads(tables: dict[str, Any], home: Path, tmp_path: 
     train = ("train", "medusa", "--recipe", path, "-o", out, "--progress", "none")
     ended = bench(*train, "--num-steps", 2)
     assert (ended.code, ended.err) == (0, "")
-    assert bench(*train, "--num-steps", 3, "--on-policy", "--model", home / "letters").code == 0
+    on_policy = ("--data", "on-policy", "--model", home / "letters")
+    assert bench(*train, "--num-steps", 3, *on_policy).code == 0
     assert torch.load(out / ".training" / "heads.pt")["progress"]["step"] == 3
     for wrong, told in (
         (("--set", "heads.num_heads=0"), "heads.num_heads"),
         (("--set", "run.strides=2"), "unknown key run.strides"),
         (("--set", "heads.ranks=2"), "unknown key heads.ranks; use num_heads, rank, seed"),
-        (("--on-policy", "--data", "text=x"), "--on-policy and --data exclude each other"),
         (
             ("--set", "run.muon_lr=0.02"),
             "run.muon_lr is 0.02; `bench train medusa` ignores it: unset it (None)",

@@ -211,14 +211,19 @@ def test_what_cannot_be_imported_faithfully_is_one_line(
     rewrite(odd / "adapter_config.json", use_dora=True)
     refused("sets use_dora", odd, base=base)
     rewrite(odd / "adapter_config.json", use_dora=False, r=8)
-    refused("an adapter has one rank", odd, base=base)
-    rewrite(odd / "adapter_config.json", r=RANK)
+    refused("rank 8 does not fit its base model: size mismatch for lora_a", odd, base=base)
+    (odd / "adapter_config.json").write_text("{}")
+    refused("gives no r or no lora_alpha", odd, base=base)
+    rewrite(odd / "adapter_config.json", r=RANK, lora_alpha=6)
     (odd / "adapter_model.safetensors").unlink()
     refused(r"holds no \*.safetensors", odd, base=base)
     wide = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(RANK, 5)}
     wide |= {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": torch.ones(3, RANK)}
     save_file(wide, odd / "adapter_model.safetensors")
-    refused(r"layer model.layers.0.self_attn.q_proj is \(5, 3\)", odd, base=base)
+    refused("does not fit its base model: size mismatch for lora_a.model", odd, base=base)
+    wide.pop(next(iter(wide)))
+    save_file(wide, odd / "adapter_model.safetensors")
+    refused("lacks one of lora_A and lora_B of model/layers/0/self_attn/q_proj", odd, base=base)
     save_file({"base_model.model.norm.weight": torch.ones(3)}, odd / "adapter_model.safetensors")
     refused("unknown weight", odd, base=base)
 

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.extras.cost.curve import Cost, CostCurve
-from bench.extras.cost.limit import ar_limit, mean_context, mismatch
+from bench.extras.cost.limit import limit_lines, mean_context, mismatch
 from bench.extras.cost.records import CallWork, CostFacts, Grid, Measured, folder_name
-from bench.extras.cost.texts import limit_lines
 from bench.records.environment import Environment, ModelFacts
 from tests.bench.conftest import make_record
 
@@ -58,22 +57,13 @@ def test_the_mean_context_is_that_of_calls_after_the_first():
 
 
 def test_ar_is_held_against_a_call_a_replay_and_the_bandwidth():
-    found = ar_limit(COST, run_of(AR))
-    assert found is not None
-    assert found.token_s == pytest.approx(2.0)
-    assert found.call_s == pytest.approx(1.115)
-    # a replay saves 0.3 s of a call, whatever the context
-    assert found.replay_s == pytest.approx(0.815)
-    # 11.5 rounds to the even 12
-    assert found.memory_s == pytest.approx((1000 + 13 * 10) / 10_000)
-
-
-def test_the_sentence_has_shares_of_the_time_measured():
     (line,) = limit_lines(run_of(AR), COST)
     assert "2000.00 ms per token" in line
+    # 11.5 tokens in the cache round to the even 12, and the call reads its own
     assert "5.7 % for reading weights and cache once (113.00 ms)" in line
-    assert "40.8 % for replaying one captured call" in line
-    assert "55.8 % for only calling the model" in line
+    # a replay saves 0.3 s of a call, whatever the context
+    assert "40.8 % for replaying one captured call (815.00 ms)" in line
+    assert "55.8 % for only calling the model (1115.00 ms)" in line
 
 
 def test_of_another_machine_or_model_nothing_is_claimed():

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.errors import BenchError, Exit
 from bench.extras.exports.export import export
-from bench.extras.exports.mlflow import TrackedRun, to_mlflow, tracked_runs
+from bench.extras.exports.mlflow import tracked_runs
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from tests.command_line import bench
@@ -76,36 +75,6 @@ def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
     assert runs["idlm@isd"].params["option.stride"] == "8"
     assert not [name for name in runs["idlm@isd"].params if "spec" in name or "@" in name]
     assert runs["spec"].params["option.k"] == "4"
-
-
-def test_a_store_gets_everything_in_requests_that_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: dict[str, list[int]] = {"params": [], "metrics": []}
-
-    class Client:
-        def __init__(self, **_: object) -> None: ...
-        def get_experiment_by_name(self, _name: str) -> Any:
-            return SimpleNamespace(experiment_id="1")
-
-        def create_run(self, *_: object, **__: object) -> Any:
-            return SimpleNamespace(info=SimpleNamespace(run_id="r"))
-
-        def log_batch(self, _run: str, **batch: list[object]) -> None:
-            for kind, entities in batch.items():
-                sent[kind].append(len(entities))
-
-        def set_terminated(self, *_: object, **__: object) -> None: ...
-
-    entities = SimpleNamespace(Param=lambda *each: each, Metric=lambda *each: each)
-    package = SimpleNamespace(MlflowClient=Client, entities=entities)
-    monkeypatch.setattr("bench.extras.exports.mlflow.optional", lambda *_: package)
-    params, metrics = (
-        {f"k{i}": value for i in range(num)} for num, value in ((250, "v"), (2500, 1))
-    )
-    facts: Any = {"params": params, "metrics": metrics, "started_ms": 0, "ended_ms": 1}
-    to_mlflow([TrackedRun(decoder="spec", group="run", **facts)], "project", tmp_path, tmp_path)
-    assert sent == {"params": [100, 100, 50], "metrics": [1000, 1000, 500]}
 
 
 def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> None:

@@ -67,10 +67,6 @@ def test_a_rehearsal_has_the_same_steps_on_the_cpu(tmp_path):
         for each in steps:
             if each.kind != "tests":
                 assert each.words[each.words.index("--device") + 1] == device
-    assert {each.name: each.aim for each in real if each.aim} == {
-        "ar-llama-1b": 0.65,
-        "ar-qwen3-8b": 0.8,
-    }
 
 
 @pytest.mark.usefixtures("no_model")

@@ -1,8 +1,7 @@
-"""Quality against speed: the front, what is enlarged, and the key."""
+"""Quality against speed: the front, ticks of equal quality, and the key."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,23 +75,6 @@ def test_of_scores_that_intervals_cannot_tell_apart_the_fastest_alone_is_on_the_
     assert list(made[1]["front"]) == [True] * 4, "without intervals the estimates decide"
 
 
-def test_decoders_near_the_best_quality_are_enlarged_where_others_fall_far_below() -> None:
-    figure, data = drawn(CROWD | {"nar": (4.0, 0.58)})
-    whole, enlarged = figure.axes
-    low, high = enlarged.get_ylim()
-    assert 0.96 < low < 0.99 < 1.0 < high < 1.01
-    assert enlarged.get_xlim()[1] < 2.5
-    assert len(data) == 6
-    (box,) = whole.patches
-    assert box.get_x() == enlarged.get_xlim()[0]
-    assert box.get_height() == pytest.approx(high - low)
-
-
-def test_where_all_are_near_or_one_alone_is_best_there_is_nothing_to_enlarge() -> None:
-    assert len(drawn(CROWD)[0].axes) == 1
-    assert len(drawn({"ar": (1.0, 0.99), "nar": (4.0, 0.5), "b": (3.0, 0.6)})[0].axes) == 1
-
-
 def test_decoders_of_one_quality_are_a_row_of_ticks_on_one_band() -> None:
     points = {"ar": (1.0, 0.99), "a": (1.5, 0.99), "b": (2.0, 0.99), "nar": (4.0, 0.6)}
     data = frame(points, half=0.02)
@@ -154,22 +136,16 @@ def lines_through(axes: Any, points: Sequence[tuple[float, float]]) -> int:
     return sum([tuple(p) for p in line.get_xydata()] == list(points) for line in axes.lines)
 
 
-def test_settings_of_a_method_are_joined_by_speed_and_their_aup_stands_below() -> None:
+def test_settings_of_a_method_are_joined_by_speed() -> None:
     figure, data = drawn(SETTINGS)
     assert lines_through(figure.axes[0], [(1.5, 0.98), (2.0, 0.96)]) == 1
-    weighed = [96 * math.exp(-3 * 0.04), 98 * math.exp(-3 * 0.02)]  # d3LLM, over tokens per forward
-    aup = 3.0 * 98 + 1.0 * sum(weighed) / 2
-    assert f"AUP: idlm@t… {aup:.1f}" in figure.get_supxlabel()
     assert list(data["method"]) == ["", "idlm@t…", "idlm@t…", ""]
     assert list(data["tpf"]) == [2.0, 4.0, 3.0, 2.8]
     assert list(data["tokens_per_s"]) == [100.0, 200.0, 150.0, 140.0]
 
 
-def test_settings_far_below_ar_have_no_aup_and_single_ones_no_line() -> None:
-    figure, _ = drawn(SETTINGS | {"idlm@t2": (2.0, 0.9), "idlm@t4": (1.5, 0.92)})
-    assert "AUP: idlm@t… -" in figure.get_supxlabel()
-    figure, data = drawn({name: SETTINGS[name] for name in ("ar", "idlm@t2", "spec@k4")})
-    assert "AUP" not in figure.get_supxlabel()
+def test_a_single_setting_has_no_line() -> None:
+    _, data = drawn({name: SETTINGS[name] for name in ("ar", "idlm@t2", "spec@k4")})
     assert not any(data["method"])
 
 

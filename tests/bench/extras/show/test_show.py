@@ -76,10 +76,9 @@ def test_the_default_is_a_few_prompts_of_different_families(reported_run: Path) 
     [
         ("qa-3#1", ["qa-3#1"]),
         ("mt_bench-0", ["mt_bench-0#1", "mt_bench-0#2"]),
-        ("2", ["translation-1#1"]),
     ],
 )
-def test_a_prompt_is_found_by_name_conversation_or_number(
+def test_a_prompt_is_found_by_name_or_conversation(
     reported_run: Path, prompt: str, expected: list[str]
 ) -> None:
     text = shown(reported_run, prompt=prompt, decoders=["spec"])

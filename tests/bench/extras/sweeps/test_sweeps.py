@@ -9,9 +9,9 @@ import pytest
 from bench.errors import BenchError, Exit
 from bench.extras.sweeps.report import (
     HEADLINES,
+    curve_along,
     curve_figure,
     frame,
-    other_curves,
     speedups,
     write_sweep,
 )
@@ -130,8 +130,8 @@ def test_the_example_is_a_sweep_with_every_headline_axis() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> None:
     sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
-    ended = run_sweep(sweep, folder, progress, open_tables, report=None)
-    assert ended.exit_code == 0, progress.notes
+    code, left_out = run_sweep(sweep, folder, progress, open_tables, report=None)
+    assert code == 0, progress.notes
     assert progress.notes[0] == "sweep of 4 points: batch_size (2), spec.k (2)"
     assert "point 2 of 4: batch_size 1, spec.k 4" in progress.notes
     made = runs_in(folder)
@@ -148,13 +148,9 @@ def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> N
     data = pd.read_csv(folder / "figures" / "data" / "speedup_by_batch_size.csv")
     assert set(data["decoder"]) == {"spec"}
     assert (folder / "figures" / "speedup_by_spec_k.png").is_file()
-    assert [line.split()[0] for line in ended.left_out] == [
-        "tokens_by_temperature",
-        "time_by_length",
-    ]
+    assert left_out == []
     before = {file: file.read_bytes() for each in made for file in each.rglob("*.json*")}
-    again = run_sweep(sweep, folder, progress, open_tables, report=None)
-    assert again.exit_code == 0
+    assert run_sweep(sweep, folder, progress, open_tables, report=None)[0] == 0
     assert progress.notes[-1] == "sweep of 4 points: batch_size (2), spec.k (2); 4 complete already"
     assert {file: file.read_bytes() for file in before} == before
     assert runs_in(folder) == made
@@ -166,14 +162,13 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> No
     sweep, folder = sweep_of(tmp_path, GRID), tmp_path / "out"
     # a point has 4 prompts x 2 repeats x 3 arms: stopped in the second one
     stopped = RecordedProgress(stop_at=35)
-    ended = run_sweep(sweep, folder, stopped, open_tables, report=None)
-    assert ended.exit_code == Exit.INTERRUPTED
+    assert run_sweep(sweep, folder, stopped, open_tables, report=None)[0] == Exit.INTERRUPTED
     first, second = runs_in(folder)
     kept = (first / "samples.jsonl").read_bytes()
     assert load_run(second).status.status == "interrupted"
     rows = pd.read_csv(folder / "summary.csv")
     assert (rows["verdict"] == "not measured").sum() == 2
-    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, report=None).exit_code == 0
+    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, report=None)[0] == 0
     made = runs_in(folder)
     assert made[:2] == [first, second]
     assert len(made) == 4
@@ -190,13 +185,13 @@ def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path)
             raise BenchError("out of memory: it did not fit")
         return open_tables(run)
 
-    assert run_sweep(sweep, folder, progress, opener, report=None).exit_code == Exit.FAILED
+    assert run_sweep(sweep, folder, progress, opener, report=None)[0] == Exit.FAILED
     assert "point 3 has no result: out of memory: it did not fit" in progress.notes
     assert len(runs_in(folder)) == 2
     notes = pd.read_csv(folder / "summary.csv").set_index("point")["note"]
     assert notes[sweep.points[3].name] == "out of memory: it did not fit"
-    again = run_sweep(sweep, folder, progress, opener, report=None)  # they are tried once more
-    assert again.exit_code == Exit.FAILED
+    again, _ = run_sweep(sweep, folder, progress, opener, report=None)  # they are tried once more
+    assert again == Exit.FAILED
     assert progress.notes[-5].endswith("; 2 complete already")
 
 
@@ -217,14 +212,14 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
 def test_prompt_length_is_an_axis_with_a_figure(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [30, 90]\n")
     folder = tmp_path / "out"
-    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, report=None).exit_code == 0
+    assert run_sweep(sweep, folder, RecordedProgress(), open_tables, report=None)[0] == 0
     for each, length in zip(runs_in(folder), (30, 90), strict=True):
         assert {prompt.num_tokens for prompt in load_run(each).plan.prompts} == {length}
     assert (folder / "figures" / "speedup_by_prompt_tokens.svg").is_file()
     too_long = sweep_of(tmp_path, BASE + "[sweep]\nprompt_tokens = [300]\n")
     progress = RecordedProgress()
-    failed = run_sweep(too_long, tmp_path / "long", progress, open_tables, report=None)
-    assert failed.exit_code == Exit.USAGE
+    failed, _ = run_sweep(too_long, tmp_path / "long", progress, open_tables, report=None)
+    assert failed == Exit.USAGE
     assert "has room for 2 to 244" in progress.notes[-1]
 
 
@@ -288,8 +283,8 @@ def test_a_curve_has_a_panel_for_what_else_differs_and_leaves_out_what_is_wrong(
     assert titles[:2] == ["temperature 0", "temperature 0.8"]
     assert set(data["decoder"]) == {"spec"}
     assert list(data["speedup"]) == [2.0, 0.5, 2.0, 0.5]
-    assert curve_figure(rows, curve, ("temperature",)) is None
-    assert other_curves(("batch_size", "temperature")) == []
+    assert curve_along("batch_size") == curve
+    assert curve_along("spec.k").name == "speedup_by_spec_k"
     ended_early = rows.assign(verdict="INCOMPLETE")
     assert curve_figure(ended_early, curve, ("batch_size", "temperature")) is None
 
@@ -356,18 +351,17 @@ def test_a_sweep_follows_the_baseline_of_its_runs(synthetic_run, tmp_path: Path)
     drawn = curve_figure(rows, HEADLINES[0], ("batch_size",))
     assert drawn is not None
     assert set(drawn[1]["decoder"]) == {"ar"}
-    curve = HEADLINES[0].over("spec")
-    assert curve.label == "speed-up over spec"
-    assert curve.caption.endswith("below the line, a decoder is slower than spec.")
-    assert "(ar@LABEL:cache=false)" in HEADLINES[2].over("spec").caption
+    assert drawn[0].get_supylabel() == "speed-up over spec"
+    caption = HEADLINES[0].caption.format(base="spec")
+    assert caption.endswith("below the line, a decoder is slower than spec.")
+    assert "(ar@LABEL:cache=false)" in HEADLINES[2].caption.format(base="spec")
 
 
 def test_figures_are_along_axes_of_numbers_alone(tmp_path: Path) -> None:
     axes = "fixed_length = [false, true]\ntasks = ['qa', 'rag']\nlimit = [1, 2]\nseed = [3]\n"
     sweep = sweep_of(tmp_path, f"{BASE}[sweep]\n{axes}")
     left_out = write_sweep(tmp_path / "out", sweep, {}, {})
-    curves = [line for line in left_out if "not an axis" not in line]
-    assert curves == ["speedup_by_limit (limit: nothing was measured along it)"]
+    assert left_out == ["speedup_by_limit (limit: nothing was measured along it)"]
 
 
 @pytest.mark.parametrize(

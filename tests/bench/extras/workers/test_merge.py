@@ -17,7 +17,7 @@ from bench.records.environment import write_environment
 from bench.records.plan import Cell, Difference, Floor, RunStatus, write_plan, write_status
 from bench.records.prompts import VOCABULARY, read_prompts
 from bench.records.run_folder import Run, load_run
-from bench.records.samples import PHASES_FILE, SampleWriter, read_phases
+from bench.records.samples import SampleWriter, read_phases
 from bench.report.findings import Findings
 from bench.stats.metrics import summary_rows
 from bench.stats.validity import INCOMPLETE, VALID, judge
@@ -97,18 +97,21 @@ def test_of_unlike_machines_counters_pool_and_times_stand_apart(
     assert not (folder / "phases.json").exists()
 
 
-def test_what_two_runs_have_counts_once_and_what_is_missing_is_said(
+def test_what_two_runs_have_is_refused_and_what_is_missing_is_said(
     measured: Any, tmp_path: Path
 ) -> None:
-    one = measured("1/3")
+    one, other = measured("1/3"), measured("2/3")
     again = tmp_path / "again"
     shutil.copytree(one, again)
-    folder, notes = merge([one, again], tmp_path / "merged")
-    assert answers(load_run(folder)) == answers(load_run(one))
-    assert any("of again repeat an earlier run: ignored" in note for note in notes)
-    assert any("parts 2/3, 3/3 are missing" in note for note in notes)
-    assert any("parts 2/3, 3/3" in line for line in load_run(folder).status.warnings)
-    assert load_run(folder).plan.parts == ("1/3",)
+    for folders in ([one, other, again], [other, measured(None)]):
+        with pytest.raises(BenchError, match=r"both have block .*name each part.* once") as refused:
+            merge(folders, tmp_path / "merged")
+        assert refused.value.exit_code == Exit.USAGE
+    assert not (tmp_path / "merged").exists()
+    folder, notes = merge([one, other], tmp_path / "merged")
+    assert any("parts 3/3 are missing" in note for note in notes)
+    assert any("parts 3/3" in line for line in load_run(folder).status.warnings)
+    assert load_run(folder).plan.parts == ("1/3", "2/3")
 
 
 def test_a_part_that_was_stopped_leaves_the_merged_run_incomplete(
@@ -129,32 +132,24 @@ while True:
 """
 
 
-def test_phases_count_once_as_their_blocks_do(measured: Any, tmp_path: Path) -> None:
+def test_a_merged_run_has_the_phases_of_all_parts(measured: Any, tmp_path: Path) -> None:
     one, other = measured("1/2"), measured("2/2")
-    again = tmp_path / "again"
-    shutil.copytree(one, again)
-    phases = json.loads((one / PHASES_FILE).read_text(encoding="utf-8"))
-    phases["answers"].append(phases["answers"][0] | {"repeat": 7})
-    (again / PHASES_FILE).write_text(json.dumps(phases), encoding="utf-8")
-    folder, _ = merge([one, again, other], tmp_path / "merged")
+    folder, _ = merge([one, other], tmp_path / "merged")
     assert read_phases(one)
-    kept = replace(read_phases(one)[0], repeat=7)
-    assert read_phases(folder) == (*read_phases(one), kept, *read_phases(other))
+    assert read_phases(folder) == (*read_phases(one), *read_phases(other))
 
 
 @pytest.mark.slow
-def test_differences_are_counted_among_the_answers_that_count(
+def test_differences_of_parts_are_those_of_the_whole(
     measured: Any, decoder_file: Any, tmp_path: Path
 ) -> None:
-    """A decoder that is wrong on some prompts; one part is there twice."""
+    """A decoder that is wrong on some prompts."""
     decoders = decoder_file(WRONG_AT_TIMES)
     whole = load_run(measured(None, decoders=decoders))
     (expected,) = whole.status.differences or ()
     assert 0 < (expected.num_wrong or 0) < (expected.num_compared or 0)
     parts = [measured(f"{number}/3", decoders=decoders) for number in (1, 2, 3)]
-    again = tmp_path / "again"
-    shutil.copytree(parts[0], again)
-    folder, _ = merge([parts[0], again, *parts[1:]], tmp_path / "merged")
+    folder, _ = merge(parts, tmp_path / "merged")
     (found,) = load_run(folder).status.differences or ()
     assert set(found.gaps) == set(expected.gaps)  # each part looks at its own repeats
     assert replace(found, example=expected.example, gaps=expected.gaps) == expected
@@ -187,21 +182,19 @@ def test_runs_merged_before_keep_the_machines_of_their_answers(
     assert {record.worker for record in load_run(three).records} == {"p1.p1", "p1.p2", "p2"}
 
 
-def test_the_load_of_a_block_is_that_of_its_run_and_attempt(measured: Any, tmp_path: Path) -> None:
+def test_the_load_of_a_block_is_that_of_its_attempt(measured: Any, tmp_path: Path) -> None:
     """Of what a run says of its blocks only the load goes along, of those that count."""
-    one = measured("1/2")
-    again, other = tmp_path / "again", measured("2/2")
-    shutil.copytree(one, again)
-    blocks = {folder: load_run(folder).plan.blocks[0].block for folder in (one, again, other)}
+    one, other = measured("1/2"), measured("2/2")
+    blocks = {folder: load_run(folder).plan.blocks[0].block for folder in (one, other)}
     for number, (folder, block) in enumerate(blocks.items()):
         with SampleWriter(folder) as writer:
             for attempt in (0, 1):
                 writer.event("load", block=block, attempt=attempt, other_cores=number + 1000.0)
             writer.event("lost", worker="w", block=block, attempt=0)
-    merged = load_run(merge([one, again, other], tmp_path / "merged")[0])
+    merged = load_run(merge([one, other], tmp_path / "merged")[0])
     told = [e for e in merged.events if e["event"] == "load" and e["other_cores"] >= 1000]
     assert [(e["block"], e["attempt"], e["other_cores"]) for e in told] == [
-        (blocks[one], 0, 1000.0), (blocks[other], 0, 1002.0),
+        (blocks[one], 0, 1000.0), (blocks[other], 0, 1001.0),
     ]  # fmt: skip
     assert {e["event"] for e in merged.events} == {"load"}
 
@@ -247,8 +240,8 @@ def test_another_precision_is_another_plan(measured: Any, tmp_path: Path) -> Non
         merge([one, two], tmp_path / "merged")
 
 
-def test_a_whole_run_with_a_part_of_it_is_whole(measured: Any, tmp_path: Path) -> None:
-    folder, notes = merge([measured("1/3"), measured(None)], tmp_path / "merged")
+def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> None:
+    folder, notes = merge([measured("1/2"), measured("2/2")], tmp_path / "merged")
     merged = load_run(folder)
     assert merged.plan.parts == ()
     assert not any("missing" in note for note in notes)
@@ -298,8 +291,8 @@ def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
     cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
     failed = Difference(cell="mine", check="fails")
     statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
-    assert pool_differences(cells, statuses, [[], []]) == (failed,)
-    assert RunStatus(differences=pool_differences(cells, statuses, [[], []])).wrong == ["mine"]
+    assert pool_differences(cells, statuses, []) == (failed,)
+    assert RunStatus(differences=pool_differences(cells, statuses, [])).wrong == ["mine"]
 
 
 def test_floors_of_parts_are_pooled() -> None:

@@ -18,7 +18,7 @@ from docs.generate.runs import TABLE, by_machine, headings, with_guarantee
 FIGURE = ROOT / "docs/figures/machines.png"
 _LOOKS = ((INK, "o"), ("#0072b2", "s"), ("#d55e00", "D"), ("#009e73", "^"), ("#cc79a7", "v"))
 """Colour and marker of each machine, again from the first for the sixth."""
-_SIZE = (5.0, 3.1)
+_WIDTH = 5.0
 """Inches: readable on a telephone."""
 
 
@@ -34,7 +34,7 @@ def draw(names: Sequence[str]) -> Figure:
     runs = by_machine(names)
     cells = [cell for cell in with_guarantee(runs[0]) if cell != BASELINE]
     with styled(10):
-        figure = Figure(figsize=_SIZE, layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 2.2 + 0.35 * len(runs)), layout="constrained")
         axes = figure.add_subplot()
         axes.axvline(1, color=GREY, lw=1, zorder=0)
         shifts = np.linspace(-0.24, 0.24, len(runs)).tolist()
@@ -50,7 +50,7 @@ def draw(names: Sequence[str]) -> Figure:
         name_rows(axes, cells)
         axes.xaxis.set_major_locator(MultipleLocator(0.5))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-        figure.legend(loc="outside upper left", ncols=3, frameon=False, handletextpad=0.1)
+        figure.legend(loc="outside upper left", ncols=2, frameon=False, handletextpad=0.1)
         figure.supxlabel("speed-up over ar, with 95 % interval", fontsize=10)
     return figure
 

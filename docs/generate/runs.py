@@ -261,7 +261,7 @@ def machines(*names: str) -> str:
     columns: Columns = {
         "decoder": str,
         **{f"{name}, {size}": partial(speedup, run) for name, size, run in measured},
-        f"tokens per step ({titles[0]})": lambda cell: number(runs[0].rows[cell].acceptance_length),
+        "tokens per step (first machine)": lambda cell: number(runs[0].rows[cell].acceptance_length),
         "identical to AR, % (by machine)": identical,
     }
     text = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()

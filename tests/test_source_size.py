@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 54_100
+MAX_LINES = 53_280
 """A ceiling to lower, to 45,000 next. It was 49,369; deleted features gave 2,300 back (ADR 0024),
 what outsiders could do and were not told took 4,400 (checks of claims before a run, the run's own
 rounding, scoring of expressions and other scripts, templates in a child, one gate, bounds on every
@@ -24,10 +24,10 @@ that take one upload apart took 330, padding and its measurement 150, memories i
 concepts and one pass of training gave 340. Kernels in Triton in place of compiled parts took 190,
 chains of draft calls in one graph 170, calls that begin early, deltas by a kernel and less work of
 the host beside drafts 380; what a run said twice gave 490, what it checked twice 390, fewer forms
-around the forward pass 150 and 200, extras that repeat numbers 590, one form of intervals and names
-300; calls merged without padding took 110, drawn trees as tensors 75. Lines are Python's:
-`products.cpp` has 750 more."""
-MAX_CORE_LINES = 34_980
+around the forward pass 150, 200 and 210, extras that repeat numbers 590, one form of intervals and
+names 300, a run taken whole 250, extras again 370; calls merged without padding took 110, drawn
+trees as tensors 75. Lines are Python's: `products.cpp` has 800 more."""
+MAX_CORE_LINES = 34_490
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]

@@ -252,7 +252,7 @@ def machines(*names: str) -> str:
         shares = [each.rows[cell].identical_to_ar if cell in each.rows else None for each in runs]
         return ", ".join(percent(share, "", 0) for share in shares)
 
-    titles = headings(runs)
+    titles, rows = headings(runs), runs[0].rows
     sizes = [
         f"{run.rows[BASELINE].prompts}\N{MULTIPLICATION SIGN}{run.config['max_new_tokens']}"
         for run in runs
@@ -261,7 +261,7 @@ def machines(*names: str) -> str:
     columns: Columns = {
         "decoder": str,
         **{f"{name}, {size}": partial(speedup, run) for name, size, run in measured},
-        "tokens per step (first machine)": lambda cell: number(runs[0].rows[cell].acceptance_length),
+        "tokens per step (first machine)": lambda cell: number(rows[cell].acceptance_length),
         "identical to AR, % (by machine)": identical,
     }
     text = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()

@@ -122,9 +122,9 @@ def test_workers_share_out_gpus_unless_the_run_names_one(
     setup = SimpleNamespace(config=config(device=device), on_gpu=True)
     attempt: Any = SimpleNamespace(setup=setup, plan=SimpleNamespace(identity=None))
     vars(attempt).update(run_dir=None, opener=None, prompts={}, left=(), number=0)
-    opening = SharedAttempt._opening(attempt, 2)
     hello = Hello(node="n", pid=1, cores=())
-    assert [opening("w", hello, slot).gpu for slot in range(2)] == gpus
+    openings = [SharedAttempt._opening(attempt, 2, "w", hello, slot) for slot in range(2)]
+    assert [opening.gpu for opening in openings] == gpus
 
 
 @pytest.mark.slow

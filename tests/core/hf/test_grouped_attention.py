@@ -119,7 +119,8 @@ def test_results_lie_in_memory_as_those_of_cudas_kernel_with_a_mask() -> None:
     ops: Any = torch.ops.aten
     lying = ops._scaled_dot_product_efficient_attention(*on_meta, None, False)[0].stride()
     with PretendedCuda():
-        out = F.scaled_dot_product_attention(*map(place, fed), attn_mask=place(mask))
+        query, key, value = map(place, fed)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=place(mask))
     assert lying == out.stride() != fed[0].stride()
 
 

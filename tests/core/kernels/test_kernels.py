@@ -74,9 +74,9 @@ def compare_unseen(device: str, dtype: torch.dtype) -> None:
     seen = torch.ones(1, 1, 1, 192, dtype=torch.bool)
     seen[..., 64:128] = False
     mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(dtype).min)
-    parts = [each.to(device, dtype) for each in (query, key, value)]
+    query, key, value = (each.to(device, dtype) for each in (query, key, value))
     for given in (seen, mask.to(dtype)):
-        found = split_attention(*parts, given.to(device), 0.2)
+        found = split_attention(query, key, value, given.to(device), 0.2)
         torch.testing.assert_close(found.cpu(), torch.ones_like(found.cpu()))
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.settings.config import RunConfig
 
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # eager runs, unless a test asks
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # trio's warns in some runs, which ends them
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core for each process; torch is imported later
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # while tests are collected, of which it took two fifths

@@ -1,7 +1,9 @@
 """Completions sampled from the teacher by the repository's own baseline, as training rows.
 
-Each completion has a seed of its own, by its number, so that equal prompts get different texts.
-Uniforms, merged calls and the cut at a stop token are as in any run.
+The sampled text depends on the seed and on the prompt's ids. To draw different texts from equal
+prompts, the scheduler gets each completion's number in place of the prompt's first id, and
+`_NumberedAR` restores the id before the model sees it. Uniforms, merged calls and the cut at a stop
+token are as in any run.
 
 At temperature 0 each prompt has only one completion. Further greedy completions continue random
 beginnings of sampled completions.
@@ -23,6 +25,7 @@ import torch
 
 from bench.progress import Progress
 from decoders.ar import Autoregressive
+from decoders.core.decoder import Request, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.checkpoint import weights_sha256
@@ -34,8 +37,6 @@ from training.workers import wait_for_all, worker
 Ids = tuple[int, ...]
 _BATCHES = 4
 """Number of batches sampled with one KV cache."""
-_SEEDS = 10_000_000
-"""Distance of the seeds of two plans, which are those of their completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +290,7 @@ def _run(
     batch_size: int,
     keep: Callable[[Completion], None],
 ) -> None:
+    decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
     # group prompts of similar length, because the longest one decides the size of the cache
     ordered = sorted(prompts, key=lambda number: len(prompts[number]))
     for first in range(0, len(ordered), _BATCHES * batch_size):
@@ -301,6 +303,21 @@ def _run(
             prompt = prompts[number]
             keep(Completion(number=number, temperature=temperature, prompt=prompt, tokens=tokens))
 
-        scheduler = Scheduler(Autoregressive(), Models(target=model), sampling, batch_size)
-        seeds = [_SEEDS * sampling.seed + number for number in numbers]
-        scheduler.run([prompts[number] for number in numbers], seeds=seeds, on_finish=finish)
+        keys = [(number, *prompts[number][1:]) for number in numbers]
+        Scheduler(decoder, Models(target=model), sampling, batch_size).run(keys, on_finish=finish)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NumberedAR(Autoregressive):
+    """AR decoding of prompts whose first id is a number that `firsts` maps to the true id.
+
+    It draws several texts from one prompt. It is not a registered decoder.
+    """
+
+    firsts: Mapping[int, int]
+
+    def steps(self, request: Request) -> Steps:
+        """Run AR on the prompt with its true first id."""
+        number, *rest = request.prompt_ids
+        text = (self.firsts[number], *rest)
+        return super().steps(dataclasses.replace(request, prompt_ids=text))

@@ -32,7 +32,8 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
     before = [(call.session, call.session.length, call.session.calls) for call in longer]
     fed = {id(call): _feed_head(_without_kept(call)) for call in longer}
-    calls = [fed[id(call)][0] if id(call) in fed else call for call in calls]
+    if fed:
+        calls = [fed[id(call)][0] if id(call) in fed else call for call in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
     for (session, base, num_calls), (_, states) in zip(before, fed.values(), strict=True):
         session.base, session.calls = base, num_calls + 1

@@ -182,4 +182,4 @@ def _conditions(member: NamedRun) -> list[str]:
     texts |= {"batch_size": "batch size {}", "max_new_tokens": "at most {} new tokens"}
     parts = [text.format(config[key]) for key, text in texts.items() if config.get(key) is not None]
     dtype = config.get("dtype") or side.env.dtype
-    return [f"{prompts} in {clusters}", repeats, *parts, *filter(None, [dtype, hardware(side)])]
+    return [f"{prompts} in {clusters}", repeats, *parts, *filter(None, [dtype, hardware(side.env)])]

@@ -1,14 +1,19 @@
-"""The prediction of stored sessions for a run: a section of its report, and a line at its end.
+"""What earlier runs of the same job make one expect: speed-ups, and the baseline's speed.
 
 The pools of ``results/reference`` in this checkout predict the next session of their job, by
-machine. A run of such a job shows the prediction for its machine, or says that there is none. The
-run's first report keeps what the pools say in ``expected.json``, and later reports read it there.
+machine. A run of such a job shows the prediction for its machine, or says that there is none. A run
+whose baseline is slower than in an earlier run of the job on this machine (beside it or in
+``results/reference``) says so: load that lasts for the whole run does not show in A/A. The run's
+first report keeps both expectations in ``expected.json``, and later reports read them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +24,14 @@ from bench.extras.sessions.pooled import EVERY, POOL, list_runs, machine, unlike
 from bench.machine.env import ROOT
 from bench.records.environment import read_environment
 from bench.records.files import SCHEMA, parse, read_json, write_json
-from bench.records.plan import read_plan, read_status
+from bench.records.plan import STATUS, read_plan, read_status
 from bench.records.run_folder import Run, load_run, read_config
 from bench.report.findings import Findings
 from bench.report.tables.table import Columns, Table, interval
 from bench.stats.metrics import summary_rows
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL
+from bench.stats.validity import VALID
 from bench.text import UNKNOWN, factor
 
 REFERENCES = ROOT / "results" / "reference"
@@ -34,17 +40,31 @@ _NOTE = (
     "Speed-ups, and where stored sessions of this job expect those of the next session, with 95 % "
     "probability; a prediction holds for its machine alone."
 )
+MAX_SLOWER = 1.1
+"""A baseline that takes more times as long per token as in an earlier run is worth a line."""
 _Ranges = Mapping[str, tuple[float, float]]
 """Predicted interval by decoder."""
 
 
-def predictions(run: Run) -> Mapping[str, _Ranges]:
-    """Return what the pool of a run's job predicted by machine when the run ended."""
+@dataclass(frozen=True)
+class Expected:
+    """What earlier runs of a run's job said when it ended."""
+
+    next: Mapping[str, _Ranges] = field(default_factory=dict)
+    """Predicted speed-ups by machine."""
+    fastest: tuple[str, float] | None = None
+    """The run on this machine with the fastest baseline, and its seconds per token."""
+
+
+def expectations(run: Run) -> Expected:
+    """Return what earlier runs of a run's job said when it ended."""
     file = run.path / EXPECTED
-    if run.status.reported is False and (ranges := _pooled(run)):
-        write_json(file, {"schema": SCHEMA, "next": ranges})
-    kept = (read_json(file) or {}).get("next", {})
-    return parse(dict[str, dict[str, tuple[float, float]]], kept, file)
+    if run.status.reported is False:
+        found = Expected(_pooled(run), min(_baselines(run), key=lambda run: run[1], default=None))
+        if found != Expected():
+            write_json(file, {"schema": SCHEMA} | asdict(found))
+    stored = {key: value for key, value in (read_json(file) or {}).items() if key != "schema"}
+    return parse(Expected, stored, file)
 
 
 def _pooled(run: Run) -> dict[str, _Ranges]:
@@ -65,6 +85,28 @@ def _pooled(run: Run) -> dict[str, _Ranges]:
     return {}
 
 
+def _baselines(run: Run) -> Iterator[tuple[str, float]]:
+    """Yield valid earlier runs of a run's job on its machine: name, baseline's time per token."""
+    here = machine(run.env)
+    for file in chain(REFERENCES.rglob(STATUS), run.path.parent.glob(f"*/{STATUS}")):
+        if (folder := file.parent).is_symlink() or folder.resolve() == run.path.resolve():
+            continue
+        try:
+            if read_status(folder).verdict != VALID or machine(read_environment(folder)) != here:
+                continue
+            past = _without_answers(folder)
+            if past.plan and not any(unlike(_snapshot(past), _snapshot(run))):
+                yield folder.name, _baseline_time(pd.read_csv(folder / "summary.csv"))
+        except (BenchError, OSError, ValueError):
+            continue
+
+
+def _baseline_time(summary: pd.DataFrame) -> float:
+    """Return the baseline's seconds per token, infinity if it has none."""
+    rows = [row for row in summary_rows(summary, ALL) if row.decoder == row.over]
+    return next((row.time_per_token_s for row in rows if row.time_per_token_s), math.inf)
+
+
 def _without_answers(folder: Path) -> Run:
     facts: dict[str, Any] = {"plan": read_plan(folder), "config": read_config(folder)}
     facts |= {"env": read_environment(folder), "status": read_status(folder)}
@@ -77,10 +119,10 @@ def _snapshot(run: Run) -> RunSnapshot:
 
 def section(findings: Findings) -> Sequence[Table]:
     """Make the section of a report: this run's speed-ups above the predictions by machine."""
-    if not (ranges := predictions(findings.run)):
+    if not (ranges := expectations(findings.run).next):
         return ()
     measured = _speedups(findings)
-    rows = {f"this run: {machine(findings.run)}": {n: factor(x) for n, x in measured.items()}}
+    rows = {f"this run: {machine(findings.run.env)}": {n: factor(x) for n, x in measured.items()}}
     rows |= {m: {n: interval(*ends) for n, ends in each.items()} for m, each in ranges.items()}
     columns: Columns = {"machine": str}
     columns |= {name: partial(lambda n, m: rows[m].get(n, UNKNOWN), name) for name in measured}
@@ -90,12 +132,23 @@ def section(findings: Findings) -> Sequence[Table]:
 
 def conclusion(run_dir: Path) -> list[str]:
     """State whether a run's speed-ups are what stored sessions of its machine predict."""
-    ranges = predictions(_without_answers(run_dir))
+    ranges = expectations(_without_answers(run_dir)).next
     return [_judge(Findings(load_run(run_dir)), ranges)] if ranges else []
 
 
+def caveats(findings: Findings) -> Iterator[str]:
+    """Yield a line if an earlier run of the job on this machine had a faster baseline."""
+    name, seconds = expectations(findings.run).fastest or ("", math.nan)
+    if MAX_SLOWER < (slower := _baseline_time(findings.summary) / seconds) < math.inf:
+        yield (
+            f"Warning: {findings.run.plan.baseline} took {slower:.2f} times as long per token as "
+            f"in {name}, the fastest run of this job on this machine: load that lasts for a whole "
+            "run does not show in A/A, and can raise speed-ups; see docs/troubleshooting.md."
+        )
+
+
 def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:
-    if (here := machine(findings.run)) not in ranges:
+    if (here := machine(findings.run.env)) not in ranges:
         return f"No stored session of this processor ({here}): expect what `bench cost` shows"
     outside = [
         f"{name} {factor(speedup)}, not {interval(*ranges[here][name])}"

@@ -21,10 +21,10 @@ from bench.errors import Exit, UnavailableError
 from bench.extras.sections.estimators import prompt_table
 from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
+from bench.records.environment import Environment
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import SECOND, STATUS, guarantee_rank
-from bench.records.run_folder import Run
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
@@ -51,14 +51,14 @@ _PAUSE = timedelta(minutes=10)
 """A longer pause between two sessions of a machine begins another occasion."""
 
 
-def machine(run: Run) -> str:
+def machine(env: Environment) -> str:
     """Return what tells machines apart: processor (with its instructions) or GPU, and threads."""
-    cpu, num = run.env.machine, run.env.torch.threads
+    cpu, num = env.machine, env.torch.threads
     facts = [f"{UNKNOWN} threads" if num is None else counted(num, "thread")]
-    if not run.env.gpu_name:
+    if not env.gpu_name:
         unclear = cpu.architecture == "x86_64" and "family" not in str(cpu.cpu)
         facts += [*(cpu.instructions or ()), *["family not recorded"] * unclear]
-    return portable(", ".join([hardware(run) or UNKNOWN, *facts]))
+    return portable(", ".join([hardware(env) or UNKNOWN, *facts]))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PooledRun:
     @property
     def machine(self) -> str:
         """Processor (with its instructions) or GPU and threads, by which machines differ."""
-        return machine(self.side)
+        return machine(self.side.env)
 
     @property
     def start(self) -> str:

@@ -48,7 +48,7 @@ def public_files(findings: Findings) -> dict[str, bytes]:
 
 def free_name(parent: Path, run: Run) -> str:
     """Return a new name, MACHINE-MODEL with the temperature of a sampled run and a number."""
-    machine = re.sub(r"\(R\)|\(TM\)|Processor|\d+ cores|family|model", "", hardware(run) or "")
+    machine = re.sub(r"\(R\)|\(TM\)|Processor|\d+ cores|family|model", "", hardware(run.env) or "")
     temperature = run.config.get("temperature") or 0
     sampled = f"-t{temperature:g}".replace(".", "") if temperature else ""
     words = f"{machine} {short_name(run.config.get('model'))}{sampled}"

@@ -172,7 +172,7 @@ def identity(side: RunSnapshot) -> dict[str, str]:
         **{f"{name} adapter": _short(each.weights_sha256) for name, each in adapters},
         **{key.replace("_", " "): config.get(key) for key in _SETTINGS},
         "baseline": side.plan.baseline,
-        "hardware": hardware(side),
+        "hardware": hardware(side.env),
         "threads": env.torch.threads,
         "GPU driver": env.gpu_driver,
         "comparability key": side.env.comparability_key,

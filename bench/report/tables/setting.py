@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bench.records.environment import Environment
 from bench.records.run_folder import Run
 from bench.text import counted, percent, portable
 
@@ -28,7 +29,7 @@ def report_title(run: Run) -> str:
 def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     """Return the head of a report as (key, value) pairs, without unrecorded facts."""
     started = run.status.started_utc
-    device = (run.env.device or run.config.get("device"), hardware(run))
+    device = (run.env.device or run.config.get("device"), hardware(run.env))
     target = run.env.models.target or {}
     template = target.get("template") or {}
     sha256, day = template.get("sha256"), template.get("date")
@@ -84,11 +85,11 @@ def short_name(source: object) -> str:
     return Path(text).name if local else text
 
 
-def hardware(run: Run) -> str | None:
+def hardware(env: Environment) -> str | None:
     """Return the GPU, or the processor with its cores."""
-    machine = run.env.machine
-    if run.env.gpu_name or not machine.cpu:
-        return run.env.gpu_name
+    machine = env.machine
+    if env.gpu_name or not machine.cpu:
+        return env.gpu_name
     cores = machine.affinity or machine.logical_cores
     return f"{machine.cpu}, {cores} cores" if cores else machine.cpu
 

@@ -155,3 +155,41 @@ def test_later_reports_show_what_the_first_one_kept_in_any_checkout(
     (copy / expected.EXPECTED).write_text('{"next": {"EPYC": {"spec": [1]}}}')
     with pytest.raises(BenchError, match=r"expected\.json is damaged"):
         expected.section(Findings(load_run(copy)))
+
+
+def slowed(run: Path, factor: float) -> None:
+    """Multiply the times per token of a stored run by a factor."""
+    summary = pd.read_csv(run / "summary.csv")
+    summary["time_per_token_s"] *= factor
+    summary.to_csv(run / "summary.csv", index=False)
+
+
+def slow_baselines(run: Path) -> list[str]:
+    (run / expected.EXPECTED).unlink(missing_ok=True)
+    return list(expected.caveats(Findings(load_run(run))))
+
+
+def test_a_run_with_a_slower_baseline_than_before_says_so(pool: Path, synthetic_run: Write) -> None:
+    run = ended(synthetic_run)
+    for before in pool.glob("s*"):
+        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+    assert slow_baselines(run) == []  # as fast
+    slowed(pool / "s1", 1 / 1.5)
+    slowed(pool / "s2", 1 / 1.2)
+    (line,) = slow_baselines(run)
+    took = r"Warning: ar took 1\.[45]\d times as long per token as in s1, the fastest run"
+    assert re.match(took, line)
+    shutil.rmtree(pool)
+    assert [*expected.caveats(Findings(load_run(run)))] == [line]  # kept with the run
+    assert slow_baselines(run) == []
+
+
+def test_baselines_of_other_machines_and_jobs_are_no_expectation(
+    pool: Path, synthetic_run: Write
+) -> None:
+    for before in pool.glob("s*"):
+        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+        slowed(before, 1 / 2)
+    assert slow_baselines(ended(synthetic_run, name="other", env=on("Xeon"))) == []
+    assert slow_baselines(ended(synthetic_run, name="fewer", conversations=6)) == []
+    assert slow_baselines(ended(synthetic_run))

@@ -32,7 +32,7 @@ from bench.report.write import REPORT, SUMMARY, table_files
 from bench.stats.counters import Tally
 from bench.text import portable
 
-_BY_PROMPT = "tables/by_prompt.csv"
+BY_PROMPT = "tables/by_prompt.csv"
 _IMAGE = re.compile(r"^!\[.*\]\(figures/(.*)\.png\)\n\n", re.MULTILINE)
 _REQUEST = (
     *("decoder", "family", "prompt", "prompt_hash", "repeat", "seed", "batch_size"),
@@ -160,7 +160,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
         SAMPLES_TABLE: samples.getvalue(),
         SUMMARY: csv_bytes(summary),
         REPORT: report.encode(),
-        _BY_PROMPT: table_files(findings)[_BY_PROMPT],
+        BY_PROMPT: table_files(findings)[BY_PROMPT],
     }
 
 

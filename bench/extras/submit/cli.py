@@ -29,6 +29,7 @@ def submit(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Check a run, and store it where the tables by machine and the pools find it."""
+    from bench.extras.exports.export import BY_PROMPT
     from bench.extras.sessions.pooled import POOL, load_pool, write_pool
     from bench.extras.submit.submission import free_name, problems, public_files
     from bench.records.files import write_files
@@ -45,6 +46,7 @@ def submit(
     if folder.exists():
         raise UsageError(f"{folder} exists; remove it, or give another --name")
     if is_pool := (to / POOL).is_file():
+        del files[BY_PROMPT]  # pooling computes it
         load_pool([str(to), str(findings.run.path)], output)  # refuses another job
     write_files(folder, files)
     if is_pool:

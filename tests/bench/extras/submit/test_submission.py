@@ -352,6 +352,7 @@ def test_a_session_joins_a_pool_of_its_job_and_no_other(run: Path, tmp_path: Pat
     ended = bench("submit", run, "--to", pool)
     assert ended.code == 0, ended.err
     assert (pool / "amd-epyc-zoo" / "samples.parquet").is_file()
+    assert not (pool / "amd-epyc-zoo" / "tables").exists()
     assert set(pd.read_csv(pool / "pool.csv")["sessions"]) == {3}
     assert "| amd-epyc-zoo |" in (pool / "pool.md").read_text()
     again = bench("submit", run, "--to", pool)

@@ -73,6 +73,15 @@ def test_every_cell_answers_every_prompt_in_every_repeat_once(measured: Any) -> 
     assert ("timing", 24, 0) in shown.phases
 
 
+def test_progress_of_a_resumed_run_counts_the_answers_that_exist(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Runner.run
+    monkeypatch.setattr(Runner, "run", lambda self, blocks: run(self, blocks[5:], num_done=15))
+    _, _, shown = measured()
+    assert ("timing", 24, 15) in shown.phases
+
+
 def test_each_session_of_a_job_has_its_own_order_of_the_same_blocks(
     tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:

@@ -197,7 +197,7 @@ def _before_and_after(measure: Measure) -> str:
 def both_sides(measure: Measure) -> str:
     """Return a measure on both sides, its change, and what was allowed."""
     if measure.name == "time":
-        return f"{_before_and_after(measure)} per token, margin {measure.tolerance:.0%}"
+        return f"{_before_and_after(measure)} per token, margin {100 * measure.tolerance:.3g} %"
     allowed = f"tolerance {measure.tolerance:.3g}"
     if not measure.tolerance:
         allowed = _EXACT[HARD[measure.name.partition(".")[0]][0]]

@@ -56,7 +56,8 @@ def dry_run(
 
 def describe(plan: Plan) -> list[str]:
     """Describe the plan in words, for ``--dry-run``."""
-    timing, quality = plan.in_pass("timing"), plan.in_pass("quality")
+    names, quality = {n for block in plan.blocks for n in block.prompts}, plan.in_pass("quality")
+    timing = [each for each in plan.in_pass("timing") if each.prompt in names]  # a part has few
     lines = []
     for cell in plan.cells:
         options = ", ".join(f"{k}={v}" for k, v in cell.options.items() if v != "")

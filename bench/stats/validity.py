@@ -16,7 +16,6 @@ Noise gives a warning, not a verdict. *Drift* is how much slower the baseline be
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -39,7 +38,7 @@ from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.stats.adapter_fit import draft_warnings, model_warnings
 from bench.stats.answers import baseline_answers, carried
-from bench.stats.counters import repeated_texts
+from bench.stats.counters import group_by, repeated_texts
 from bench.stats.intervals import Estimate
 from bench.stats.workers import Part, drifts, noise_floor, run_parts
 from bench.text import counted, factor, percent
@@ -232,25 +231,19 @@ def _broken(run: Run) -> tuple[str, ...]:
 
 def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
     """Report the cells that failed on all prompts of a complete run."""
-    answers: defaultdict[str, list[SampleRecord]] = defaultdict(list)
-    for record in run.records if run.status.complete else ():
-        if record.kind == "timing":
-            answers[record.decoder].append(record)
+    answers = group_by(r for r in run.records if run.status.complete and r.kind == "timing")
     return tuple(
         f"{cell} answered none of its prompts, e.g. {answers[cell][0].prompt}: "
         f"{answers[cell][0].failure}"
         for cell in cells
-        if answers[cell] and all(record.error is not None for record in answers[cell])
+        if cell in answers and all(record.error is not None for record in answers[cell])
     )
 
 
 def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
-    cells = Counter(record.decoder for record in errors)
-    first = {record.decoder: record for record in reversed(errors)}
     return [
-        f"{cell} failed on {counted(num, 'answer')}, "
-        f"e.g. {first[cell].prompt}: {first[cell].failure}"
-        for cell, num in cells.items()
+        f"{cell} failed on {counted(len(of), 'answer')}, e.g. {of[0].prompt}: {of[0].failure}"
+        for cell, of in group_by(errors).items()
     ]
 
 

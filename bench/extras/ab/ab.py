@@ -235,7 +235,7 @@ class _AbRun:
             self.progress.step()
 
     def _write(self, arm: _AbSide, lines: Lines) -> None:
-        """Append the lines of a side, but only one load event: that of the busiest turn."""
+        """Append a side's lines, with the load of its busiest turn and the slow-down of any."""
         records = [line for line in lines if "event" not in line]
         loads = [line for line in lines if line.get("event") == "load"]
         with SampleWriter(arm.folder) as writer:
@@ -247,7 +247,8 @@ class _AbRun:
                     raise UnavailableError(line_) from error
             if loads:
                 busiest = max(loads, key=lambda load: load["other_cores"] or 0.0)
-                writer.event(busiest.pop("event"), **busiest)
+                slowed = next((load for load in loads if load.get("throttled")), busiest)
+                writer.event(**busiest | {"throttled": slowed.get("throttled")})
         self.lines[arm.name] += records
 
     def _finish(self, arms: Sequence[_AbSide]) -> None:

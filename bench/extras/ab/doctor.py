@@ -256,4 +256,4 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
     if enough:  # what needs the fewest answers
         num, repeats = min(enough, key=lambda size: (size[0] * size[1], size))
         advice = f"--limit {num} --repeats {repeats}"
-    return [*lines, f"for a margin of {margin:.0%}: {advice}"]
+    return [*lines, f"for a margin of {100 * margin:.3g} %: {advice}"]

@@ -16,8 +16,8 @@ from bench.settings.config import read_toml
 from bench.stats.side import RunSnapshot, load_side
 
 _SETTINGS = (
-    *("model", "draft", "tasks", "split", "limit"),
-    *("max_new_tokens", "fixed_length", "temperature", "top_p", "top_k", "seed"),
+    *("model", "draft", "tasks", "columns", "split", "limit", "overlong", "prompt_tokens"),
+    *("max_new_tokens", "fixed_length", "reuse_prefix", "temperature", "top_p", "top_k", "seed"),
 )
 """Settings of a stored run that decide its prompts and answers."""
 

@@ -18,6 +18,7 @@ from bench.errors import BenchError, optional
 from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
+from bench.stats.counters import group_by
 from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
@@ -48,9 +49,7 @@ class TrackedRun:
 def tracked_runs(findings: Findings) -> list[TrackedRun]:
     """Return a tracked run per decoder, in order, without WRONG decoders."""
     status = findings.run.status
-    by_decoder: dict[str, list[SummaryRow]] = {}
-    for row in summary_rows(without_wrong(findings.summary), None):
-        by_decoder.setdefault(row.decoder, []).append(row)
+    by_decoder = group_by(summary_rows(without_wrong(findings.summary), None))
     started, ended = _milliseconds(status.started_utc), _milliseconds(status.finished_utc)
     return [
         TrackedRun(

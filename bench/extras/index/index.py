@@ -62,7 +62,7 @@ def gather(folder: Path) -> pd.DataFrame:
     before = before[~before["run"].isin(now["run"])]
     both = [frame for frame in (before, now) if not frame.empty]
     joined = pd.concat(both, ignore_index=True) if both else now
-    joined = joined.sort_values(["started_utc", "run"], kind="stable", ignore_index=True)
+    joined = joined.sort_values(["started_utc", "run"], na_position="first", ignore_index=True)
     return _typed(joined)
 
 

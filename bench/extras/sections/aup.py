@@ -13,6 +13,7 @@ import pandas as pd
 from bench.extras.sections.families import from_cells
 from bench.records.plan import WRONG
 from bench.report.tables.table import Table, reference
+from bench.stats.counters import group_by
 from bench.stats.metrics import summary_rows
 from bench.text import UNKNOWN
 
@@ -48,7 +49,7 @@ def accuracy_under_parallelism(
         baseline: accuracy of the baseline, in per cent.
     """
     ordered = sorted(points)
-    curve = [(rho, y) for rho, y in ordered if y >= baseline - AUP_LARGEST_DROP]
+    curve = [(rho, y) for rho, y in ordered if round(baseline - y, 9) <= AUP_LARGEST_DROP]
     if len(curve) < AUP_MIN_POINTS or best <= 0:
         return None
 
@@ -67,10 +68,7 @@ def curves(cells: Iterable[str]) -> dict[str, list[str]]:
     ``idlm@t2`` and ``idlm@t4`` are settings of ``idlm@t…``; ``idlm`` and ``idlm@isd`` are two
     methods of one setting each.
     """
-    stems: dict[str, list[str]] = {}
-    for cell in cells:
-        numbered = re.fullmatch(r"(.*\D)\d+", cell)
-        stems.setdefault(f"{numbered[1]}…" if numbered else cell, []).append(cell)
+    stems = group_by(cells, lambda cell: re.sub(r"(?<=\D)\d+$", "…", cell))
     return {stem if len(names) > 1 else names[0]: names for stem, names in stems.items()}
 
 

@@ -148,12 +148,15 @@ def caveats(findings: Findings) -> Iterator[str]:
 
 
 def _judge(findings: Findings, ranges: Mapping[str, _Ranges]) -> str:
-    if (here := machine(findings.run.env)) not in ranges:
-        return f"No stored session of this processor ({here}): expect what `bench cost` shows"
+    here, measured = machine(findings.run.env), _speedups(findings)
+    compared = {name: each for name, each in ranges.get(here, {}).items() if name in measured}
+    if not compared:
+        of = "this processor" if here not in ranges else "these decoders on this processor"
+        return f"No stored session of {of} ({here}): expect what `bench cost` shows"
     outside = [
-        f"{name} {factor(speedup)}, not {interval(*ranges[here][name])}"
-        for name, speedup in _speedups(findings).items()
-        if name in ranges[here] and not ranges[here][name][0] <= speedup <= ranges[here][name][1]
+        f"{name} {factor(measured[name])}, not {interval(low, high)}"
+        for name, (low, high) in compared.items()
+        if not low <= measured[name] <= high
     ]
     line = f"as stored sessions of this processor predict ({here})"
     return f"Not {line}: {'; '.join(outside)}" if outside else f"Speed-ups are {line}"

@@ -28,8 +28,11 @@ from bench.records.plan import SECOND, STATUS, guarantee_rank
 from bench.report.tables.setting import hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
+from bench.stats.counters import group_by
 from bench.stats.intervals import LEVEL, Estimate
+from bench.stats.metric import CellData
 from bench.stats.side import RunSnapshot, load_side
+from bench.stats.summary import ALL
 from bench.stats.validity import INCOMPLETE
 from bench.text import UNKNOWN, counted, factor, markdown, percent, portable
 
@@ -70,7 +73,10 @@ class PooledRun:
     @cached_property
     def by_prompt(self) -> pd.DataFrame:
         """Speed-ups by decoder and prompt, see `bench.extras.sections.estimators.prompt_table`."""
-        return prompt_table(self.side.records, list(self.side.cells))
+        plan, records = self.side.plan, self.side.records
+        data, answers = partial(CellData, family=ALL, over=plan.baseline), group_by(records)
+        cells = [data(decoder=c.cell, cell=c, records=answers.get(c.cell, ())) for c in plan.cells]
+        return prompt_table(records, [each.decoder for each in cells if not each.no_speedup])
 
     @property
     def machine(self) -> str:
@@ -237,7 +243,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
         if cell in pool.wrong:
             left_out.append(f"{cell} claims to be lossless and is not")
         elif cell not in (baseline, *pool.decoders):
-            left_out.append(f"{cell} is not in every session")
+            left_out.append(f"{cell} has no speed-up in some session")
     return Pool(pool.sessions, tuple(f"Left out: {line}." for line in left_out))
 
 

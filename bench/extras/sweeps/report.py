@@ -139,8 +139,8 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
     columns |= {decoder: partial(cell, decoder=decoder) for decoder in decoders}
     note = (
         f"Against {_baseline(rows)} of the same run and point: geometric mean over prompts of "
-        "paired time per token; bold where the interval excludes 1. Points were measured one after "
-        "another: their times are not compared."
+        "paired time per token; bold if its interval excludes 1 and it exceeds the A/A floor. "
+        "Points were measured one after another: their times are not compared."
     )
     table = Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
     assert table is not None  # a sweep has points

@@ -150,7 +150,7 @@ def matrices(members: Members) -> dict[str, Table]:
             f"Speed-up [{LEVEL}]",
             f"Against {tables.over(members[0].summary)} of the same run: geometric mean over "
             f"prompts of paired, end-to-end time per token, {LEVEL} t-interval over conversations; "
-            f"bold where it excludes 1. {_machines(members)} {bases}.",
+            f"bold where it excludes 1 and exceeds the A/A floor. {_machines(members)} {bases}.",
             tables.speed,
         ),
         "tokens_per_step": (

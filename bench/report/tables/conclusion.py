@@ -296,7 +296,7 @@ def looping(summary: pd.DataFrame) -> list[str]:
     if not any(row.loops for row in rows):
         return []
     shown = (row for row in rows if row.loops or row.decoder == BASELINE)
-    shares = ", ".join(f"{row.decoder} {100 * (row.repeated_trigrams or 0):.0f} %" for row in shown)
+    shares = ", ".join(f"{r.decoder} {percent(r.repeated_trigrams, places=0)}" for r in shown)
     line = "Some answers loop, and loops are easy to draft"
     return [f"{line}: shares of 3-grams that repeat earlier ones of the answer are {shares}."]
 
@@ -322,9 +322,7 @@ def ends(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[s
 
 def _each(shares: dict[str, float]) -> str:
     """Write shares by decoder, equal ones once."""
-    names: dict[str, list[str]] = {}
-    for name, share in shares.items():
-        names.setdefault(f"{100 * share:.0f} %", []).append(name)
+    names = group_by(shares, lambda name: percent(shares[name], places=0))
     if len(names) == 1:
         return next(iter(names))
     return ", ".join(f"{share} ({', '.join(of)})" for share, of in names.items())

@@ -165,6 +165,11 @@ def test_near_ties_on_another_machine_do_not_regress_exactness(
     exact = measure(judged((base, head)), "spec", "identical_to_ar")
     assert (exact.head, exact.verdict) == (0, Regression.passed)
     assert "near-ties" in exact.note
+    for num_wrong in (1, None):
+        ties[0]["num_wrong"] = num_wrong
+        (head / "run.json").write_text(json.dumps(status | {"differences": ties}))
+        exact = measure(judged((base, head)), "spec", "identical_to_ar")
+        assert (exact.verdict, exact.note) == (Regression.regressed, "")
 
 
 def spoil(run: Path, cell: str = "spec") -> None:

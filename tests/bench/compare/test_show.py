@@ -61,6 +61,15 @@ def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
     assert "needs" not in text
 
 
+def test_a_margin_is_stated_unrounded(pair: Pair) -> None:
+    def slower(record: dict[str, Any]) -> None:
+        if record["decoder"] == "spec" and record["total_s"]:
+            record["total_s"] *= 2
+
+    text = to_markdown(judged(pair(slower), time={"margin_apart": 0.025}))
+    assert " per token, margin 2.5 %" in text
+
+
 def test_the_markdown_names_commits_and_has_both_numbers_beside_the_change(pair: Pair) -> None:
     def slower(record: dict[str, Any]) -> None:
         if record["decoder"] == "spec" and record["kind"] == "timing":
@@ -77,6 +86,7 @@ def test_the_markdown_names_commits_and_has_both_numbers_beside_the_change(pair:
     text = to_markdown(judged((base, head)))
     heading = f"head at {'b' * 9} with uncommitted changes against base at {'a' * 9} (main)"
     assert text.startswith(f"### {heading}: regressed")
+    assert "The benchmark is at" not in text  # the commits are its own
     row = next(line for line in text.splitlines() if line.startswith("| spec | "))
     assert re.search(r"\| \*\*[\d,]+ -> [\d,]+ \(\+[\d.]+ %\)\*\* \|", row)
     assert re.search(r"[\d.]+ ms -> [\d.]+ ms \(\+100.0 % \[\+", row)

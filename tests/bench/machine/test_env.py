@@ -246,6 +246,30 @@ def test_a_gpu_that_slows_down_says_why(
     assert LoadWatch("cuda:0").lap().throttled == line
 
 
+def test_the_facts_of_a_gpu_are_those_of_its_driver_if_it_has_a_handle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetTemperature"]
+    names += ["nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetCurrentClocksThrottleReasons"]
+    driver: dict[str, Any] = {name: lambda *_: 7 for name in names}
+    driver |= {"nvmlSystemGetDriverVersion": lambda: "570", "NVMLError": OSError}
+    driver |= {"NVML_CLOCK_SM": 0, "NVML_CLOCK_MEM": 1}
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**driver))
+    card = SimpleNamespace(name="H100", total_memory=8)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
+    facts = {"name": "H100", "memory_bytes": 8}
+    assert gpu_facts(None, "cuda:0") == facts
+    known = gpu_facts("handle", "cuda:0") or {}
+    assert known.items() >= {**facts, "driver": "570", "sm_clock_mhz": 7}.items()
+
+
+def test_a_groups_limit_of_memory_leaves_no_more_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
+    for limit, available in ((None, 100), (40, 40), (400, 100)):
+        monkeypatch.setattr(usage, "cgroup_memory_bytes", lambda limit=limit: limit)
+        assert usage.available_bytes("cpu") == available
+
+
 def test_it_records_the_attention_kernels_of_a_gpu_alone(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

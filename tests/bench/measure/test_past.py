@@ -14,6 +14,7 @@ import pytest
 from bench import runs as bench_run
 from bench.errors import Exit, UsageError
 from bench.extras.sections.parallel import memory
+from bench.measure.timing import Runner
 from bench.plan.make import order_blocks
 from bench.plan.past import Memories, later_turns
 from bench.records.plan import Block
@@ -23,6 +24,7 @@ from bench.records.samples import read_phases
 from bench.settings.setting import WorkerConfig
 from bench.verify import subject
 from bench.verify import verify as verify_module
+from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -84,6 +86,24 @@ def test_the_first_answer_of_a_scope_remembers_nothing_of_the_warm_up(measured: 
             steps["timing", cell, first.prompts[0], repeat] for cell in ("suffix", "suffix@text")
         )
         assert mine == without
+
+
+def test_an_answer_timed_again_begins_with_the_memory_of_the_first_try(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer compiles a graph at first."""
+    steps = courses(measured())
+    compiled, once = set[object](), Runner._time_once
+
+    def compiling(runner: Runner, arm: Any, prompts: Any, sampling: Any, past: Any) -> Any:
+        timed = once(runner, arm, prompts, sampling, past)
+        compiled.add((arm.cell.cell, prompts[0].ids, sampling.seed))
+        return timed
+
+    monkeypatch.setattr(Runner, "_time_once", compiling)
+    monkeypatch.setattr(TableModel, "num_graphs", property(lambda _: len(compiled)), raising=False)
+    assert courses(measured()) == steps
+    assert len(compiled) > len(steps) / 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

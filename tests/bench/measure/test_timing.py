@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from decoders.core.engine.deadline import MAX_TIMEOUTS
 from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Outcome, Sampling
+from decoders.spec import Speculative
 from tests.conftest import Characters
 from tests.fake_clock import FakeClock
 from tests.pretended_allocator import allocator
@@ -69,6 +71,15 @@ def test_every_cell_answers_every_prompt_in_every_repeat_once(measured: Any) -> 
     assert set(keys.values()) == {1}
     assert len(keys) == 3 * 4 * 2
     assert ("timing", 24, 0) in shown.phases
+
+
+def test_progress_of_a_resumed_run_counts_the_answers_that_exist(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Runner.run
+    monkeypatch.setattr(Runner, "run", lambda self, blocks: run(self, blocks[5:], num_done=15))
+    _, _, shown = measured()
+    assert ("timing", 24, 15) in shown.phases
 
 
 def test_each_session_of_a_job_has_its_own_order_of_the_same_blocks(
@@ -213,8 +224,12 @@ def _remembering(initialise: Callable[..., None], made: list[FakeClock]) -> Call
     return remember
 
 
-def test_no_timed_region_makes_a_cache(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is reserved is reserved once, before the first answer."""
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_no_timed_region_makes_a_cache(
+    sequences: int, measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is reserved is reserved once, before the first answer, for all its sequences."""
+    monkeypatch.setattr(Speculative, "sequences", sequences)
     sizes: list[tuple[int, int]] = []
     forwards: list[int] = []
     reserve, forward = TableModel.reserve, TableModel.forward
@@ -238,8 +253,20 @@ def test_no_timed_region_makes_a_cache(measured: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(TableModel, "forward", running)
     monkeypatch.setattr(Runner, "prepare", forgetful)
     measured(max_new_tokens=40)
-    assert len(sizes) == 2  # the target's and the draft's
+    assert [num for num, _ in sizes] == [sequences] * 2  # the target's and the draft's
     assert set(forwards) == {2}
+
+
+def test_lines_are_flushed_and_garbage_is_collected_after_every_block(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    names = ("collect", "freeze", "unfreeze")
+    collector = SimpleNamespace(**{name: partial(calls.append, name) for name in names})
+    monkeypatch.setattr(runner_module, "gc", collector)
+    monkeypatch.setattr(SampleWriter, "sync", lambda _: calls.append("sync"))
+    measured()
+    assert calls == ["collect", "freeze", *["sync", "collect"] * 8, "unfreeze"]
 
 
 def test_a_group_is_timed_as_one_makespan(measured: Any) -> None:
@@ -419,6 +446,20 @@ def test_the_budget_of_warm_up_is_shared_by_turns(warmed: Any) -> None:
 
 def test_a_decoder_that_fails_in_warm_up_has_one_turn_there_and_is_measured(warmed: Any) -> None:
     assert warmed([0.1], *[TimeoutError()] * MAX_TIMEOUTS) == [10, 100]
+
+
+def test_warm_up_answers_as_many_prompts_at_once_as_a_batch_has(
+    measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, time_answers = set[int](), Runner._time_answers
+
+    def answered(runner: Runner, arm: Any, prompts: Any, *how: Any) -> Any:
+        sizes.add(len(prompts) if len(how) == 1 else 0)  # a block comes last
+        return time_answers(runner, arm, prompts, *how)
+
+    monkeypatch.setattr(Runner, "_time_answers", answered)
+    measured(batch_size=2)
+    assert max(sizes) == 2
 
 
 @pytest.mark.parametrize("law", [None, lambda answer, logits: logits])

@@ -129,6 +129,15 @@ def test_an_error_on_either_side_drops_that_pair_and_is_counted() -> None:
     assert (made.num, made.dropped) == (1, 2)
 
 
+def test_a_time_of_zero_or_none_has_no_ratio() -> None:
+    whole = [unit("a#0", 2.0), unit("b#0", 1.0)]
+    for seconds in (None, 0.0):
+        odd = [whole[0], replace(whole[1], seconds=seconds)]
+        for sides in ((odd, whole), (whole, odd)):
+            made = paired_speedup(*sides, per_token)
+            assert (made.value, made.num, made.dropped) == (1.0, 1, 0)
+
+
 def test_a_block_that_one_side_lacks_is_no_pair() -> None:
     made = paired_speedup([unit("a#0", 2.0)], [unit("b#0", 1.0)], per_token)
     assert (made.value, made.num, made.dropped) == (None, 0, 0)
@@ -199,6 +208,19 @@ def test_an_interval_that_ends_at_1_covers_it() -> None:
     assert not Estimate(value=0.9, low=0.8, high=1.0).differs_from_one
     assert Estimate(value=1.1, low=1.0001, high=1.2).differs_from_one
     assert not Estimate(value=1.1).differs_from_one
+
+
+@pytest.mark.parametrize("ends", [(0.9, 1.02), (0.98, 1.1), (0.98, 1.02)])
+def test_a_speed_up_exceeds_the_floor_beyond_its_farther_end_on_either_side_of_1(
+    ends: tuple[float, float],
+) -> None:
+    floor = Estimate(value=1.0, low=ends[0], high=ends[1])
+    noise = max(ends[1], 1 / ends[0])
+    for value, exceeds in ((noise * 1.01, True), (noise * 0.995, False)):
+        faster = Estimate(value=value, low=value - 1e-3, high=value + 1e-3)
+        slower = Estimate(value=1 / value, low=1 / value - 1e-3, high=1 / value + 1e-3)
+        assert (faster.exceeds(floor), slower.exceeds(floor)) == (exceeds, exceeds)
+    assert faster.exceeds(Estimate())  # an unknown floor hides nothing
 
 
 def test_the_jackknife_of_one_cluster_or_none_has_no_interval() -> None:

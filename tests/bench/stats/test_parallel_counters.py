@@ -310,6 +310,8 @@ def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_co
     assert kept == dataclasses.replace(found, num_dropped=0)
     last = accuracy_under_parallelism([*points, (6.0, 40.0)], best=70.0, baseline=70.0)
     assert last == dataclasses.replace(found, num_dropped=2)
+    ar, low = 100 * 0.55, 100 * 0.5  # of 20 prompts, 11 and 10: just five points, but for rounding
+    assert accuracy_under_parallelism([(1.0, ar), (2.0, low)], best=ar, baseline=ar) is not None
     bad = [(9.0, 58.0), (13.0, 56.0)]  # near to each other, and both far from ar
     assert accuracy_under_parallelism(bad, best=99.8, baseline=99.8) is None
 

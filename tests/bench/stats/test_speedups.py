@@ -174,6 +174,12 @@ def test_more_prompts_are_no_groups_of_them_in_a_batched_run() -> None:
     assert speedups(*groups).more_prompts == 12 * alone
 
 
+def test_more_prompts_do_not_depend_on_the_number_of_repeats() -> None:
+    base, mine = spread(6)
+    again = [[*side, *(replace(u, repeat=1) for u in side)] for side in (base, mine)]
+    assert speedups(*again).more_prompts == speedups(base, mine).more_prompts
+
+
 def test_a_ratio_of_sums_pools_clusters_and_its_interval_is_the_jackknifes() -> None:
     found = ratio_of_sums({"a": (6.0, 3.0), "b": (2.0, 2.0), "c": (9.0, 3.0)})
     assert found.value == pytest.approx(17 / 8)
@@ -187,3 +193,5 @@ def test_a_ratio_of_sums_without_steps_is_unknown_and_of_one_cluster_has_no_inte
     assert ratio_of_sums({}) == ratio_of_sums({"a": (1.0, 0.0)}) == Estimate()
     assert ratio_of_sums({"a": (4.0, 2.0), "b": (0.0, 0.0)}).low is None
     assert ratio_of_sums({"a": (4.0, 2.0), "b": (0.0, 0.0)}).value == 2.0
+    one = ratio_of_sums({"a": (4.0, 2.0), "b": (0.0, 3.0)})  # without a, the logarithm of 0
+    assert (one.value, one.low, one.high) == (0.8, None, None)

@@ -20,11 +20,12 @@ from bench.compare.compare import compare
 from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.errors import BenchError, Exit
-from bench.extras.ab.ab import run_ab, side_request
+from bench.extras.ab.ab import _AbRun, run_ab, side_request
 from bench.extras.ab.checkout import PROTOCOL, SideProcess, Tree, check_setup, checkout
 from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
+from bench.progress import Progress
 from bench.records.environment import Environment, parse_environment
 from bench.records.run_folder import load_records, load_run
 from bench.stats.side import load_side
@@ -111,6 +112,18 @@ def test_both_sides_keep_the_texts_of_all_their_answers(sides: Any) -> None:
     for folder in folders:
         answered = {str(token) for record in load_records(folder) for token in record.tokens or ()}
         assert answered <= json.loads((folder / "vocab.json").read_text()).keys()
+
+
+def test_a_block_has_the_load_of_its_busiest_turn_and_the_slow_down_of_any(tmp_path: Path) -> None:
+    turns = [(0.1, "CPU thermal"), (0.3, None), (None, None)]
+    lines: list[dict[str, Any]] = [
+        {"event": "load", "block": 0, "attempt": 0, "other_cores": cores, "throttled": why}
+        for cores, why in turns
+    ]
+    side: Any = SimpleNamespace(name="base", folder=tmp_path)
+    _AbRun([], {}, {}, "", Progress())._write(side, lines)
+    (line,) = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert json.loads(line) == lines[0] | {"other_cores": 0.3}
 
 
 def test_the_same_code_on_both_sides_passes(sides: Any) -> None:

@@ -119,7 +119,7 @@ def test_noise_is_read_from_the_two_arms_of_the_baseline(
     prompts, repeats = min(sizes, key=lambda size: size[0] * size[1])
     lines = doctor.noise_lines(noise, 0.03)
     assert lines[-1].endswith(f"--limit {prompts} --repeats {repeats}")
-    assert "too noisy" in doctor.noise_lines(noise, 0.0001)[-1]
+    assert "for a margin of 0.01 %: too noisy" in doctor.noise_lines(noise, 0.0001)[-1]
 
 
 @pytest.mark.parametrize("failed", ["ar", "ar@aa"])

@@ -64,6 +64,7 @@ def test_a_stored_run_is_asked_again_once_and_uncompiled(
     stored, again = synthetic_run(name="stored"), synthetic_run(name="again")
     (stored / "config.toml").write_text(
         'model = "zoo"\ntasks = "qa"\nlimit = 5\nmax_new_tokens = 9\nthreads = 64\nrepeats = 3\n'
+        'overlong = "truncate"\nprompt_tokens = 40\nreuse_prefix = true\n[columns]\nid = "key"\n'
     )
     asked: list[Any] = []
 
@@ -76,6 +77,8 @@ def test_a_stored_run_is_asked_again_once_and_uncompiled(
     base, head = measure_against(str(stored), given, tmp_path, "none")
     (config,) = asked
     values = {"tasks": "qa", "limit": 5, "max_new_tokens": 7, "repeats": 1, "quality_limit": 0}
+    values |= {"overlong": "truncate", "prompt_tokens": 40, "reuse_prefix": True}
+    values |= {"columns": {"id": "key"}}
     assert {key: getattr(config, key) for key in values} == values
     assert config.compile is False
     assert config.threads is None, "another machine has other cores"

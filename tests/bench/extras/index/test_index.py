@@ -18,7 +18,7 @@ from tests.command_line import bench
 REFERENCE = Path(__file__).parents[4] / "results" / "reference" / "cpu-zoo"
 
 
-def put(folder: Path, day: int, branch: str = "main", **changes: Any) -> Path:
+def put(folder: Path, day: int, branch: str | None = "main", **changes: Any) -> Path:
     """A stored run as if it were measured on some day; `changes` are of ar's and spec's numbers."""
     run = folder / f"202611{day:02}-run"
     run.mkdir(parents=True)
@@ -98,6 +98,14 @@ def test_a_damaged_run_is_a_line_and_a_damaged_history_an_error(tmp_path: Path) 
     with pytest.raises(BenchError, match=r"history\.parquet is damaged") as raised:
         gather(tmp_path)
     assert raised.value.exit_code == Exit.INVALID
+
+
+def test_a_damaged_run_is_not_the_latest_of_those_without_a_branch(tmp_path: Path) -> None:
+    (put(tmp_path, 1) / "env.json").write_text("{")  # when it began is unknown, too
+    put(tmp_path, 2, None)
+    text = write_index(tmp_path)[0].read_text()
+    branches = text[text.index("Latest run of every branch") : text.index("All runs")]
+    assert re.findall(r"<th>(.*?)</th><td><span class=\"\w+\">(\w+)<", branches) == [("-", "VALID")]
 
 
 def test_the_verb_writes_both_files_and_refuses_what_is_no_folder(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_a_run_on_another_machine_says_that_no_session_is_stored(
     assert [row[0].text for row in table.rows][1:] == [EPYC]
 
 
+def test_a_run_of_other_decoders_is_not_called_as_predicted(
+    pool: Path, synthetic_run: Write
+) -> None:
+    run = ended(synthetic_run)
+    for name in ("manifest.json", "samples.jsonl"):
+        text = (run / name).read_text().replace('"spec"', '"suffix"').replace('"nar"', '"ptp"')
+        (run / name).write_text(text)
+    (line,) = expected.conclusion(run)
+    assert line.startswith(f"No stored session of these decoders on this processor ({EPYC}): ")
+
+
 def test_the_report_has_the_section(pool: Path, synthetic_run: Write) -> None:
     run = ended(synthetic_run, env=on("Xeon"))
     assert "expected" in {section.name for section in sections()}

@@ -196,7 +196,21 @@ def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: W
     assert list(pd.read_csv(one.parent / "pooled" / "pool.csv")["decoder"]) == ["nar"]
     three = synthetic_run({"nar": 6.0}, name="runs/s7", env=MACHINE, lossy=["nar"])
     found = load_pool([str(one), str(three)], one)
-    assert found.left_out == ("Left out: spec is not in every session.",)
+    assert found.left_out == ("Left out: spec has no speed-up in some session.",)
+
+
+def test_a_ratio_that_is_no_speed_up_is_not_pooled(synthetic_run: Write) -> None:
+    """In one session `nar` ends its answers in the first step, which compares prefills."""
+    one, two = (session(synthetic_run, number) for number in range(2))
+    lines = [json.loads(line) for line in (two / "samples.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["decoder"] == "nar":
+            steps = {name: column[:1] for name, column in line["steps"].items()}
+            line["steps"] = steps | {"emitted": [len(line["tokens"])]}
+    (two / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = load_pool([str(one), str(two)], one)
+    assert list(found.decoders) == ["spec"]
+    assert found.left_out == ("Left out: nar has no speed-up in some session.",)
 
 
 def test_stored_references_pool_by_their_answers(tmp_path: Path) -> None:

@@ -137,6 +137,18 @@ FAILURES: dict[str, tuple[str, Edit, str]] = {
         lambda d: d["prompts"][0].update(hash="0" * 16),
         "1 prompt of its answers differ from manifest.json",
     ),
+    "no hash": (
+        "manifest.json",
+        lambda d: d["prompts"].append(d["prompts"][0] | {"prompt": "new#1", "hash": ""}),
+        "manifest.json lacks hashes of prompts",
+    ),
+    "benchmark": (
+        "env.json",
+        lambda d: d.update(
+            git=d["git"] | {"dirty": True}, repository={"commit": "0123456789ab", "dirty": False}
+        ),
+        "commit 753fe77b9 had uncommitted changes",
+    ),
     "path": (
         "env.json",
         lambda d: d["environment"].update(OMP_NUM_THREADS="/data/jo/threads"),
@@ -218,6 +230,22 @@ def test_names_that_many_machines_share_are_not_private(
     assert failed(run) == []
 
 
+def test_a_name_of_two_letters_is_no_trace(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "pc")
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/jo"))
+    assert failed(edited(run, "env.json", lambda d: d["git"].update(branch="jo-on-pc"))) == []
+
+
+@pytest.mark.usefixtures("jo")
+@pytest.mark.parametrize("name", ["config.toml", "phases.json"])
+def test_settings_and_phases_are_searched_for_traces_too(name: str, run: Path) -> None:
+    with (run / name).open("a") as file:
+        file.write("# of joanna")
+    files = {name: (run / name).read_bytes()}
+    (line,) = submission._private(files)
+    assert line == f"{name} has the user's name: joanna"
+
+
 def test_a_gold_answer_may_look_like_a_path(run: Path) -> None:
     def path(data: Any) -> None:
         data["prompts"][0]["reference"] = {"answers": ["/usr/bin/env"]}
@@ -273,7 +301,7 @@ def test_a_wrong_decoder_makes_the_run_unfit(run: Path) -> None:
         *((each, True) for each in ("zoo", "qa,translation", "copy", "specbench", "hf=org/data")),
         ("hf=gsm8k", True),
         *((each, False) for each in ("mine.jsonl", "jsonl=a.jsonl", "hf=../data", "hf=a/b/c", "x")),
-        *((each, False) for each in ("specbench=mine.jsonl", "gsm8k=test.jsonl")),
+        *((each, False) for each in ("specbench=mine.jsonl", "gsm8k=test.jsonl", "qa,mine")),
     ],
 )
 def test_answers_to_prompts_of_a_file_are_stored_only_on_request(

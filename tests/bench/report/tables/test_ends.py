@@ -21,6 +21,12 @@ def test_cut_answers_are_counted_among_those_that_did_not_fail():
     ]
 
 
+def test_nearly_all_is_not_all():
+    ended, cut = replace(make_record(), stop="eos"), replace(make_record(), stop="length")
+    (line,) = ends([ended, *[cut] * 299], ["ar"])
+    assert line == "Cut by --max-new-tokens: 99 % of the answers."
+
+
 def test_tokens_behind_the_end_are_a_share_of_all_tokens():
     plain = replace(make_record(emitted=(1, 1, 1)), tokens=(1, 2, 3), stop="length")
     behind = replace(plain, num_behind=2)

@@ -241,11 +241,8 @@ def join_deltas(
 ) -> Change:
     """Join the factors of layers that share an input, or multiply them if that costs less.
 
-    Args:
-        deltas: each layer's, None without one.
-        sizes: each layer's number of outputs.
-        weight: the layers' weights, ``[sum out, in]``.
-        switches: return ``W + B A`` instead of a whole delta, added in the factors' precision.
+    `sizes` are each layer's number of outputs, `weight` ``[sum out, in]`` is that of all. With
+    `switches` a whole delta is returned as ``W + B A``, added in the factors' precision.
     """
     present = [delta for delta in deltas if delta is not None]
     lows = [delta.low for delta in present if delta.low is not None]

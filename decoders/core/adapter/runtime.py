@@ -142,10 +142,8 @@ class AttachedAdapter:
     ) -> dict[str, Tensor]:
         """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
 
-        Args:
-            numbers: on the device, by the names of `AttachedAdapter.numbers`.
-            embedded: embedded tokens ``[B, N, D]``, of slots too that show one.
-            warps: of the slots.
+        `numbers` are those of `AttachedAdapter.numbers` on the device, `embedded` are the embedded
+        tokens ``[B, N, D]``, of slots too that show one.
         """
         number, level, anchor = (numbers[f"slots.{name}"] for name in ("number", "level", "anchor"))
         flat, is_slot = embedded.flatten(0, 1), (number >= 0).unsqueeze(1)

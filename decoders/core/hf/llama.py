@@ -185,16 +185,10 @@ def forward(
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
 
-    Args:
-        weights: the model's.
-        rows: embeddings of tokens and slots.
-        positions: position of each row, ``[B, N]``.
-        masks: additive masks ``[B, 1, N, T]`` by kind of layer.
-        cache: keys and values of what came before; it takes those of the rows.
-        gate: the adapter that slots run through.
-        late: slots that enter above the first layer; a lone call's leave lower layers out.
-        merged: how rows ``[1, R]`` of B sequences attend.
-        states: set to the outputs of the layers that it names, counted from 1 and without a norm.
+    Masks are additive, ``[B, 1, N, T]`` by kind of layer. The cache takes the rows' keys and values.
+    Slots run through the adapter of `gate`. Those that are `late` enter above the first layer; a
+    lone call's leave lower layers out. Rows ``[1, R]`` of B sequences attend as `merged` says.
+    `states` are set to the outputs of the layers that they name, counted from 1, without a norm.
     """
     states = {} if states is None else states
     if merged is not None:

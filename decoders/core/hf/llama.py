@@ -185,7 +185,7 @@ def forward(
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
 
-    Masks are additive, ``[B, 1, N, T]`` by kind of layer. The cache takes the rows' keys and values.
+    Masks are additive, ``[B, 1, N, T]`` by kind of layer. The cache takes keys and values of rows.
     Slots run through the adapter of `gate`. Those that are `late` enter above the first layer; a
     lone call's leave lower layers out. Rows ``[1, R]`` of B sequences attend as `merged` says.
     `states` are set to the outputs of the layers that they name, counted from 1, without a norm.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class GatedModule:
     def __init__(self, module: Any) -> None:
         """Wrap a causal LM in place."""
         self.layers = linear_layers(module)
-        self._plain = [tiled(layer.forward) for layer in self.layers.values()]
+        self._plain = [partial(by_tiles, layer.forward) for layer in self.layers.values()]
         self._active: Forward | None = None
         for index, layer in enumerate(self.layers.values()):
             layer.forward = self._wrapped(index, self._plain[index])
@@ -204,11 +205,6 @@ def by_tiles(run: Run, x: Tensor) -> Tensor:
     if dim == 1:  # with strides of a lone tile: else matmul copies its weights
         parts = [part.flatten(0, 1).unsqueeze(0) for part in parts]
     return torch.cat([run(part) for part in parts], dim)
-
-
-def tiled(run: Run) -> Run:
-    """Make `run` work tile by tile (`by_tiles`)."""
-    return lambda x: by_tiles(run, x)
 
 
 _WHOLE = 32

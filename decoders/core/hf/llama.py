@@ -200,10 +200,10 @@ def forward(
         kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
         hidden = _run(weights, below, hidden, kept, lower, turned, None, states)
-        rows = late.joined(hidden, rows.shape[1])
+        rows = torch.zeros_like(rows).index_copy(1, late.tokens, hidden)
     elif late is not None:
         rows = _run(weights, below, rows, cache, masks, turn, gate, states)
-        rows = late.replaced(rows)
+    rows = rows if late is None else late.replaced(rows)
     above = range(len(below), len(weights.layers))
     rows = _run(weights, above, rows, cache, masks, turn, gate, states)
     return norm(rows, weights.norm, weights.epsilon)

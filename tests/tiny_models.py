@@ -170,3 +170,19 @@ def slot_adapter(module: Any, **options: Any) -> SlotAdapter:
     if adapter.carried is not None:
         adapter.carried.data = torch.linspace(0.4, 1.3, 4)
     return adapter.eval().requires_grad_(False)
+
+
+def embedded_slots(
+    adapter: SlotAdapter,
+    u: torch.Tensor,
+    warp: torch.Tensor,
+    number: torch.Tensor,
+    anchors: torch.Tensor,
+) -> torch.Tensor:
+    """The inputs ``[K, D]`` of slots, slot by slot."""
+    rows = []
+    for row, at, anchor in zip(adapter.embedding(u, warp), number.tolist(), anchors, strict=True):
+        if adapter.numbers is not None:
+            row = row + adapter.numbers[min(at, len(adapter.numbers) - 1)]
+        rows.append(row + anchor if adapter.config.anchored and not at else row)
+    return torch.stack(rows)

@@ -151,8 +151,8 @@ __attribute__((target("avx512bf16,avx512vl"))) void block(
 }
 
 bool multiplies_bfloat16() {
-  static const bool known = __builtin_cpu_supports("avx512bf16");
-  return known;
+  static const bool is_there = __builtin_cpu_supports("avx512bf16");
+  return is_there;
 }
 #endif
 
@@ -166,10 +166,10 @@ void with_number(int64_t number, const F& run) {
 // Calls run<R>(done) for blocks of at most kRows rows, about equally many each.
 template <typename F>
 void by_blocks(int64_t rows, const F& run) {
-  for (int64_t done = 0, taken; done < rows; done += taken) {
+  for (int64_t done = 0, size; done < rows; done += size) {
     const int64_t blocks = (rows - done + kRows - 1) / kRows;
-    taken = (rows - done + blocks - 1) / blocks;
-    with_number<kRows>(taken, [&]<int R>() { run.template operator()<R>(done); });
+    size = (rows - done + blocks - 1) / blocks;
+    with_number<kRows>(size, [&]<int R>() { run.template operator()<R>(done); });
   }
 }
 
@@ -226,7 +226,7 @@ void panel(const float* x, const float* w, float* out, int64_t depth, int64_t st
       sums[r][c].store(out + r * stride + c * Wide::size(), C == 1 ? lanes : Wide::size());
 }
 
-constexpr int most_vectors(int rows) { return std::min(8, kSums / rows); }
+constexpr int max_vectors(int rows) { return std::min(8, kSums / rows); }
 
 // The same for any number of columns (`count`).
 template <int R>
@@ -234,9 +234,9 @@ void strip(
     const float* x, const float* w, float* out, int64_t depth, int64_t stride, int64_t count) {
   constexpr int64_t size = Wide::size();
   for (int64_t whole = count / size; whole > 0;) {  // panels of about equal width
-    const int64_t panels = (whole + most_vectors(R) - 1) / most_vectors(R);
+    const int64_t panels = (whole + max_vectors(R) - 1) / max_vectors(R);
     const int64_t vectors = (whole + panels - 1) / panels;
-    with_number<most_vectors(R)>(
+    with_number<max_vectors(R)>(
         vectors, [&]<int C>() { panel<R, C>(x, w, out, depth, stride, size); });
     whole -= vectors, w += vectors * size, out += vectors * size;
   }
@@ -249,7 +249,7 @@ void multiply_lines(
   const int64_t vectors = (count + size - 1) / size;
   at::parallel_for(0, vectors, 1, [&](int64_t begin, int64_t end) {
     // few columns at a time if several blocks of rows read them, to stay in the nearest cache
-    const int64_t step = rows > kRows ? most_vectors(kRows) : end - begin;
+    const int64_t step = rows > kRows ? max_vectors(kRows) : end - begin;
     for (int64_t at = begin; at < end; at += step) {
       const int64_t width = std::min(std::min(at + step, end) * size, count) - at * size;
       by_blocks(rows, [&]<int R>(int64_t done) {
@@ -263,7 +263,7 @@ void multiply_lines(
 #ifdef DECODERS_BFLOAT16_PRODUCTS
 constexpr int64_t kEntries = 64;      // cache entries of one unit of attention
 constexpr int kLanes = 4;             // vectors of kEntries sums
-constexpr int64_t kDeepest = 256;     // most numbers of a key
+constexpr int64_t kMaxDepth = 256;     // most numbers of a key
 constexpr uint16_t kUnseen = 0xff7f;  // the lowest finite bfloat16, which masks add
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
@@ -327,9 +327,9 @@ void pack_keys(const at::BFloat16* k, at::BFloat16* packed, int64_t count, int64
 __attribute__((target("avx512bw"))) void pack_values(
     const at::BFloat16* v, at::BFloat16* packed, int64_t count, int64_t depth) {
   alignas(64) static const auto order = [] {
-    std::array<int16_t, 64> made;
-    for (int n = 0; n < 64; n++) made[n] = n / 2 + n % 2 * 32;
-    return made;
+    std::array<int16_t, 64> lanes;
+    for (int n = 0; n < 64; n++) lanes[n] = n / 2 + n % 2 * 32;
+    return lanes;
   }();
   const __m512i low = _mm512_load_si512(order.data()), high = _mm512_load_si512(order.data() + 32);
   for (int64_t e = 0; e < count; e += 2)
@@ -355,11 +355,11 @@ inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(sum, whole);
 }
 
-// Turns scores[kEntries] into weights exp(score * scale + mask - most); stores `most`, the largest
+// Turns scores[kEntries] into weights exp(score * scale + mask - peak); stores `peak`, the largest
 // exponent, and the sum of the weights. Entries from `count` on have no weight.
 __attribute__((target("avx512bf16,avx512vl"))) void weigh(
     const float* scores, const at::BFloat16* mask, float scale, int64_t count,
-    at::BFloat16* weights, float* most_and_sum) {
+    at::BFloat16* weights, float* peak_and_sum) {
   __m512 exponents[kLanes];
   for (int c = 0; c < kLanes; c++) {
     const auto left = std::clamp<int64_t>(count - 16 * c, 0, 16);
@@ -370,16 +370,16 @@ __attribute__((target("avx512bf16,avx512vl"))) void weigh(
     exponents[c] = _mm512_mask_blend_ps(
         is_entry, _mm512_set1_ps(kLowest), _mm512_fmadd_ps(score, _mm512_set1_ps(scale), wide));
   }
-  const float most = _mm512_reduce_max_ps(_mm512_max_ps(
+  const float peak = _mm512_reduce_max_ps(_mm512_max_ps(
       _mm512_max_ps(exponents[0], exponents[1]), _mm512_max_ps(exponents[2], exponents[3])));
   for (int c = 0; c < kLanes; c++)
     exponents[c] = power_of_two(_mm512_mul_ps(
-        _mm512_sub_ps(exponents[c], _mm512_set1_ps(most)), _mm512_set1_ps(1.4426950409f)));
+        _mm512_sub_ps(exponents[c], _mm512_set1_ps(peak)), _mm512_set1_ps(1.4426950409f)));
   for (int c = 0; c < kLanes; c += 2)
     _mm512_storeu_si512(
         weights + 16 * c, (__m512i)_mm512_cvtne2ps_pbh(exponents[c + 1], exponents[c]));
-  most_and_sum[0] = most;
-  most_and_sum[1] = _mm512_reduce_add_ps(_mm512_add_ps(
+  peak_and_sum[0] = peak;
+  peak_and_sum[1] = _mm512_reduce_add_ps(_mm512_add_ps(
       _mm512_add_ps(exponents[0], exponents[1]), _mm512_add_ps(exponents[2], exponents[3])));
 }
 
@@ -393,7 +393,7 @@ struct Rows {
   float* out;  // [depth + 2]: sums of weighted values, the largest exponent, the sum of weights
   int64_t first, number, q_stride, mask_stride, num_masks, out_stride;
 
-  const at::BFloat16* mask_of(int64_t row) const {
+  const at::BFloat16* mask_at(int64_t row) const {
     return mask + (first + row) % num_masks * mask_stride;
   }
 
@@ -412,7 +412,7 @@ struct Branch {
   bool reads(int64_t from) const { return !entries.empty() && unit <= from; }
 };
 
-Branch branch_of(const at::BFloat16* mask, int64_t num_entries) {
+Branch find_branch(const at::BFloat16* mask, int64_t num_entries) {
   const at::BFloat16* end = mask + num_entries;
   const at::BFloat16* hole = std::find_if_not(std::find_if(mask, end, is_seen), end, is_seen);
   if (std::none_of(hole, end, is_seen)) return {};
@@ -434,9 +434,9 @@ struct Scratch {
 // Lets rows attend to `count` keys and values of a unit; keeps scores and values in a scratch.
 void attend_unit(
     const Rows& rows, const at::BFloat16* k, const at::BFloat16* v, float scale, int64_t count,
-    int64_t depth, const Scratch* kept) {
-  alignas(64) at::BFloat16 keys[kEntries * kDeepest], own[kEntries * kDeepest];
-  at::BFloat16* values = kept ? kept->values : own;
+    int64_t depth, const Scratch* scratch) {
+  alignas(64) at::BFloat16 keys[kEntries * kMaxDepth], unshared[kEntries * kMaxDepth];
+  at::BFloat16* values = scratch ? scratch->values : unshared;
   for (int64_t n = 0; n < count * depth; n += 32) {
     __builtin_prefetch(v + n, 0, 2);
     __builtin_prefetch(k + kEntries * depth + n, 0, 2);
@@ -444,13 +444,13 @@ void attend_unit(
   pack_keys(k, keys, count, depth);
   pack_values(v, values, count, depth);
   by_blocks(rows.number, [&]<int R>(int64_t done) {
-    alignas(64) float own_scores[R][kEntries];
+    alignas(64) float unshared_scores[R][kEntries];
     alignas(64) at::BFloat16 weights[R][kEntries];
-    float* scores = kept ? kept->scores + done * kept->stride : own_scores[0];
-    const int64_t stride = kept ? kept->stride : kEntries;
+    float* scores = scratch ? scratch->scores + done * scratch->stride : unshared_scores[0];
+    const int64_t stride = scratch ? scratch->stride : kEntries;
     int first = 0;  // the first row that sees an entry
     for (; first < R; first++) {
-      const at::BFloat16* mask = rows.mask_of(done + first);
+      const at::BFloat16* mask = rows.mask_at(done + first);
       if (std::any_of(mask, mask + count, is_seen)) break;
     }
     if (first == R) {
@@ -461,15 +461,15 @@ void attend_unit(
         rows.q + done * rows.q_stride, rows.q_stride, keys, 2 * kEntries, scores, stride,
         depth / 2);
     const auto reads_branch = [&](int64_t row) {
-      return kept->branches[(rows.first + row) % rows.num_masks].reads(kept->unit);
+      return scratch->branches[(rows.first + row) % rows.num_masks].reads(scratch->unit);
     };
     int waiting = 0;  // rows that read this unit as a part of their branch
-    while (kept && waiting < R && reads_branch(done + waiting)) waiting++;
+    while (scratch && waiting < R && reads_branch(done + waiting)) waiting++;
     if (waiting == R) return;
     float* out = rows.out + done * rows.out_stride;
     for (int r = 0; r < R; r++)
       weigh(
-          scores + r * stride, rows.mask_of(done + r), scale, count, weights[r],
+          scores + r * stride, rows.mask_at(done + r), scale, count, weights[r],
           out + r * rows.out_stride + depth);
     for (int64_t d = 0; d < depth; d += kEntries)
       pairs<R>(
@@ -482,17 +482,17 @@ void attend_unit(
 // remain empty. Values that are packed in the same order, those before the first gap, are reused.
 void attend_branch(
     const Rows& rows, const Branch& branch, const at::BFloat16* v, float scale, int64_t depth,
-    int64_t num_units, int64_t unit_stride, const Scratch& kept, int64_t kept_first) {
-  alignas(64) at::BFloat16 values[kEntries * kDeepest], gathered[kEntries * kDeepest];
+    int64_t num_units, int64_t unit_stride, const Scratch& scratch, int64_t first_entry) {
+  alignas(64) at::BFloat16 values[kEntries * kMaxDepth], gathered[kEntries * kMaxDepth];
   at::BFloat16 mask[kEntries];
   const int64_t begin = branch.unit * kEntries, length = branch.entries.size();
   for (int64_t u = 0; u < num_units; u++) {
-    Rows own = rows;
-    own.out += u * unit_stride;
+    Rows part = rows;
+    part.out += u * unit_stride;
     const int64_t* entries = branch.entries.data() + u * kEntries;
     const int64_t count = std::clamp<int64_t>(length - u * kEntries, 0, kEntries);
     if (!count) {
-      for (int64_t r = 0; r < own.number; r++) own.set_empty(r, depth);
+      for (int64_t r = 0; r < part.number; r++) part.set_empty(r, depth);
       continue;
     }
     int64_t same = 0;  // entries in whole pairs that stand where the unit has them
@@ -501,45 +501,45 @@ void attend_branch(
     for (int64_t n = same; n < count; n++)
       std::copy_n(v + entries[n] * depth, depth, gathered + (n - same) * depth);
     pack_values(gathered, values, count - same, depth);
-    const at::BFloat16* packed = kept.values + (begin - kept_first + u * kEntries) * depth;
-    by_blocks(own.number, [&]<int R>(int64_t done) {
+    const at::BFloat16* packed = scratch.values + (begin - first_entry + u * kEntries) * depth;
+    by_blocks(part.number, [&]<int R>(int64_t done) {
       alignas(64) float scores[R][kEntries];
       alignas(64) at::BFloat16 weights[R][kEntries];
-      float* out = own.out + done * own.out_stride;
+      float* out = part.out + done * part.out_stride;
       for (int r = 0; r < R; r++) {
-        const float* found = kept.scores + (done + r) * kept.stride;
-        for (int64_t n = 0; n < count; n++) scores[r][n] = found[entries[n] - kept_first];
-        weigh(scores[r], mask, scale, count, weights[r], out + r * own.out_stride + depth);
+        const float* line = scratch.scores + (done + r) * scratch.stride;
+        for (int64_t n = 0; n < count; n++) scores[r][n] = line[entries[n] - first_entry];
+        weigh(scores[r], mask, scale, count, weights[r], out + r * part.out_stride + depth);
       }
       for (int64_t d = 0; d < depth; d += kEntries) {
         pairs<R>(
-            weights[0], kEntries, packed + 2 * d, 2 * depth, out + d, own.out_stride, same / 2);
+            weights[0], kEntries, packed + 2 * d, 2 * depth, out + d, part.out_stride, same / 2);
         pairs<R>(
-            weights[0] + same, kEntries, values + 2 * d, 2 * depth, out + d, own.out_stride,
+            weights[0] + same, kEntries, values + 2 * d, 2 * depth, out + d, part.out_stride,
             (count - same + 1) / 2, true);
       }
     });
   }
 }
 
-// Joins what `units` units found for a row: `parts` are `stride` numbers apart, and are changed.
+// Joins what `units` units have for a row: `parts` are `stride` numbers apart, and are changed.
 void join(float* part, int64_t units, int64_t stride, int64_t depth, at::BFloat16* out) {
   using Half = at::vec::Vectorized<at::BFloat16>;
   constexpr int64_t size = Wide::size();
-  float most = part[depth], sum = 0;
-  for (int64_t u = 1; u < units; u++) most = std::max(most, part[u * stride + depth]);
+  float peak = part[depth], sum = 0;
+  for (int64_t u = 1; u < units; u++) peak = std::max(peak, part[u * stride + depth]);
   for (int64_t u = 0; u < units; u++) {
-    float* found = part + u * stride;
-    found[depth] = std::exp(found[depth] - most);
-    sum += found[depth] * found[depth + 1];
+    float* unit = part + u * stride;
+    unit[depth] = std::exp(unit[depth] - peak);
+    sum += unit[depth] * unit[depth + 1];
   }
   for (int64_t d = 0; d < depth; d += Half::size()) {
     Wide low(0.f), high(0.f);
     for (int64_t u = 0; u < units; u++) {
-      const float* found = part + u * stride;
-      const Wide share(found[depth] / sum);
-      low = at::vec::fmadd(Wide::loadu(found + d), share, low);
-      high = at::vec::fmadd(Wide::loadu(found + d + size), share, high);
+      const float* unit = part + u * stride;
+      const Wide share(unit[depth] / sum);
+      low = at::vec::fmadd(Wide::loadu(unit + d), share, low);
+      high = at::vec::fmadd(Wide::loadu(unit + d + size), share, high);
     }
     at::vec::convert_from_float<at::BFloat16>(low, high).store(out + d);
   }
@@ -558,87 +558,87 @@ at::Tensor attend(
 #ifdef DECODERS_BFLOAT16_PRODUCTS
   const auto fits = [&](const at::Tensor& x) { return x.stride(3) == 1 && x.stride(2) == depth; };
   if (q.scalar_type() == at::kBFloat16 && multiplies_bfloat16() && depth % kEntries == 0 &&
-      depth <= kDeepest && fits(k) && fits(v)) {
-    const at::Tensor given = q.contiguous(), made = at::empty(q.sizes(), q.options());
+      depth <= kMaxDepth && fits(k) && fits(v)) {
+    const at::Tensor queries = q.contiguous(), result = at::empty(q.sizes(), q.options());
     at::Tensor added = mask;
     if (mask.scalar_type() == at::kBool)
       added = at::zeros(mask.sizes(), q.options())
                   .masked_fill_(mask.logical_not(), std::numeric_limits<at::BFloat16>::lowest());
     added = added.expand({batch, 1, length, entries}).contiguous();
     const auto* masks = added.const_data_ptr<at::BFloat16>();
-    const auto* from = given.const_data_ptr<at::BFloat16>();
+    const auto* from = queries.const_data_ptr<at::BFloat16>();
     const auto factor = static_cast<float>(scale);
     const int64_t units = (entries + kEntries - 1) / kEntries, out_stride = depth + 2;
     std::vector<Branch> branches(batch * length);
     at::parallel_for(0, batch * length, kPanel, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; n++) branches[n] = branch_of(masks + n * entries, entries);
+      for (int64_t n = begin; n < end; n++) branches[n] = find_branch(masks + n * entries, entries);
     });
-    int64_t kept_unit = units;  // the first unit of which rows read a branch
+    int64_t tree_unit = units;  // the first unit of which rows read a branch
     for (const Branch& branch : branches)
-      if (branch.reads(units)) kept_unit = std::min(kept_unit, branch.unit);
-    const bool in_trees = kept_unit < units;
+      if (branch.reads(units)) tree_unit = std::min(tree_unit, branch.unit);
+    const bool has_trees = tree_unit < units;
     // parts of many rows would not stay in a cache
-    const int64_t most = in_trees ? rows : std::min(rows, 4 * kPanel);
-    const std::unique_ptr<float[]> parts(new float[batch * heads * units * most * out_stride]);
-    const int64_t kept_first = kept_unit * kEntries, kept_entries = units * kEntries - kept_first;
-    const std::unique_ptr<float[]> kept_scores(new float[batch * heads * most * kept_entries]);
-    const std::unique_ptr<at::BFloat16[]> kept_values(
-        new at::BFloat16[batch * heads * kept_entries * depth]);
-    const auto kept_of = [&](int64_t b, int64_t h, int64_t entry) {
+    const int64_t max_rows = has_trees ? rows : std::min(rows, 4 * kPanel);
+    const std::unique_ptr<float[]> parts(new float[batch * heads * units * max_rows * out_stride]);
+    const int64_t tree_first = tree_unit * kEntries, tree_entries = units * kEntries - tree_first;
+    const std::unique_ptr<float[]> tree_scores(new float[batch * heads * max_rows * tree_entries]);
+    const std::unique_ptr<at::BFloat16[]> tree_values(
+        new at::BFloat16[batch * heads * tree_entries * depth]);
+    const auto scratch_at = [&](int64_t b, int64_t h, int64_t entry) {
       return Scratch{
-          kept_scores.get() + (b * heads + h) * most * kept_entries + entry - kept_first,
-          kept_values.get() + ((b * heads + h) * kept_entries + entry - kept_first) * depth,
-          kept_entries, branches.data() + b * length, entry / kEntries};
+          tree_scores.get() + (b * heads + h) * max_rows * tree_entries + entry - tree_first,
+          tree_values.get() + ((b * heads + h) * tree_entries + entry - tree_first) * depth,
+          tree_entries, branches.data() + b * length, entry / kEntries};
     };
     const auto at_entry = [&](const at::Tensor& x, int64_t b, int64_t h, int64_t entry) {
       return x.const_data_ptr<at::BFloat16>() + b * x.stride(0) + h * x.stride(1) + entry * depth;
     };
-    for (int64_t first = 0; first < rows; first += most) {
-      const int64_t taken = std::min(most, rows - first), unit_stride = taken * out_stride;
-      const auto rows_of = [&](int64_t b, int64_t h, int64_t unit) {
+    for (int64_t first = 0; first < rows; first += max_rows) {
+      const int64_t num = std::min(max_rows, rows - first), unit_stride = num * out_stride;
+      const auto rows_at = [&](int64_t b, int64_t h, int64_t unit) {
         return Rows{
             from + ((b * heads + h) * rows + first) * depth, masks + b * length * entries,
             parts.get() + ((b * heads + h) * units + unit) * unit_stride,
-            first, taken, depth, entries, length, out_stride};
+            first, num, depth, entries, length, out_stride};
       };
       at::parallel_for(0, batch * heads * units, 1, [&](int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; n++) {
           const int64_t b = n / units / heads, h = n / units % heads, entry = n % units * kEntries;
-          Rows all = rows_of(b, h, n % units);
+          Rows all = rows_at(b, h, n % units);
           all.mask += entry;
-          const bool is_kept = entry >= kept_first;
-          const Scratch kept = is_kept ? kept_of(b, h, entry) : Scratch{};
+          const bool is_in_tree = entry >= tree_first;
+          const Scratch scratch = is_in_tree ? scratch_at(b, h, entry) : Scratch{};
           attend_unit(
               all, at_entry(k, b, h, entry), at_entry(v, b, h, entry), factor,
-              std::min(kEntries, entries - entry), depth, is_kept ? &kept : nullptr);
+              std::min(kEntries, entries - entry), depth, is_in_tree ? &scratch : nullptr);
         }
       });
-      if (in_trees)
+      if (has_trees)
         at::parallel_for(0, batch * heads * length, 1, [&](int64_t begin, int64_t end) {
           for (int64_t n = begin; n < end; n++) {
             const int64_t b = n / length / heads, h = n / length % heads, row = n % length;
             const Branch& branch = branches[b * length + row];
             if (!branch.reads(units)) continue;
-            Rows own = rows_of(b, h, branch.unit);
-            own.q += row * depth, own.mask += row * entries, own.out += row * out_stride;
-            own.number = rows / length, own.q_stride *= length, own.out_stride *= length;
-            Scratch kept = kept_of(b, h, kept_first);
-            kept.scores += row * kept.stride, kept.stride *= length;
+            Rows path = rows_at(b, h, branch.unit);
+            path.q += row * depth, path.mask += row * entries, path.out += row * out_stride;
+            path.number = rows / length, path.q_stride *= length, path.out_stride *= length;
+            Scratch scratch = scratch_at(b, h, tree_first);
+            scratch.scores += row * scratch.stride, scratch.stride *= length;
             attend_branch(
-                own, branch, at_entry(v, b, h, 0), factor, depth, units - branch.unit, unit_stride,
-                kept, kept_first);
+                path, branch, at_entry(v, b, h, 0), factor, depth, units - branch.unit, unit_stride,
+                scratch, tree_first);
           }
         });
-      auto* out = made.mutable_data_ptr<at::BFloat16>();
-      at::parallel_for(0, batch * heads * taken, kEntries, [&](int64_t begin, int64_t end) {
+      auto* out = result.mutable_data_ptr<at::BFloat16>();
+      at::parallel_for(0, batch * heads * num, kEntries, [&](int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; n++) {
-          const int64_t head = n / taken, row = n % taken;
+          const int64_t head = n / num, row = n % num;
           float* part = parts.get() + head * units * unit_stride + row * out_stride;
           join(part, units, unit_stride, depth, out + (head * rows + first + row) * depth);
         }
       });
     }
-    return made;
+    return result;
   }
 #endif
   const at::Tensor each = mask.repeat({1, 1, rows / length, 1});
@@ -683,31 +683,31 @@ at::Tensor product(
   if (rows > few || !(by_lines || by_columns)) return at::linear(x, weight);
   auto shape = x.sizes().vec();
   shape.back() = count;
-  const at::Tensor made = at::empty(shape, weight.options());
+  const at::Tensor result = at::empty(shape, weight.options());
 #ifdef DECODERS_BFLOAT16_PRODUCTS
   if (weight.scalar_type() == at::kBFloat16 && multiplies_bfloat16()) {
-    const at::Tensor given = x.contiguous();
+    const at::Tensor dense = x.contiguous();
     multiply_panels(
-        rows, given.const_data_ptr<at::BFloat16>(), weight.const_data_ptr<at::BFloat16>(),
-        made.mutable_data_ptr<at::BFloat16>(), width, count);
-    return made;
+        rows, dense.const_data_ptr<at::BFloat16>(), weight.const_data_ptr<at::BFloat16>(),
+        result.mutable_data_ptr<at::BFloat16>(), width, count);
+    return result;
   }
 #endif
-  const at::Tensor given = x.to(at::kFloat).contiguous();
-  const float* from = given.const_data_ptr<float>();
+  const at::Tensor dense = x.to(at::kFloat).contiguous();
+  const float* from = dense.const_data_ptr<float>();
   const auto run = [&]<typename T>(const T* w) {
-    multiply(rows, from, w, made.mutable_data_ptr<T>(), width, count);
+    multiply(rows, from, w, result.mutable_data_ptr<T>(), width, count);
   };
   if (by_lines)
     multiply_lines(
-        rows, from, weight.const_data_ptr<float>(), made.mutable_data_ptr<float>(), width, count);
+        rows, from, weight.const_data_ptr<float>(), result.mutable_data_ptr<float>(), width, count);
   else if (weight.scalar_type() == at::kFloat)
     run(weight.const_data_ptr<float>());
   else if (weight.scalar_type() == at::kHalf)
     run(weight.const_data_ptr<at::Half>());
   else
     run(weight.const_data_ptr<at::BFloat16>());
-  return made;
+  return result;
 }
 
 // The same, plus x low high for rows whose gate [rows, 1] is not zero: low [rank, in] and high
@@ -730,8 +730,8 @@ at::Tensor gated_product(
     while (end > first && !is_open(open[end - 1])) end--;
     auto shape = x.sizes().vec();
     shape.back() = count;
-    const at::Tensor made = at::empty(shape, weight.options()), given = x.contiguous();
-    const auto* from = given.const_data_ptr<at::BFloat16>();
+    const at::Tensor result = at::empty(shape, weight.options()), dense = x.contiguous();
+    const auto* from = dense.const_data_ptr<at::BFloat16>();
     std::vector<at::BFloat16> more(rows * depth, 0.f);
     multiply_panels(
         end - first, from + first * width, low.const_data_ptr<at::BFloat16>(),
@@ -739,9 +739,9 @@ at::Tensor gated_product(
     for (int64_t row = first; row < end; row++)
       if (!is_open(open[row])) std::fill_n(more.begin() + row * depth, depth, 0.f);
     multiply_panels(
-        rows, from, weight.const_data_ptr<at::BFloat16>(), made.mutable_data_ptr<at::BFloat16>(),
+        rows, from, weight.const_data_ptr<at::BFloat16>(), result.mutable_data_ptr<at::BFloat16>(),
         width, count, {more.data(), high.const_data_ptr<at::BFloat16>(), depth, first, end});
-    return made;
+    return result;
   }
 #endif
   auto shape = x.sizes().vec();
@@ -763,19 +763,19 @@ at::Tensor switched_product(
     if (kinds[kind].empty()) return product(x, kind ? weight : other, few);
   auto shape = x.sizes().vec();
   shape.back() = weight.size(0);
-  const at::Tensor made = at::empty({rows, weight.size(0)}, weight.options());
+  const at::Tensor result = at::empty({rows, weight.size(0)}, weight.options());
   for (int kind = 0; kind < 2; kind++) {
     const auto& index = kinds[kind];
     const int64_t first = index.front(), count = static_cast<int64_t>(index.size());
-    const at::Tensor& used = kind ? other : weight;
+    const at::Tensor& matrix = kind ? other : weight;
     if (index.back() - first + 1 == count) {
-      made.narrow(0, first, count).copy_(product(flat.narrow(0, first, count), used, few));
+      result.narrow(0, first, count).copy_(product(flat.narrow(0, first, count), matrix, few));
     } else {
       const at::Tensor places = at::tensor(index);
-      made.index_copy_(0, places, product(flat.index_select(0, places), used, few));
+      result.index_copy_(0, places, product(flat.index_select(0, places), matrix, few));
     }
   }
-  return made.view(shape);
+  return result.view(shape);
 }
 
 }  // namespace

@@ -231,18 +231,20 @@ class Student:
 
     def embed(self, u: Tensor, windows: Windows) -> Tensor:
         """Return the slots' inputs ``[B, Q, D]`` for u ``[B, Q]`` or the tokens of blocks."""
-        number = windows.slot(self.adapter.config.variant)
-        tokens, anchors, shown = self.module.get_input_embeddings(), None, None
-        if self.adapter.config.anchored:
-            before = windows.ids.gather(1, (windows.start - 1).clamp(min=0))
-            anchors = tokens(before).flatten(0, 1)
+        adapter, tokens = self.adapter, self.module.get_input_embeddings()
+        flat = adapter.embedding(u.flatten(), windows.warp.flatten(0, 1))
+        embedded: Tensor = flat.view(*u.shape, -1)
         if windows.blocks is not None:
-            of_slots = windows.blocks.shown.flatten()
-            shown = tokens(of_slots.clamp(min=0)), of_slots != MASKED
-        flat = self.adapter.embed(
-            u.flatten(), windows.warp.flatten(0, 1), number.flatten(), anchors, shown
-        )
-        return flat.view(*u.shape, -1)
+            shown = windows.blocks.shown
+            words = tokens(shown.clamp(min=0)).to(embedded.dtype)
+            embedded = torch.where((shown != MASKED).unsqueeze(-1), words, embedded)
+        number = windows.slot(adapter.config.variant)
+        if adapter.numbers is not None:
+            embedded = embedded + adapter.numbers[number.clamp(max=len(adapter.numbers) - 1)]
+        if adapter.config.anchored:
+            before = tokens(windows.ids.gather(1, (windows.start - 1).clamp(min=0)))
+            embedded = embedded + before.to(embedded.dtype) * (number == 0).unsqueeze(-1)
+        return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of hidden states."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class GatedModule:
     def __init__(self, module: Any) -> None:
         """Wrap a causal LM in place."""
         self.layers = linear_layers(module)
-        self._plain = [tiled(layer.forward) for layer in self.layers.values()]
+        self._plain = [partial(by_tiles, layer.forward) for layer in self.layers.values()]
         self._active: Forward | None = None
         for index, layer in enumerate(self.layers.values()):
             layer.forward = self._wrapped(index, self._plain[index])
@@ -206,11 +207,6 @@ def by_tiles(run: Run, x: Tensor) -> Tensor:
     return torch.cat([run(part) for part in parts], dim)
 
 
-def tiled(run: Run) -> Run:
-    """Make `run` work tile by tile (`by_tiles`)."""
-    return lambda x: by_tiles(run, x)
-
-
 _WHOLE = 32
 """Ranks of joined layers are padded to a multiple of this, which makes products faster."""
 
@@ -241,11 +237,8 @@ def join_deltas(
 ) -> Change:
     """Join the factors of layers that share an input, or multiply them if that costs less.
 
-    Args:
-        deltas: each layer's, None without one.
-        sizes: each layer's number of outputs.
-        weight: the layers' weights, ``[sum out, in]``.
-        switches: return ``W + B A`` instead of a whole delta, added in the factors' precision.
+    `sizes` are each layer's number of outputs, `weight` ``[sum out, in]`` is that of all. With
+    `switches` a whole delta is returned as ``W + B A``, added in the factors' precision.
     """
     present = [delta for delta in deltas if delta is not None]
     lows = [delta.low for delta in present if delta.low is not None]

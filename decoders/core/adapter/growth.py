@@ -10,6 +10,7 @@ after a row, M candidates of all levels, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -208,23 +209,18 @@ def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tupl
     shape: list[tuple[int, int, int]] = []
     # chance (negated), order of entry, chance of the parent, parent row, depth, candidate
     heap: list[tuple[float, int, float, int, int, int]] = []
-    entered = 0
-
-    def offer(chance: float, parent: int, depth: int, candidate: int) -> None:
-        nonlocal entered
-        if depth < len(chances) and candidate < len(chances[depth]):
-            joint = chance * chances[depth][candidate]
-            if joint > 0:
-                heapq.heappush(heap, (-joint, entered, chance, parent, depth, candidate))
-                entered += 1
-
-    offer(1.0, 0, 0, 0)
-    while heap and len(shape) < limit:
+    order, offers = itertools.count(), [(1.0, 0, 0, 0)]
+    while True:
+        for before, parent, depth, candidate in offers:
+            if depth < len(chances) and candidate < len(chances[depth]):
+                joint = before * chances[depth][candidate]
+                if joint > 0:
+                    heapq.heappush(heap, (-joint, next(order), before, parent, depth, candidate))
+        if not heap or len(shape) >= limit:
+            return shape
         joint, _, before, parent, depth, candidate = heapq.heappop(heap)
         shape.append((parent, depth, candidate))
-        offer(-joint, len(shape), depth + 1, 0)
-        offer(before, parent, depth, candidate + 1)
-    return shape
+        offers = [(-joint, len(shape), depth + 1, 0), (before, parent, depth, candidate + 1)]
 
 
 def tree_results(

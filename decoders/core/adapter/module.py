@@ -108,34 +108,6 @@ class SlotAdapter(StoredAdapter):
         if config.enter:
             self.carried = nn.Parameter(torch.ones(config.num_slots))
 
-    def embed(
-        self,
-        u: Tensor,
-        warp: Tensor,
-        number: Tensor,
-        anchors: Tensor | None,
-        shown: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """Embed slots as inputs ``[K, D]`` in the dtype of the weights.
-
-        Args:
-            u: ``[K]`` float64 in [0, 1), or `NO_UNIFORM`.
-            warp: ``[K, 2]`` float32, temperature and top-p.
-            number: int64 ``[K]``, each slot's number in its branch, from 0.
-            anchors: ``[K, D]``, embedding of the token before each slot's branch.
-            shown: embeddings of tokens ``[K, D]``, and bool ``[K]`` for slots that show a token.
-        """
-        embedded: Tensor = self.embedding(u, warp)
-        if shown is not None:
-            tokens, has_token = shown
-            embedded = torch.where(has_token[:, None], tokens.to(embedded.dtype), embedded)
-        if self.numbers is not None:
-            embedded = embedded + self.numbers[number.clamp(max=len(self.numbers) - 1)]
-        if self.config.anchored:
-            assert anchors is not None, "an anchored adapter needs the tokens before its branches"
-            embedded = embedded + anchors.to(embedded.dtype) * (number == 0)[:, None]
-        return embedded
-
     def entering(self, embedded: Tensor, number: Tensor, before: Tensor) -> Tensor:
         """Return entry states ``[K, D]`` of slots from the states `before` their branches."""
         assert self.carried is not None, "the slots of this adapter enter with the tokens"

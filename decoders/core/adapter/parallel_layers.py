@@ -228,14 +228,9 @@ def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
 def select(layers: ParallelLayers, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
     """Pick the path through the slots' likeliest words with the most expected accepted drafts.
 
-    Args:
-        layers: the weights, with candidates.
-        logits: ``[B, K, W]`` without a bias.
-        states: ``[B, K, D]`` that the logits are of.
-        before: ids ``[B]`` of the last known tokens.
-
-    Returns:
-        Ids and conditional probabilities of the path, as `chain` does.
+    `logits` ``[B, K, W]`` are without a bias, `states` ``[B, K, D]`` what they are of, and `before`
+    the ids ``[B]`` of the last known tokens. The result is that of `chain`, with the path's
+    conditional probabilities.
     """
     words = logits.topk(layers.num_candidates).indices
     first = layers.index(before)[:, None, None].expand_as(words[:, :1])

@@ -44,21 +44,12 @@ class LateSlots:
         """Decoder layer at which the slots enter."""
         return self.adapter.config.enter
 
-    def entering(self, hidden: Tensor) -> Tensor:
-        """Return hidden states ``[S, D]`` of the slots, from those of token rows ``[.., D]``."""
-        before = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.before)
-        return self.adapter.entering(self.embedded, self.number, before)
-
-    def joined(self, hidden: Tensor, num_rows: int) -> Tensor:
-        """Return all rows' hidden states ``[1, N, D]`` from token rows' ``[1, P, D]``."""
-        assert self.tokens is not None
-        both = hidden.new_zeros(1, num_rows, hidden.shape[-1]).index_copy(1, self.tokens, hidden)
-        return both.index_copy(1, self.rows, self.entering(hidden)[None])
-
     def replaced(self, hidden: Tensor) -> Tensor:
         """Return hidden states ``[B, N, D]`` in which the slots have just entered."""
         flat = hidden.reshape(-1, hidden.shape[-1])
-        return flat.index_copy(0, self.rows, self.entering(hidden)).view(hidden.shape)
+        before = flat.index_select(0, self.before)
+        slots = self.adapter.entering(self.embedded, self.number, before)
+        return flat.index_copy(0, self.rows, slots).view(hidden.shape)
 
     def enter(self, module: Any) -> RemovableHandle:
         """Let the slots enter transformers' modules, at their layer, until the hook is removed."""
@@ -142,10 +133,8 @@ class AttachedAdapter:
     ) -> dict[str, Tensor]:
         """Return inputs of a pass by name: embedded rows, the slots' gate, and late slots.
 
-        Args:
-            numbers: on the device, by the names of `AttachedAdapter.numbers`.
-            embedded: embedded tokens ``[B, N, D]``, of slots too that show one.
-            warps: of the slots.
+        `numbers` are those of `AttachedAdapter.numbers` on the device, `embedded` are the embedded
+        tokens ``[B, N, D]``, of slots too that show one.
         """
         number, level, anchor = (numbers[f"slots.{name}"] for name in ("number", "level", "anchor"))
         flat, is_slot = embedded.flatten(0, 1), (number >= 0).unsqueeze(1)

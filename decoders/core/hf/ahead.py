@@ -68,13 +68,8 @@ def chain_results(
 ) -> list[CallResult]:
     """Return each call's result with those of the chain's calls that follow it, if any can.
 
-    A row that top-p left open ends a chain before it, and all chains if it is a first call's.
-
-    Args:
-        calls: before they are committed.
-        reads: of the first calls.
-        numbers: what the graph read, ``[1 + S, (2,) B]``.
-        probs: its distributions ``[B, 1 + S, V]``, if it read any.
+    A row that top-p left open ends a chain before it, and all chains if it is a first call's. The
+    graph read `numbers` ``[1 + S, (2,) B]`` and, in some forms, distributions ``[B, 1 + S, V]``.
     """
     (read,), size = reads, calls[0].session.model.vocab_size
     steps: Any = numbers.tolist()

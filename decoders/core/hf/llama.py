@@ -185,16 +185,10 @@ def forward(
 ) -> Tensor:
     """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
 
-    Args:
-        weights: the model's.
-        rows: embeddings of tokens and slots.
-        positions: position of each row, ``[B, N]``.
-        masks: additive masks ``[B, 1, N, T]`` by kind of layer.
-        cache: keys and values of what came before; it takes those of the rows.
-        gate: the adapter that slots run through.
-        late: slots that enter above the first layer; a lone call's leave lower layers out.
-        merged: how rows ``[1, R]`` of B sequences attend.
-        states: set to the outputs of the layers that it names, counted from 1 and without a norm.
+    Masks are additive, ``[B, 1, N, T]`` by kind of layer. The cache takes keys and values of rows.
+    Slots run through the adapter of `gate`. Those that are `late` enter above the first layer; a
+    lone call's leave lower layers out. Rows ``[1, R]`` of B sequences attend as `merged` says.
+    `states` are set to the outputs of the layers that they name, counted from 1, without a norm.
     """
     states = {} if states is None else states
     if merged is not None:
@@ -206,10 +200,10 @@ def forward(
         kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
         hidden = _run(weights, below, hidden, kept, lower, turned, None, states)
-        rows = late.joined(hidden, rows.shape[1])
+        rows = torch.zeros_like(rows).index_copy(1, late.tokens, hidden)
     elif late is not None:
         rows = _run(weights, below, rows, cache, masks, turn, gate, states)
-        rows = late.replaced(rows)
+    rows = rows if late is None else late.replaced(rows)
     above = range(len(below), len(weights.layers))
     rows = _run(weights, above, rows, cache, masks, turn, gate, states)
     return norm(rows, weights.norm, weights.epsilon)

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from decoders.core.adapter.gating import decoder_layers
 from decoders.core.hf.architecture import max_sequence_length
@@ -137,22 +136,18 @@ def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers and tqdm."""
-    log: Any = logging  # untyped
+    """Hide the progress bars of tqdm, which transformers and the hub's client use."""
     bars: Any = tqdm
-    had_bars, init = log.is_progress_bar_enabled(), bars.__init__
+    init = bars.__init__
 
     def hidden(self: Any, *args: Any, **options: Any) -> None:
         init(self, *args, **{**options, "disable": True})
 
-    log.disable_progress_bar()
     bars.__init__ = hidden
     try:
         yield
     finally:
         bars.__init__ = init
-        if had_bars:
-            log.enable_progress_bar()
 
 
 @torch.no_grad()

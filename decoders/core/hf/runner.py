@@ -405,13 +405,9 @@ class ModuleRunner:
     ) -> list[Tensor]:
         """Return flat states ``[B N, D]``, or logits ``[B N, V]`` of a model that hides them.
 
-        Args:
-            name: the adapter of the slots, or None.
-            inputs: `ids`, `embeds`, or what `AttachedAdapter.inputs` returns; and `positions`.
-            masks: additive masks by kind of layer.
-            cache: keys and values, which the pass reads and writes.
-            layers: lower layers, whose states follow.
-            options: further arguments of the module.
+        The states of lower `layers` follow. `name` is the adapter of the slots, `inputs` are
+        `positions`, and `ids`, `embeds` or what `AttachedAdapter.inputs` returns; `options` are
+        further arguments of the module.
         """
         adapter = self.adapters[name] if name is not None else None
         late = adapter.late(inputs) if adapter is not None else None

@@ -10,9 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
-from decoders.core.hf.compiled import Backend
 from decoders.core.hf.model import Attention, HFModel
-from decoders.core.hf.quantized import Width
 
 _COLUMNS = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -29,7 +27,6 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 }
 """Shapes of SmolLM2-135M, Llama-3.2-1B and Qwen3-8B."""
 _MODELS: Any = AutoModelForCausalLM  # its `from_config` has no types
-_SPREAD = 0.02
 
 
 def shape_config(shape: str | Path, **changes: Any) -> Any:
@@ -56,12 +53,13 @@ def random_model(
     dtype: torch.dtype,
     device: torch.device | str,
     attn_implementation: Attention | None = None,
-    quantized: Width | None = None,
-    compile: bool = False,
-    backend: Backend = "inductor",
-    spread: float = _SPREAD,
+    spread: float = 0.02,
+    **options: Any,
 ) -> HFModel:
-    """Make a model with seeded normal weights of deviation `spread`, norms 1 and biases 0."""
+    """Make a model with seeded normal weights of deviation `spread`, norms 1 and biases 0.
+
+    The `options` are those of `HFModel`.
+    """
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
     module.tie_weights()
@@ -72,4 +70,4 @@ def random_model(
                 parameter.normal_(0, spread, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    return HFModel(module, quantized=quantized, compile=compile, backend=backend)
+    return HFModel(module, **options)

@@ -4,7 +4,7 @@ In half precision another shape means another kernel, which rounds differently. 
 has one shape, whatever the calls look like:
 
 * the rows of all calls are concatenated and padded to a multiple of N (the tile); linear layers,
-  norms and the head run on N rows at a time (`adapter.gating.tiled`);
+  norms and the head run on N rows at a time (`adapter.gating.by_tiles`);
 * attention runs over blocks of `BLOCK` cache entries with a running maximum (online softmax:
   Milakov & Gimelshein 2018, arXiv 1805.02867). A block that a row does not see changes no bit of
   the row, so neither the cache's fill nor the rows of other sequences matter;
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from decoders.core.adapter.gating import tiled, tiling
+from decoders.core.adapter.gating import by_tiles, tiling
 from decoders.core.device import upload
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
@@ -218,7 +219,7 @@ def prepare(module: Any) -> list[Any]:
     head = module.get_output_embeddings()
     for part in module.modules():
         if (part is head or "Norm" in type(part).__name__) and not hasattr(part, "in_tiles"):
-            part.forward = tiled(part.forward)
+            part.forward = partial(by_tiles, part.forward)
             part.in_tiles = True
     configs = {id(part.config): part.config for part in module.modules() if hasattr(part, "config")}
     return [each for each in configs.values() if hasattr(each, "_attn_implementation")]

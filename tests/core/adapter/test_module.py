@@ -196,17 +196,6 @@ def test_factors_are_scaled_by_alpha_over_rank_and_cast() -> None:
     assert config_of(rank=0, alpha=6.0).scale == 1
 
 
-def test_the_token_before_a_branch_is_added_to_its_first_slot_alone() -> None:
-    adapter = filled(config_of(anchored=True))
-    u, warp = torch.tensor([0.1, 0.5, 0.9, 0.1], dtype=torch.float64), torch.ones(4, 2)
-    number, anchors = torch.tensor([0, 1, 2, 0]), torch.arange(4.0 * WIDTH).view(4, WIDTH)
-    plain, anchored = (
-        adapter.embed(u, warp, number, each) for each in (torch.zeros(4, WIDTH), anchors)
-    )
-    expected = anchors * torch.tensor([1.0, 0.0, 0.0, 1.0])[:, None]
-    torch.testing.assert_close(anchored - plain, expected)
-
-
 def test_sizes_count_every_weight() -> None:
     adapter = SlotAdapter(config_of(code="constant"))
     assert adapter.num_parameters == 2 * 3 * (16 + 24) + WIDTH

@@ -27,6 +27,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig, Variant
 from decoders.core.sampling import pick, warp
 from decoders.core.types import NO_UNIFORM, Sampling
+from tests.tiny_models import embedded_slots
 from training.adapter.objectives import ObjectiveName, Outcome, predictions, run, slot_loss
 from training.adapter.student import Student
 from training.adapter.windows import MIN_MASS, Windows, WindowSampling, draw_windows
@@ -185,7 +186,7 @@ def alone(
     anchors = student.module.get_input_embeddings()(context[0, -1:]).expand(num, -1)
     warps, numbers = torch.tensor([settings] * num), torch.arange(num)
     u = torch.tensor([float(x) for x in us], dtype=torch.float64)
-    embedded = student.adapter.embed(u, warps, numbers, anchors)[None]
+    embedded = embedded_slots(student.adapter, u, warps, numbers, anchors)[None]
     mask = torch.ones(1, num, len(ids) + num, dtype=torch.bool).tril(len(ids))
     _, cache = student.context(context)
     positions = position + torch.arange(num)[None]

@@ -17,7 +17,7 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.hf.model import HFModel
 from decoders.core.types import NO_UNIFORM, Slots
 from decoders.extras.library.peft import to_peft
-from tests.tiny_models import fresh, slot_adapter
+from tests.tiny_models import embedded_slots, fresh, slot_adapter
 
 # of peft's own making: a name transformers will drop, and that GPT-2's layers are transposed
 pytestmark = [
@@ -57,7 +57,8 @@ def slots_embedded(module: Any, adapter: SlotAdapter) -> Tensor:
 
     middles = [u if u == NO_UNIFORM else (int(u * NUM_LEVELS) + 0.5) / NUM_LEVELS for u in UNIFORMS]
     count = len(UNIFORMS)
-    return adapter.embed(
+    return embedded_slots(
+        adapter,
         torch.tensor(middles, dtype=torch.float64),
         torch.tensor([WARP]).expand(count, 2),
         torch.arange(count),

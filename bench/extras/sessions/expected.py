@@ -1,4 +1,4 @@
-"""What earlier runs of the same job make one expect: speed-ups, and the baseline's speed.
+"""Expectations from earlier runs of the same job: speed-ups, and the baseline's speed.
 
 The pools of ``results/reference`` in this checkout predict the next session of their job, by
 machine. A run of such a job shows the prediction for its machine, or says that there is none. A run
@@ -48,7 +48,7 @@ _Ranges = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What earlier runs of a run's job said when it ended."""
+    """Expectations from earlier runs of a run's job, as they were when the run ended."""
 
     next: Mapping[str, _Ranges] = field(default_factory=dict)
     """Predicted speed-ups by machine."""
@@ -57,14 +57,14 @@ class Expected:
 
 
 def expectations(run: Run) -> Expected:
-    """Return what earlier runs of a run's job said when it ended."""
+    """Return the expectations from earlier runs of a run's job, as they were when it ended."""
     file = run.path / EXPECTED
     if run.status.reported is False:
-        found = Expected(_pooled(run), min(_baselines(run), key=lambda run: run[1], default=None))
-        if found != Expected():
-            write_json(file, {"schema": SCHEMA} | asdict(found))
-    stored = {key: value for key, value in (read_json(file) or {}).items() if key != "schema"}
-    return parse(Expected, stored, file)
+        fastest = min(_baselines(run), key=lambda each: each[1], default=None)
+        if (now := Expected(_pooled(run), fastest)) != Expected():
+            write_json(file, {"schema": SCHEMA} | asdict(now))
+    fields = {key: value for key, value in (read_json(file) or {}).items() if key != "schema"}
+    return parse(Expected, fields, file)
 
 
 def _pooled(run: Run) -> dict[str, _Ranges]:
@@ -95,8 +95,10 @@ def _baselines(run: Run) -> Iterator[tuple[str, float]]:
             if read_status(folder).verdict != VALID or machine(read_environment(folder)) != here:
                 continue
             past = _without_answers(folder)
-            if past.plan and not any(unlike(_snapshot(past), _snapshot(run))):
-                yield folder.name, _baseline_time(pd.read_csv(folder / "summary.csv"))
+            if past.plan is None or any(unlike(_snapshot(past), _snapshot(run))):
+                continue
+            if (seconds := _baseline_time(pd.read_csv(folder / "summary.csv"))) < math.inf:
+                yield folder.name, seconds
         except (BenchError, OSError, ValueError):
             continue
 

@@ -145,7 +145,7 @@ class AttachedAdapter:
         if self._numbers is not None:
             slots = slots + self._numbers.index_select(0, number.clamp(0, len(self._numbers) - 1))
         if self.config.anchored:
-            anchored = slots + self._tokens(anchor.clamp(min=0))
+            anchored = slots + self._tokens(anchor.clamp(0, len(self._tokens.weight) - 1))
             slots = torch.where(anchor.unsqueeze(1) >= 0, anchored, slots)
         flat = torch.where(is_slot, slots, flat)
         gate = is_slot.float().view(*embedded.shape[:2], 1)

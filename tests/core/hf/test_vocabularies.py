@@ -13,7 +13,8 @@ from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
-from decoders.core.types import Sampling
+from decoders.core.types import Sampling, Slots
+from tests.tiny_models import slot_adapter
 
 SIZES = (24, 40)
 
@@ -70,3 +71,19 @@ def test_drafts_of_another_size_leave_the_targets_tokens(
         answer = generate(build(parse_spec(f"spec:verify={rule}")), [1, 2], sampling, models)
         assert sum(step.drafted for step in answer.steps) > 20
         assert all(step.overlap is None or step.overlap >= 0 for step in answer.steps)
+
+
+def test_slots_behind_an_id_that_a_smaller_model_lacks_begin_from_its_last_id() -> None:
+    def logits_after(token: int) -> torch.Tensor:
+        slots = Slots(adapter="ptp", uniforms=(0.2, 0.7), sizes=(2,), anchors=(token,), read=(0, 1))
+        session = model.open()
+        try:
+            return model.forward([session.call([1, token], output="logits", slots=slots)])
+        finally:
+            model.close(session)
+
+    model = model_of(24)
+    model.attach("ptp", slot_adapter(model.module, width=16, anchored=True))
+    model.share_vocabulary(40)
+    model.reserve(1, 32)
+    torch.testing.assert_close(logits_after(31), logits_after(23))

@@ -27,7 +27,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from decoders.core.adapter.module import SlotAdapter
+from decoders.core.adapter.module import read_adapter
 from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -205,7 +205,7 @@ class TransformersGenerate:
                 models = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
                 attached = draft if models.get(name) == "draft" else target
                 assert attached is not None
-                attached.attach(name, SlotAdapter.load(folder))
+                attached.attach(name, read_adapter(folder))
             self._models, self._module = Models(target=target, draft=draft), model
         return self._models
 

@@ -19,12 +19,14 @@ from transformers import (
 
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
-from tests.tiny_models import fresh, slot_adapter
+from tests.tiny_models import WIDTH, fresh, slot_adapter
 
 PROMPTS = [[3, 4, 5, 3, 4], [7], [9, 8, 7, 6, 5, 4, 3]]
 STOP = 11
@@ -71,6 +73,15 @@ def test_greedy_ids_are_those_of_generate(
     expected = generated(model, prompts)
     given = generated(model, prompts, custom_generate=ours(spec, adapter))
     assert torch.equal(given, expected)
+
+
+def test_drafters_may_have_networks_of_their_own(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"width": WIDTH, "rank": 8, "num_slots": 3, "layers": {}}
+    DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes)).save(tmp_path / "heads")
+    loop = transformers_generate("medusa", adapters={"medusa": tmp_path / "heads"})
+    model = fresh("llama")
+    expected = generated(model)
+    assert torch.equal(generated(model, custom_generate=loop), expected)
 
 
 @pytest.mark.parametrize("spec", ["ar", "spec:verify=coupled", "ptp"])

@@ -57,20 +57,18 @@ def candidates(
     return probs.view(shape), best.values.double().view(shape), best.indices.view(shape)
 
 
-def draw(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw from rows ``[B, F, W]`` without replacement, each time by another uniform ``[B, C]``.
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw ids ``[B, F, C]`` without replacement, each time by another uniform ``[B, C]``.
 
-    Returns ids ``[B, F, C]``, and False for each that was drawn when no probability was left.
+    Rows ``[B, F, W]`` of `probs` with fewer possible ids than C are followed by impossible ones.
     """
-    left, ids, valid = probs.double().flatten(0, 1), list[Tensor](), list[Tensor]()
+    left, ids = probs.double().flatten(0, 1), list[Tensor]()
     for u in uniforms.unbind(-1):
-        valid.append(left.sum(-1) > 0)
         of_rows = u.unsqueeze(-1).expand(-1, probs.shape[1]).flatten()
         token = pick(left, of_rows).clamp(max=probs.shape[-1] - 1)
         left = left.scatter(-1, token.unsqueeze(-1), 0.0)
         ids.append(token)
-    shape = *probs.shape[:2], -1
-    return torch.stack(ids, -1).view(shape), torch.stack(valid, -1).view(shape)
+    return torch.stack(ids, -1).view(*probs.shape[:2], -1)
 
 
 def grow(
@@ -116,10 +114,10 @@ def grow(
         if depths is not None:
             paths = paths * (level < depths)
         if uniforms is not None:
-            ids, valid = draw(probs, uniforms[:, level, :num_each])
+            ids = draw(probs, uniforms[:, level, :num_each])
             ranked = paths.sort(stable=True, dim=-1, descending=True).indices
             share = ranked[:, : max(1, shape.nodes // shape.depth)]
-            paths = paths * torch.zeros_like(paths).scatter(1, share, 1.0) * valid.flatten(1)
+            paths = paths * torch.zeros_like(paths).scatter(1, share, 1.0)
             laws.append(probs)
             joint = (joint.unsqueeze(-1) * probs.gather(-1, ids)).flatten(1) * (paths > 0)
         ids = (ids if words is None else words[ids]).flatten(1)
@@ -176,7 +174,7 @@ def trees_of_heads(
         probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
         if uniforms is not None:
             uniforms = uniforms[..., : ids.shape[-1]]
-            parts = [draw(probs[:, d : d + 1], uniforms[:, d])[0] for d in range(shape.depth)]
+            parts = [draw(probs[:, d : d + 1], uniforms[:, d]) for d in range(shape.depth)]
             ids = torch.cat(parts, 1)
         heads = torch.stack((chances, ids.double(), probs.gather(-1, ids).double()), 1).tolist()
         if sync or not any(row[0] != row[0] for odds, *_ in heads for row in odds):

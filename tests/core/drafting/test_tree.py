@@ -119,8 +119,8 @@ def test_candidates_are_drawn_without_replacement() -> None:
 def draw_candidates(q: Tensor, num: int, uniforms: Any, output: int) -> list[int]:
     """Tokens drawn from q, one row of those that `draw` takes, as long as some mass is left."""
     u = torch.tensor([[uniforms.at("draw", output, c) for c in range(num)]], dtype=torch.float64)
-    ids, valid = draw(q[None, None], u)
-    return [int(token) for token, drawn in zip(ids[0, 0], valid[0, 0], strict=True) if drawn]
+    possible = int((q > 0).sum())  # behind these, ids mean nothing
+    return draw(q[None, None], u)[0, 0, :possible].tolist()
 
 
 def prefix(tree: DraftTree, row: int) -> list[int]:

@@ -21,7 +21,7 @@ from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
 from tests.tiny_models import VOCAB, WIDTH, fresh
 
 TEXTS: Mapping[int, Sequence[int]] = {0: (3, 1, 5, 2, 1), 2: (9, 2, 1), 3: (1, 1, 1, 4)}
-UNIFORMS = [0.1, 0.9, 0.4]
+UNIFORMS = [0.1, 0.9, 0.4, 0.6, 0.3, 0.8]
 
 
 def noise(*shape: int, seed: int = 1) -> Tensor:
@@ -76,6 +76,7 @@ def drafts(
     texts: Mapping[int, Sequence[int]] = TEXTS,
     temperature: float = 0.7,
     among: int = 1,
+    shape: DraftShape | None = None,
     **budget: Any,
 ) -> list[CallResult]:
     """All drafts after texts in cache rows, which are fed in parts of these lengths together.
@@ -83,7 +84,7 @@ def drafts(
     States of a text are every `among`-th row of those that calls have.
     """
     sessions = [model.open() for _ in range(1 + max(texts))]
-    shape, found = shape_of(model.adapters["drafts"].variant), list[CallResult]()
+    shape, found = shape or shape_of(model.adapters["drafts"].variant), list[CallResult]()
     sampling = Sampling(temperature=temperature, **budget)
     width = WIDTH * max(1, len(model.adapters["drafts"].sizes.get("hidden_layers", ())))
     for step in range(max(map(len, texts.values()))):
@@ -92,7 +93,8 @@ def drafts(
             if step < len(lengths):
                 states = noise(lengths[step], width, seed=100 * row + step).to(model.device)
                 tokens = [(7 * step + row + 3 * n) % VOCAB for n in range(len(states))]
-                args: Any = (tokens, shape, sampling, UNIFORMS)
+                uniforms = [(u + 0.17 * row) % 1 for u in UNIFORMS[: shape.depth * shape.width]]
+                args: Any = (tokens, shape, sampling, uniforms)
                 if among > 1:
                     rows = range(0, among * len(states), among)
                     all_rows = torch.full((among * len(states), width), torch.nan)
@@ -125,6 +127,33 @@ def test_texts_together_draft_as_each_alone(variant: str, words: int) -> None:
     alone = {row: drafts(model, {row: lengths}) for row, lengths in TEXTS.items()}
     expected = [alone[row][n] for n in range(5) for row in TEXTS if n < len(TEXTS[row])]
     assert_alike(together, expected)
+
+
+DRAWN = DraftShape(depth=3, width=2, nodes=6, draws=True)
+SHORT = DraftShape(depth=3, width=2, nodes=10, floor=0.5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words", "shape"),
+    [
+        *(("eagle", words, shape) for words in (0, 9) for shape in (DRAWN, SHORT)),
+        ("medusa", 0, DRAWN),
+    ],
+)
+@pytest.mark.parametrize("backend", [None, "eager"])
+def test_drawn_trees_and_short_ones_are_together_and_in_graphs_what_each_is_alone(
+    variant: str, words: int, shape: DraftShape, backend: Backend | None
+) -> None:
+    layers = layers_of(variant, words)
+    options: dict[str, Any] = {"shape": shape, "top_p": 0.9}
+    plain = model_of(layers)
+    alone = {row: drafts(plain, {row: lengths}, **options) for row, lengths in TEXTS.items()}
+    expected = [alone[row][n] for n in range(5) for row in TEXTS if n < len(TEXTS[row])]
+    found = drafts(model_of(layers, backend), **options)
+    assert_alike(found, expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.probs, other.probs)
+    assert shape.draws or len({len(each.picks) for each in found}) > 1
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -146,6 +147,7 @@ CASES = [
         id=f"{Path(spec).name}-{check.__name__}",
         marks=slow_unless(
             check in ESSENTIAL
+            or (check is check_batch_equals_alone and spec.startswith("hybrid@block"))
             or (spec in WHOLE and (check is not check_real_tensors or spec in ON_LLAMA))
         ),
     )
@@ -154,6 +156,23 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def merged_calls_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a merged pass that fails fail the test: its calls would run one by one, unnoticed."""
+    run: Any = Scheduler._run
+
+    def once(self: Scheduler, group: Sequence[Any], calls: Sequence[Any]) -> Any:
+        try:
+            return run(self, group, calls)
+        except Exception as error:
+            if len(group) > 1:
+                pytest.fail(f"a pass of {len(calls)} calls failed: {error!r}")  # no `Exception`
+            raise
+
+    monkeypatch.setattr(Scheduler, "_run", once)
+
+
+@pytest.mark.usefixtures("merged_calls_run_once")
 @pytest.mark.parametrize(("spec", "check"), CASES)
 def test_decoder_meets_the_contract(
     spec: str, check: Check, monkeypatch: pytest.MonkeyPatch

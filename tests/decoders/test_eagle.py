@@ -218,10 +218,10 @@ def test_a_tree_grows_as_long_as_deeper_drafts_may_be_likelier(
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
-    """With top-k 1 one token may follow each: the tree is a chain."""
+    """With top-k 1 one token of seven may follow each: the tree is a chain."""
     model = Recording(0.0)
     sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
-    decoder = Eagle(nodes=60, depth=3, width=7, verify=verify)
+    decoder = Eagle(nodes=60, depth=3, width=9, verify=verify)
     answer = generate(decoder, PROMPT, sampling, Models(target=model))
     assert all(len(call.tokens) <= 1 + 3 for call in model.seen[1:])
     assert all(step.accepted == step.drafted for step in answer.steps[:-1])

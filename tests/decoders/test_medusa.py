@@ -1,6 +1,7 @@
 """Medusa: trees from hidden states, AR's tokens, what calls ask for, and who refuses what."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
+from decoders.core.model import DraftCall
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation, Sampling
+from decoders.core.types import CallResult, Generation, Sampling
 from decoders.medusa import Medusa
 from tests import recording
 from tests.tiny_models import WIDTH, fresh
@@ -32,6 +34,11 @@ class Recording(recording.Recording):
     def __init__(self, error: float = 0.2) -> None:
         super().__init__(7, seed=1, scale=2.0)
         self.attach("medusa", error, "medusa")
+        self.num_fed: list[int] = []
+
+    def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
+        self.num_fed += [len(call.tokens) for call in calls]
+        return super().draft(calls)
 
 
 def answer_of(decoder: Medusa, sampling: Sampling, error: float = 0.2) -> Generation:
@@ -58,10 +65,11 @@ def test_a_step_is_one_call_of_the_last_token_and_at_most_so_many_drafts() -> No
         assert min(call.row_positions()) == length
         assert step.drafted == len(call.tokens) - 1
         length += len(step.tokens)
+    assert {*model.num_fed} == {1}, "the last state alone, however many drafts were accepted"
 
 
 def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
-    answer = answer_of(Medusa(), Sampling(max_new_tokens=4), error=0.0)
+    answer = answer_of(Medusa(nodes=60), Sampling(max_new_tokens=4), error=0.0)
     assert [step.depth for step in answer.steps] == [0, 2]
     answer = answer_of(Medusa(), Sampling(max_new_tokens=2), error=0.0)
     assert [step.drafted for step in answer.steps] == [0, 0]
@@ -79,10 +87,10 @@ def test_more_heads_than_there_are_means_all_of_them() -> None:
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
 def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
-    """With top-k 1 one token may follow each: the tree is a chain."""
+    """With top-k 1 one token of seven may follow each: the tree is a chain."""
     model = Recording(0.0)
     sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
-    decoder = Medusa(nodes=60, width=7, verify=verify)
+    decoder = Medusa(nodes=60, width=9, verify=verify)
     generate(decoder, PROMPT, sampling, Models(target=model))
     num_heads = model.adapters["medusa"].num_slots
     assert all(len(call.tokens) <= 1 + num_heads for call in model.seen[1:])

@@ -142,7 +142,7 @@ class Texts:
     def inputs(self) -> dict[str, Tensor]:
         """Inputs of a pass without a graph, see `unpack`."""
         inputs = unpack(self.packed()) if self.planes else {}
-        if self.seen is not None and len({call.max_depth for call in self.calls if call}) < 2:
+        if len({call.max_depth for call in self.calls if call}) < 2:
             inputs.pop("depths", None)
         return inputs
 

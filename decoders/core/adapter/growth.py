@@ -154,7 +154,7 @@ def _gains(chances: list[float], new: list[float], shape: DraftShape) -> bool:
     best, reach = max(new), sum(heapq.nlargest(shape.width, new))
     likeliest = sorted(chances, reverse=True)[shape.nodes - 1 : shape.nodes]
     is_settled = not shape.draws and likeliest and likeliest[0] >= best
-    return not (best == 0 or reach < shape.floor or is_settled)
+    return not (reach < shape.floor or is_settled)
 
 
 def trees_of_heads(

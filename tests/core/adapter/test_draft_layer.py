@@ -121,27 +121,49 @@ def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(
                 assert sessions[row].draft_calls <= (part + 1) * depths[row]
 
 
-def test_many_short_texts_have_more_rows_than_entries() -> None:
-    made, shape = Made(), DraftShape(depth=3, width=4, nodes=9)
+@pytest.mark.parametrize("nodes", [4, 9])
+def test_many_short_texts_have_more_rows_than_entries_and_as_many_levels_as_each_alone(
+    nodes: int,
+) -> None:
+    made, shape = Made(), DraftShape(depth=4, width=4, nodes=nodes)
     work, num = made.work, 17
     texts = [(noise(1, WIDTH, seed=row), [row % VOCAB]) for row in range(num)]
-    calls = [
-        Session(TableModel(5), row, 64).draft("eagle", *text, shape, Sampling())
-        for row, text in enumerate(texts)
-    ]
-    results = work.draft(Texts.of(calls, work.planes(num, 64), 0), work, VOCAB)
-    for text, result in zip(texts, results, strict=True):
+    together, alone = (
+        [
+            Session(TableModel(5), row, 64).draft("eagle", *text, shape, Sampling())
+            for row, text in enumerate(texts)
+        ]
+        for _ in range(2)
+    )
+    results = work.draft(Texts.of(together, work.planes(num, 64), 0), work, VOCAB)
+    for text, result, call, lone in zip(texts, results, together, alone, strict=True):
         assert paths(result) == pytest.approx(made.likeliest(*text, shape), rel=1e-4)
+        work.draft(Texts.of([lone], work.planes(1, 64), 0), work, VOCAB)
+        assert call.session.draft_calls == lone.session.draft_calls
+    if nodes == 4:
+        assert len({call.session.draft_calls for call in together}) > 1
 
 
 def test_passes_stop_once_no_draft_can_be_among_the_likeliest() -> None:
-    made, states = Made(), noise(3, WIDTH, seed=5)
     for nodes, passes in ((1, 1), (14, 4)):
-        work, session = made.work, Session(TableModel(5), 0, 64)
-        shape = DraftShape(depth=4, width=3, nodes=nodes)
-        call = session.draft("eagle", states, [1, 2, 3], shape, Sampling())
-        work.draft(Texts.of([call], work.planes(1, 64), 0), work, VOCAB)
+        session, _ = drafted_alone(DraftShape(depth=4, width=3, nodes=nodes))
         assert (session.draft_calls, session.draft_rows) == (passes, 3 + 3 * (passes - 1))
+
+
+def test_passes_stop_where_the_rows_that_would_go_on_are_unlikely_together() -> None:
+    _, tree = drafted_alone(DraftShape(depth=2, width=3, nodes=12))
+    level = sorted(chance for path, chance in paths(tree).items() if len(path) == 2)
+    between = (sum(level[-3:]) + sum(level)) / 2
+    for floor, passes in ((1.0, 1), (between, 2), (sum(level[-3:]) - 1e-6, 3)):
+        session, _ = drafted_alone(DraftShape(depth=3, width=3, nodes=30, floor=floor))
+        assert session.draft_calls == passes
+
+
+def drafted_alone(shape: DraftShape) -> tuple[Session, CallResult]:
+    work, session = Made().work, Session(TableModel(5), 0, 64)
+    call = session.draft("eagle", noise(3, WIDTH, seed=5), [1, 2, 3], shape, Sampling())
+    (result,) = work.draft(Texts.of([call], work.planes(1, 64), 0), work, VOCAB)
+    return session, result
 
 
 def test_training_goes_on_as_decoding_does() -> None:

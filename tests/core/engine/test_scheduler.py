@@ -17,6 +17,7 @@ from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
+from decoders.core.masks import causal
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.testing.check_models import llamas, with_adapters
 from decoders.core.testing.table_model import TableModel
@@ -554,6 +555,24 @@ def test_long_prompts_run_in_chunks_that_count_as_one_call(
     assert chunked.steps[0].target_calls == 1
     assert chunked.steps[0].target_rows == 50
     assert target.merged[:4] == [[16], [16], [16], [2]]
+
+
+@pytest.mark.parametrize(("read", "hidden"), [((0, 49), None), ((20, 49), None), ((20, 49), 15)])
+def test_rows_that_are_read_or_do_not_see_all_before_them_run_behind_the_chunks(
+    read: Sequence[int], hidden: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logits() -> Tensor:
+        model = TableModel(order=8)
+        model.reserve(1, 64)
+        tokens, mask = [token * token % 7 for token in range(50)], causal(50)
+        if hidden is not None:
+            mask[hidden + 1 :, hidden] = False
+        call = model.open().call(tokens, read=read, mask=mask, output="logits")
+        return forward.forward([call])
+
+    whole = logits()
+    monkeypatch.setattr(forward, "PREFILL_CHUNK", 16)
+    assert torch.equal(logits(), whole)
 
 
 def test_a_draft_of_another_vocabulary_is_refused_with_both_sizes() -> None:

@@ -18,7 +18,7 @@ from decoders.core.hf.compiled import COMPILED_PROMPT, Backend
 from decoders.core.hf.model import HFModel
 from decoders.core.model import MERGED_ROWS
 from decoders.core.types import MAX_DRAFTS, CallResult, DraftShape, Sampling
-from tests.tiny_models import VOCAB, WIDTH, fresh
+from tests.tiny_models import VOCAB, WIDTH, fresh, slot_adapter
 
 TEXTS: Mapping[int, Sequence[int]] = {0: (3, 1, 5, 2, 1), 2: (9, 2, 1), 3: (1, 1, 1, 4)}
 UNIFORMS = [0.1, 0.9, 0.4, 0.6, 0.3, 0.8]
@@ -227,6 +227,16 @@ def test_a_text_that_comes_after_another_sees_nothing_of_it(
     assert model.num_graphs == num_graphs
 
 
+def test_a_wiped_row_leaves_no_nan_to_the_text_that_follows() -> None:
+    layers = layers_of("eagle")
+    model = model_of(layers)
+    session, states = model.open(), torch.full((12, WIDTH), torch.nan)
+    model.draft([session.draft("drafts", states, range(12), shape_of("eagle"), Sampling())])
+    model.wipe(session.row)
+    model.close(session)
+    assert_alike(drafts(model), drafts(model_of(layers)))
+
+
 def test_a_text_keeps_its_entries_where_its_row_moves() -> None:
     model, stayed = (model_of(layers_of("eagle")) for _ in range(2))
     found = list[CallResult]()
@@ -261,6 +271,16 @@ def test_a_longer_cache_forgets_graphs_of_the_old_planes() -> None:
     assert old
     assert kept
     assert not {*map(id, old)} & {*map(id, kept)}
+
+
+def test_an_adapter_replaces_one_of_its_name_and_of_another_kind() -> None:
+    model = HFModel(fresh("llama"))
+    kinds: list[Any] = [slot_adapter(model.module), layers_of("medusa")]
+    for first, second in (kinds, kinds[::-1]):
+        model.attach("x", first)
+        model.attach("x", second)
+        assert model.adapters["x"].variant == second.config.variant
+        assert ("x" in model._drafts) != ("x" in model._runner.adapters)
 
 
 def test_memory_counts_the_planes_of_all_sequences() -> None:

@@ -137,6 +137,18 @@ def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list
     assert_alike(*found)
 
 
+def test_what_was_queued_is_dropped_where_its_cache_row_moves() -> None:
+    found = []
+    for ahead in (False, True):
+        model, (first, second) = opened("llama-gqa", ids(1, 9), ids(2, 4))
+        results = answers([second], [[4]], GREEDY, ahead=ahead)
+        model.close(first)
+        for _ in range(8):
+            results += answers([second], [results[-1].picks], GREEDY)
+        found.append(results)
+    assert_alike(*found)
+
+
 def test_a_call_that_never_comes_is_padding_of_the_answer_that_announced_it() -> None:
     model, sessions = opened("llama-gqa", ids(1, 9))
     token, before, padded = 3, model.num_padded_rows, []

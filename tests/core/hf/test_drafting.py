@@ -154,10 +154,12 @@ def test_drawn_trees_and_short_ones_are_together_and_in_graphs_what_each_is_alon
     assert_alike(found, expected)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.probs, other.probs)
-        for number, parent in enumerate(one.parents if one.probs is not None else ()):
+        rows = [] if one.probs is None else one.probs.tolist()
+        for law, pick, parent, sure in zip(
+            rows, one.picks, one.parents, one.confidences, strict=False
+        ):
             before = one.confidences[parent] if parent >= 0 else 1.0
-            chance = before * float(one.probs[number, one.picks[number]])
-            assert one.confidences[number] == pytest.approx(chance)
+            assert sure == pytest.approx(before * law[pick])
     assert shape.draws or len({len(each.picks) for each in found}) > 1
 
 

@@ -30,7 +30,7 @@ _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
 class Scheduler:
-    """Runs one decoder over prompts, at most `batch_size` at a time.
+    """Run one decoder over prompts, at most `batch_size` at a time.
 
     A sequence's tokens do not depend on the rest of its batch, up to the rounding of differently
     shaped kernels: uniforms are positional, and distributions depend on the sequence only.
@@ -54,8 +54,8 @@ class Scheduler:
     ) -> None:
         """Check that the models fit the decoder.
 
-        No session is opened before `run`. All answers share the `memory`, which those to the
-        prompts of indices `unremembered` do not enter; without one, each has an empty memory.
+        No session is opened before `run`. All answers share the `memory`, except that answers to
+        the prompts of indices `unremembered` are not added; without it, each memory is empty.
         `steps`, `forward`, `draft`, `read_out` and `answer` replace the decoder's or the engine's
         own functions, so that instruments can wrap them.
         `ValueError` for a missing or unfit model or adapter.
@@ -78,7 +78,7 @@ class Scheduler:
             self._batches = decoder.batches
 
     def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
-        """Fill caches with a prompt's first tokens, untimed, as the previous turn left them.
+        """Fill caches, untimed, with a prompt's first tokens, as the previous turn left them.
 
         The next `run`, with only that prompt, skips these tokens if the decoder's first call
         begins with them.
@@ -135,7 +135,7 @@ class Scheduler:
         active: list[RunningSequence] = []
         try:
             self._loop(waiting, active, on_emit, finish)
-        finally:  # also when interrupted: no session outlives a run
+        finally:  # closed even after an interruption: no session outlives a run
             for job in active:
                 self._close(job)
             self._drop_kept()
@@ -266,14 +266,14 @@ def generate(
 
 
 def width_bucket(num_rows: int) -> int:
-    """Return a call's width bucket: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
+    """Return the bucket of a call's number of rows: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
 
 
 def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
     """Choose prefills first, then calls that draft, then the largest group (waiting counts).
 
-    Thus sequences wait for each other's drafts, and one call verifies them all.
+    Thus sequences wait for each other's drafts, and one call verifies all drafts.
     """
     groups: dict[tuple[bool, bool, Hashable], list[RunningSequence]] = {}
     for job in active:

@@ -1,4 +1,4 @@
-"""Trains an adapter with a lean loss: the teacher runs once per row, for many windows.
+"""Train an adapter with a lean loss: the teacher runs once per row, for many windows.
 
 The loss uses an output head of few words, and compares with the teacher's likeliest tokens only.
 
@@ -59,7 +59,7 @@ def taught_loss(
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
     The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
-    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
+    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, only labels count.
     Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
     `WordHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
@@ -155,8 +155,8 @@ def ask_teacher(
 
     `read` computes logits from the hidden states ``[B, S, D]``. `mask` is a mask ``[B, S]`` of the
     tokens to compute, never the first of a row. `temperature` ``[B]`` is that of each row's windows
-    (1 if greedy). Return, ``[B, S]`` each, the teacher's argmax for each token, and the left edge
-    and width of the token's interval (float64); and the teacher's likeliest tokens and their
+    (1 if greedy). Return for each token, as ``[B, S]``, the teacher's argmax, and the left edge and
+    width of the token's interval (float64). Further return the teacher's likeliest tokens and their
     logits, ``[B, S, num_top]``. Values of tokens outside `mask` are 0.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)

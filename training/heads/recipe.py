@@ -26,7 +26,7 @@ from training.recipe import (
 
 
 class NetworkTable(RecipeTable):
-    """The table of a recipe that sizes a network, and its verb of `bench train` (`bench.trainers`).
+    """Define a recipe's table with the sizes of a network, and a verb of `bench train`.
 
     Attributes:
         verb: name of the verb, and of its recipes VERB.toml (zoo) and VERB-any.toml in `recipes`.

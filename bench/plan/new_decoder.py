@@ -1,4 +1,4 @@
-"""`bench new-decoder`: copies `bench/plan/starter.py` under a new name, and writes its test."""
+"""Copy `bench/plan/starter.py` under a new name, and write its test, for `bench new-decoder`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _MODULES = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
-"""Modules that a decoder's file of the same name would shadow."""
+"""Names of modules that a decoder's file of the same name would shadow."""
 _TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_an_option_out_of_range_is_refused():
 
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
-    """Write ``NAME.py`` and its test, and return both and the class's name (`UsageError`)."""
+    """Write ``NAME.py`` and its test, and return both paths and the class's name (`UsageError`)."""
     if not _NAME.fullmatch(name):
         line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)

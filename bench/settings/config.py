@@ -1,7 +1,7 @@
-"""Configuration of a run: `RunConfig`, from defaults, a TOML file and the command line.
+"""Configure a run by `RunConfig`, from defaults, a TOML file and the command line.
 
 The command line overrides the file, and the file overrides the defaults. An unknown key is an
-error. The resolved configuration, ``config.toml`` in the run folder, asks for the same run again.
+error. The resolved configuration, ``config.toml`` in the run folder, describes the same run.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _compared, _amount, _sampling, _devices, _results = (partial(setting, panel=p) f
 class RunConfig(BaseModel):
     """All settings that determine what a run measures.
 
-    None means chosen once the models are open. A field declares all there is to it: type and
-    bounds, default, help and heading of its option, and below it what only the documentation of
-    files says.
+    None means that the value is chosen once the models are open. A field declares everything about
+    a setting: type and bounds, default, help and heading of its option, and below the field the
+    text that only the documentation of files has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -213,7 +213,7 @@ class RunConfig(BaseModel):
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
 
     def to_toml(self) -> str:
-        """Return TOML without the keys that are None, which resolve to the same values again."""
+        """Return TOML without keys that are None, which will resolve to the same values."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def with_values(self, **values: object) -> RunConfig:
@@ -230,7 +230,7 @@ def cell_spec(cell: str, options: Mapping[str, str]) -> DecoderSpec:
 def load_config(
     file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
 ) -> RunConfig:
-    """Return the configuration of a file, with values replaced by the command line's.
+    """Return the configuration of a file, where the command line's values take precedence.
 
     Args:
         file: TOML file, or None.
@@ -253,7 +253,7 @@ def load_config(
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file (`UsageError` if it is unreadable or not TOML)."""
-    if file.exists() and not file.is_file():  # a pipe would be waited for
+    if file.exists() and not file.is_file():  # never wait for a pipe
         raise UsageError(f"cannot read {file}: it is no ordinary file")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The verbs `bench cost` and `bench explain`."""
+"""Define the verbs `bench cost` and `bench explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer()
 PANEL = "Find the limit"
 
 _LIMIT = 1_000_000
-"""Largest value on any axis."""
+"""Limit of values on any axis."""
 
 
 _OPTIONS = options.fields("model", "compile", *options.MACHINE)
@@ -130,7 +130,7 @@ def explain(
 
 
 def run_limit(run_dir: Path) -> list[str]:
-    """Say how near ar came to the machine's limit, if the run has a cost folder."""
+    """State how near ar came to the machine's limit, if the run has a cost folder."""
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.limit import limit_lines
     from bench.records.run_folder import load_run, read_config

@@ -1,4 +1,4 @@
-"""Opens the subject of `bench cost`: a model or a shape with random weights, and the probes."""
+"""Open the subject of `bench cost`: a model, or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_subject(
     def open_model(run: ResolvedRun) -> HFModel:
         model = _random(run.config, device, shape) if shape else _loaded(run.config, device)
         cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-        if model.facts["compiled"]:  # learn now whether its graphs can be made
+        if model.facts["compiled"]:  # test now whether graphs can be made
             with Sequences(model, cells) as sequences:
                 for cell in cells:
                     model.forward(sequences.calls(cell))

@@ -1,4 +1,4 @@
-"""The verb `bench external`."""
+"""Define the verb `bench external`."""
 
 from __future__ import annotations
 

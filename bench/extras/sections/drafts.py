@@ -1,4 +1,4 @@
-"""Drafts by their position in the step: how many are accepted, and how far drafters know it."""
+"""Report drafts by their position in the step: acceptance, and calibration of confidences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACCEPTANCE_COLUMNS = (
 )
 _MAX_POSITIONS = 16
 _MIN_STEPS = 20
-"""Steps that must reach a position, and drafts of a bin, to be drawn; the data has all."""
+"""Minimum steps of a position, and drafts of a bin, to be drawn. The data has all."""
 _PANELS = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
     ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
@@ -42,10 +42,10 @@ _PANELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCount:
-    """Outcomes of the draft at position j of a step (1 is the first).
+    """Count the outcomes of the draft at position j of a step (1 is the first).
 
     `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
-    `reached` of them all earlier drafts were accepted, and in `accepted` draft j as well. `joint`
+    `reached` of these all earlier drafts were accepted, and in `accepted` also draft j. `joint`
     is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
     accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
     than j tokens, out of all `later_steps`, drafting or not.
@@ -123,7 +123,7 @@ def acceptance_table(run: Run) -> pd.DataFrame:
             "conditional": count.conditional,
             "unconditional": count.unconditional,
         }
-        for decoder in decoder_order(claimed)  # by what they claim
+        for decoder in decoder_order(claimed)  # by their claims
         for family in [*family_order(r.family for r in cells[decoder]), ALL]
         for count in acceptance_by_position(select_family(cells[decoder], family))
     ]

@@ -1,4 +1,4 @@
-"""The verb `bench pool`, and the sessions of `bench run --sessions` and of `bench resume`."""
+"""Define the verb `bench pool`, and the sessions of `bench run --sessions` and `bench resume`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a report: speed-ups, and those of sections that extras register."""
+"""Draw the figures of a report: speed-ups, and figures of the sections that extras register."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEEDUP = Figure(
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures with their data by file name, their captions, and a line per figure left out."""
+    """Hold figures and their data by file name, captions, and a line per figure left out."""
 
     plots: Mapping[str, Plot]
     captions: Mapping[str, str]
@@ -40,7 +40,7 @@ class Gallery:
 def draw_all(findings: Findings) -> Gallery:
     """Draw every figure that has data, in the report's order.
 
-    WRONG decoders are left out, as a line under each figure says.
+    WRONG decoders are left out, and named in a line under each figure.
     """
     summary = without_wrong(findings.report_summary)
     words = _words(findings, summary)
@@ -61,7 +61,7 @@ def draw_all(findings: Findings) -> Gallery:
 
 
 def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
-    """Return what captions name: the baseline, and samples of two passes."""
+    """Return the words for captions: the baseline, and the samples of two passes."""
     scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
     return {
         "base": over(summary),
@@ -71,7 +71,7 @@ def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
 
 
 def _fill(text: str, words: Mapping[str, str]) -> str:
-    """Replace ``{word}`` for every word, and keep other braces, as in decoders' names."""
+    """Replace ``{word}`` for every word, but keep other braces, as in decoders' names."""
     return re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], match[0]), text)
 
 

@@ -272,7 +272,7 @@ def _report(
 def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     if status.status == "interrupted":
         command = resume_command(run_dir, load_config(run_dir / CONFIG, {}))
-        progress.note(f"interrupted; all finished answers are kept. Go on: {command}")
+        progress.note(f"interrupted; all finished answers are kept. Continue: {command}")
         return Exit.INTERRUPTED
     answered_nothing = status.verdict == INCOMPLETE and status.complete
     if status.verdict != VALID and not answered_nothing:

@@ -35,7 +35,7 @@ def run(
     executor_option: options.Executors = None,
     part: options.Part = None,
     sessions: Annotated[
-        int, _of_sessions(help="Number of fresh processes to measure in and pool.")
+        int, _of_sessions(help="Number of sessions to measure, each in a new process, and pool.")
     ] = 1,
     every: Annotated[
         float, _of_sessions(metavar="MINUTES", help="Time between the starts of sessions.")

@@ -30,7 +30,7 @@ Output = Annotated[Path, of_results("--output", "-o", help="Parent of run folder
 Progressing = Annotated[ProgressStyle, of_results(help="Live bar, plain lines, or nothing.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Executing = Annotated[Kind, _of_workers("--executor", help="What starts the workers.")]
+Executing = Annotated[Kind, _of_workers("--executor", help="Way to start the workers.")]
 Workers = Annotated[int, _of_workers("--workers", help="Number of parallel workers.")]
 Executors = Annotated[
     list[str] | None, _of_workers("--executor-option", help="KEY=VALUE for ray or submitit.")
@@ -47,7 +47,7 @@ NUMERICS = ("numerics", "tile")
 
 _compared = partial(Setting, panel=PANELS[0])
 _FILE: dict[str, tuple[type, Setting]] = {
-    "config": (Path, _compared(help="TOML file; options given here override it.", short="-c")),
+    "config": (Path, _compared(help="TOML file; options of the command override it.", short="-c")),
     "allow": (list[str], _compared(help="Code that --config names and that may run. Repeatable.")),
 }
 """Options about a configuration's file, next to the options that set fields."""

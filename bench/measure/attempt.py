@@ -52,7 +52,7 @@ class Attempt:
             with suppress(BenchError):
                 self.end(replace(self.status, status="error", verdict=INCOMPLETE))
             command = resume_command(self.run_dir, self.setup.config)
-            self.progress.note(f"what was measured is kept. Go on: {command}")
+            self.progress.note(f"all measurements are kept. Continue: {command}")
             raise
         finally:
             self.progress.close()

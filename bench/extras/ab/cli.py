@@ -33,10 +33,10 @@ _Head = Annotated[str, typer.Option(help="Commit (or folder) to judge; `.` is th
 _GATE = options.fields(
     *("decoders", "model", "draft", "adapters", "tasks", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config", "allow"),
-    limit="Conversations. [default: 12; with --against as there]",
+    limit="Conversations. [default: 12; with --against its number]",
     quality_limit="Prompts per family to score. [default: 0]",
     repeats="[default: 2; with --against 1]",
-    max_new_tokens="[default: 48; with --against as there]",
+    max_new_tokens="Maximum tokens per answer. [default: 48; with --against its number]",
 )
 _AB = options.fields(
     *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),

@@ -37,10 +37,10 @@ def cost(
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
     rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
     longest: Annotated[
-        float, typer.Option(help="Seconds per call; slower calls and all larger ones are skipped.")
+        float, typer.Option(help="Limit of seconds per call; slower and larger calls are skipped.")
     ] = 1.0,
     replay: Annotated[
-        bool, typer.Option(help="Also time one call as a graph, without the Python around it.")
+        bool, typer.Option(help="Also time one call as a graph, without the time of Python.")
     ] = True,
     run: Annotated[
         str | None,

@@ -25,7 +25,7 @@ def pool(
         list[str], typer.Argument(metavar="RUN...", help="Runs of one job, or their folders.")
     ],
     folder: Annotated[
-        Path | None, typer.Option(help="[default: the folder given, else OUTPUT/together]")
+        Path | None, typer.Option(help="[default: the named folder, else OUTPUT/together]")
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:

@@ -107,7 +107,7 @@ def measure_sessions(
                 ended = Exit.INTERRUPTED
             worst = max(worst, ended)
             if ended == Exit.INTERRUPTED or plan.missing == missing:
-                progress.note(f"all that was measured is kept. Go on: bench resume {plan.folder}")
+                progress.note(f"all measurements are kept. Continue: bench resume {plan.folder}")
                 return worst or Exit.FAILED
     return worst
 

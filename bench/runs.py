@@ -25,7 +25,7 @@ from bench.plan.code import check_code, resume_command
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
 from bench.plan.make import make_plan
-from bench.plan.numerics import computed_in
+from bench.plan.numerics import describe_numerics
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
@@ -227,7 +227,7 @@ def _plan(
     run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
 ) -> tuple[Plan, dict[str, Prompt]]:
     """Plan the run and write its files. The last file, the manifest, marks the run as planned."""
-    progress.note(computed_in(run.config, setup.config))
+    progress.note(describe_numerics(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
     if part is not None:
         plan = select_part(plan, part)

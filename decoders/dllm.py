@@ -111,8 +111,8 @@ class BlockDiffusion(Decoder):
                 target.truncate(kept)
                 guesses = zip(places, result.picks, result.confidences, strict=True)
                 ranked = sorted(guesses, key=lambda guess: (guess[0] not in settled, -guess[2]))
-                sure = [each for place, _, each in ranked if place not in settled]
-                count = sum(each >= self.threshold for each in sure) or 1
+                confidences = [each for place, _, each in ranked if place not in settled]
+                count = sum(each >= self.threshold for each in confidences) or 1
                 if self.passes:
                     count = num_open // self.passes + (num_passes < num_open % self.passes)
                 num_passes += 1

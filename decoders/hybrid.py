@@ -145,13 +145,13 @@ class Merge(FirstMatch):
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:
         """Run all drafters, dropping drafts for which the cache has no room."""
-        merged, sources, sure = DraftTree(text.last), [""], dict[int, float]()
+        merged, sources, confidences = DraftTree(text.last), [""], dict[int, float]()
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]
             for row in range(1, min(len(tree), MAX_DRAFTS + 2 - len(merged))):
                 rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
                 sources += [name] * (len(merged) - len(sources))
                 if row in tree.confidences:
-                    sure.setdefault(rows[-1], tree.confidences[row])
-        merged.sources, merged.confidences = sources, sure
+                    confidences.setdefault(rows[-1], tree.confidences[row])
+        merged.sources, merged.confidences = sources, confidences
         return merged

@@ -137,7 +137,7 @@ def _begin_slots(
     adapter = SlotAdapter(config, table.seed)
     adapter.embedding.match(tokens * table.initial_scale)
     if table.initial is not None:
-        begin_from(adapter, SlotAdapter.load(table.initial))
+        copy_common_weights(adapter, SlotAdapter.load(table.initial))
     adapter.to(module.device)
     if table.variant == "refine":
         room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
@@ -183,7 +183,7 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
 
 
 @torch.no_grad()
-def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
+def copy_common_weights(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
 
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus

@@ -179,7 +179,7 @@ def train_kind(
     model), never to a shipped folder. `options` are those of `training.run.TrainingOptions`.
     """
     from training.heads.recipe import network_tables
-    from training.recipe import RECIPES, customised, read_recipe, with_settings
+    from training.recipe import RECIPES, read_recipe, with_overrides, with_settings
 
     files, folder = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml")), RECIPES
     suffix = "" if kind == "ptp" else f"-{kind}"
@@ -192,7 +192,7 @@ def train_kind(
     else:
         options["kind"] = kind
     tables = read_recipe(recipe or folder / files[model is not None])
-    tables = customised(tables, model=model, data=data, num_steps=num_steps)
+    tables = with_overrides(tables, model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings or ())
     output = output or RESULTS / place
     resolve_name(name)(tables, output, **options)

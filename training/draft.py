@@ -25,7 +25,7 @@ from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
-from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, teacher_loss
 from training.forward import fresh_llama, last_states
 from training.loop import Best, Piece, fingerprint, muon_and_adamw
 from training.recipe import (
@@ -159,7 +159,7 @@ class DraftJob:
             mask = self._mask(group)
             states, target = self._states(group, mask)
             weights = self._importance(group, mask)
-            loss = taught_loss(states, head.of, target, top, *weights, label_share=run.label_share)
+            loss = teacher_loss(states, head.of, target, top, *weights, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
     def _states(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:

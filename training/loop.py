@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.reporter import Reporter, TrainingProgress
-from training.workers import give_memory_back, wait_for_all, worker
+from training.workers import release_memory, wait_for_all, worker
 
 Piece = tuple[Tensor, int, int]
 """Summed loss (nats) of targets, their number, and the number of tokens or slots run."""
@@ -79,14 +79,14 @@ class Loop:
         """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
-        saved = now = _agreed_time()
+        saved = now = _shared_time()
         start_s = saved - self.progress.seconds
         while self.progress.step < num_steps and self.run.share_of_time(now - start_s) < 1:
             self._step(now - start_s)
             # evaluate by steps, not by the clock, because an evaluation may adapt later steps
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
-            now = _agreed_time()
+            now = _shared_time()
             if now - saved > 60 * self.run.checkpoint_minutes:
                 self.save()
                 saved = now
@@ -123,7 +123,7 @@ class Loop:
                 "progress": asdict(self.progress),
             }
             write_state(self.path, state)
-        give_memory_back()
+        release_memory()
         wait_for_all()
 
 
@@ -199,7 +199,7 @@ def saved_progress(path: Path) -> TrainingProgress:
     return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
 
 
-def _agreed_time() -> float:
+def _shared_time() -> float:
     """Return the first worker's clock, so that all workers save and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     if worker()[1] > 1:

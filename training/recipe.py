@@ -142,16 +142,16 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
-    return _laid_over(read_recipe(path.parent / base, above), tables)
+    return _merged_tables(read_recipe(path.parent / base, above), tables)
 
 
-def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merged_tables(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge tables recursively. Values of `over` take precedence.
 
     A table of another `kind` replaces the table under it, because its options differ.
     """
     both = {
-        key: _laid_over(base, value)
+        key: _merged_tables(base, value)
         for key, value in over.items()
         if isinstance(value, dict) and isinstance(base := under.get(key), dict)
         if value.get("kind") in (None, base.get("kind"))
@@ -173,11 +173,11 @@ def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[st
             value = text.strip()
         for key in reversed(keys):
             value = {key: value}
-        changed = _laid_over(changed, value)
+        changed = _merged_tables(changed, value)
     return changed
 
 
-def customised(
+def with_overrides(
     tables: Mapping[str, Any],
     *,
     model: str | None = None,
@@ -190,9 +190,9 @@ def customised(
     """
     changed = dict(tables)
     if model is not None:
-        changed = _laid_over(changed, {"model": {"path": model}})
+        changed = _merged_tables(changed, {"model": {"path": model}})
     if num_steps is not None:
-        changed = _laid_over(changed, {"run": {"num_steps": num_steps}})
+        changed = _merged_tables(changed, {"run": {"num_steps": num_steps}})
     if data is None:
         return changed
     kind, _, path = data.partition("=")

@@ -56,7 +56,7 @@ def keep_memory() -> None:
             library.mallopt(option, value)
 
 
-def give_memory_back() -> None:
+def release_memory() -> None:
     """Return the C library's unused memory to the system (call this from time to time).
 
     Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.

@@ -21,7 +21,7 @@ from bench.registry import Group, extras, find
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _interruptible() -> Iterator[None]:
     """Turn an unhandled interruption into a one-line error with its exit code."""
     try:
         yield
@@ -102,7 +102,7 @@ class VerbGroup(TyperGroup):
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the command line."""
-        with _stoppable():
+        with _interruptible():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ class VerbGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        with _stoppable():
+        with _interruptible():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

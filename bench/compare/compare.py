@@ -46,7 +46,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         margin=_margin(pair, gate) if pair.same_machine else None,
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
-        unjudged=tuple(_unjudged(pair)),
+        unjudged=tuple(_unjudged_reason(pair)),
         invalid=tuple(
             f"{name} is {why}"
             for name, side in pair.sides.items()
@@ -76,7 +76,7 @@ def _invalid(side: RunSnapshot) -> str | None:
     return None
 
 
-def _unjudged(pair: RunPair) -> list[str]:
+def _unjudged_reason(pair: RunPair) -> list[str]:
     rounded = filter(None, map(pair.rounded, sorted(pair.base.same_as_ar - {BASELINE})))
     lines = [
         f"identical_to_ar is measured but not judged in {dtype}, where equality "

@@ -172,7 +172,7 @@ def judge_time(
     elif high <= margin:
         verdict = Regression.passed
     else:
-        verdict, note = Regression.inconclusive, more_conversations(ratio, margin)
+        verdict, note = Regression.inconclusive, need_more_data(ratio, margin)
     if not gate.time.fail:
         note = "slower; the gate only reports it" * (verdict is Regression.regressed)
         verdict = Regression.passed
@@ -225,7 +225,7 @@ def change_interval(ratio: Estimate) -> tuple[float | None, float | None]:
     return low, high
 
 
-def more_conversations(ratio: Estimate, margin: float) -> str:
+def need_more_data(ratio: Estimate, margin: float) -> str:
     """Advise how many more conversations would move the interval to one side of the margin.
 
     The half-width of an interval shrinks with the square root of the number of conversations.

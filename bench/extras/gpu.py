@@ -147,7 +147,7 @@ def measure(
         if ended[-1].status is Status.INTERRUPTED:
             return Exit.INTERRUPTED
     say(f"{folder / 'summary.md'}  {folder / 'summary.json'}")
-    return Exit.DONE if all(step.well for step in ended) else Exit.FAILED
+    return Exit.DONE if all(step.succeeded for step in ended) else Exit.FAILED
 
 
 def _run(step: Step, folder: Path, grace_s: float) -> Step:

@@ -55,7 +55,7 @@ class Step:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def well(self) -> bool:
+    def succeeded(self) -> bool:
         """Return whether the step did not fail."""
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 

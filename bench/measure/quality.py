@@ -23,7 +23,7 @@ from bench.progress import Progress
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.samples import Sink
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.types import Outcome, Sampling
@@ -124,7 +124,7 @@ def target_scores(
             call = session.call(ids, output="logits", read=range(len(fed) - 1, len(ids)))
             start = len(tokens) - len(rest) - len(now)
             before = (tokens[: start + row] for row in range(len(now)))
-            distribution = lawful(target.forward([call]), before, sampling).log_softmax(-1)
+            distribution = apply_law(target.forward([call]), before, sampling).log_softmax(-1)
             at = torch.tensor(now, device=distribution.device)
             nll -= float(distribution.gather(-1, at[:, None]).sum())
             agreed += int((distribution.argmax(-1) == at).sum())

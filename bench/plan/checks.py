@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
-from bench.plan.numerics import open_device, uses_tiles, usual_dtype
+from bench.plan.numerics import default_dtype, open_device, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
@@ -145,7 +145,7 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
     config = run.config
     if config.quantize or config.device_map or "target" not in sources:
         return  # sizes are only known after packing, placement or conversion
-    dtype = config.dtype or usual_dtype(config, device.partition(":")[0], sources["target"])
+    dtype = config.dtype or default_dtype(config, device.partition(":")[0], sources["target"])
     num_bytes = _BYTES[dtype] * sum(count_weights(path) or 0 for path in sources.values())
     free = available_bytes(device)
     if num_bytes > free:

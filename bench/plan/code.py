@@ -62,7 +62,7 @@ def _law_module(text: str) -> str:
     return f"bench_law_{Path(law_file(text)).stem}"
 
 
-def code_named(configs: Iterable[RunConfig]) -> list[str]:
+def code_paths(configs: Iterable[RunConfig]) -> list[str]:
     """Return the files and folders of code that decoders and laws name, without any import."""
     paths = list[str]()
     for config in configs:
@@ -96,7 +96,7 @@ def check_code(
     Raises:
         UsageError: code is not among the `allowed` paths.
     """
-    named, trusted = code_named(configs), {*map(_real, allowed)}
+    named, trusted = code_paths(configs), {*map(_real, allowed)}
     if not {*map(_real, named)} <= trusted:
         then = f"add {' '.join(_flags(configs))}" if command is None else f"type: {command}"
         line = f"{source} names code, which runs only if the command line names it too"
@@ -104,7 +104,7 @@ def check_code(
 
 
 def _flags(configs: Iterable[RunConfig]) -> list[str]:
-    return [f"--allow {shlex.quote(path)}" for path in code_named(configs)]
+    return [f"--allow {shlex.quote(path)}" for path in code_paths(configs)]
 
 
 def _real(path: str) -> str:
@@ -130,7 +130,7 @@ def _module_files(name: str) -> list[Path]:
     while first is not None and pending:
         module = sys.modules.get(name := pending.pop())
         file = _file(module)
-        if module is not None and file is not None and name not in files and _near(file, first):
+        if module is not None and file is not None and name not in files and _is_near(file, first):
             files[name] = file
             pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
     return [files[name] for name in sorted(files)]
@@ -180,7 +180,7 @@ def _file(module: ModuleType | None) -> Path | None:
     return None if f"{name}.".startswith(_CORE) and not name.startswith(_SHARED) else Path(file)
 
 
-def _near(file: Path, first: Path) -> bool:
+def _is_near(file: Path, first: Path) -> bool:
     """Return whether a file is in the outermost package, or the folder, of the first file."""
     folder = first.parent
     while (folder.parent / "__init__.py").is_file():

@@ -9,7 +9,7 @@ from bench.machine.clock import Stopwatch
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
 from bench.plan.make import make_plan, quality_batch_size
-from bench.plan.numerics import computed_in
+from bench.plan.numerics import describe_numerics
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
 from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
@@ -49,7 +49,7 @@ def dry_run(
         *describe(plan),
         head,
         *(f"  {printable(row)}" for row in text.splitlines()),
-        computed_in(config, setup.config),
+        describe_numerics(config, setup.config),
         *lines,
     ]
 

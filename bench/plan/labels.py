@@ -23,7 +23,7 @@ Note = Callable[[str], None]
 _NUMBERED = re.compile(r"([a-z_]+?)_?(\d+(?:\.\d+)?)")
 
 
-def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[str, str]:
+def options_by_label(cell: str, options: Mapping[str, str], note: Note) -> Mapping[str, str]:
     """Return a cell's options, with the options that its label implies (`UsageError`)."""
     spec = registry.parse_spec(cell)
     label = spec.label
@@ -50,7 +50,7 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
             f"{cell!r} has an option for a label; write {spec.name}:{label}, or "
             f"{spec.name}@LABEL:{label}"
         )
-    if not options and (reading := next(_readings(cls, spec.name, label), None)):
+    if not options and (reading := next(_suggested_meanings(cls, spec.name, label), None)):
         raise UsageError(f"{cell}: a label sets no option, and this one reads as {reading}")
     return options
 
@@ -60,7 +60,7 @@ def written(name: str, options: Mapping[str, str]) -> str:
     return ":".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _readings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
+def _suggested_meanings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
     """Yield the meanings that a label suggests, each with the text to type instead."""
     cell = f"{name}@{label}"
     hints = typing.get_type_hints(cls)

@@ -84,19 +84,19 @@ def device_map(name: str) -> str | dict[str, str | int]:
     return dict(placed)
 
 
-def usual_dtype(config: RunConfig, device: str, source: str) -> str:
+def default_dtype(config: RunConfig, device: str, source: str) -> str:
     """Return the default dtype of the target at `source` on a device type (``cpu``, ``cuda``)."""
     if device == "cuda":
         return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
-    return usual_on_cpu(count_weights(source) if has_bfloat16() else None)
+    return default_cpu_dtype(count_weights(source) if has_bfloat16() else None)
 
 
-def usual_on_cpu(num_weights: int | None) -> str:
+def default_cpu_dtype(num_weights: int | None) -> str:
     """Return the default dtype on a CPU of a model with `num_weights` weights (None: unknown)."""
     return "bfloat16" if (num_weights or 0) > _HALF_FROM and has_bfloat16() else "float32"
 
 
-def computed_in(requested: RunConfig, resolved: RunConfig) -> str:
+def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
     """Describe a run's numerics (``computed in float32 on cpu``), with the reason for a default.
 
     Args:

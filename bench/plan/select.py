@@ -17,15 +17,15 @@ from typing import Any
 
 from bench.errors import UsageError, as_error
 from bench.machine.env import ROOT
-from bench.plan.labels import Note, with_meaning, written
-from bench.plan.sources import embedded_adapters, embedded_draft, how_to_get, model_shelf
+from bench.plan.labels import Note, options_by_label, written
+from bench.plan.sources import adapter_advice, embedded_adapters, embedded_draft, model_shelf
 from bench.plan.sources import named as named_model
 from bench.records.plan import BASELINE, SECOND
 from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
-from decoders.core.engine.models import model_names, other_kind
+from decoders.core.engine.models import kind_error, model_names
 from decoders.core.hf.checkpoint import is_masked
 from decoders.core.types import DecoderSpec
 
@@ -93,7 +93,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     all_values: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
     for cell, options in cells.items():
-        options = with_meaning(cell, options, note)
+        options = options_by_label(cell, options, note)
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
             raise UsageError(
@@ -180,7 +180,7 @@ def _unmet_need(
     if config.law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
         return "emits tokens that no call of ours verifies, so that no law of --law holds for them"
     for part in decoder.parts:
-        if kind := other_kind(part, masked):
+        if kind := kind_error(part, masked):
             return kind
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
@@ -189,7 +189,7 @@ def _unmet_need(
             return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:
-            return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
+            return f"needs an adapter named {name!r}; {adapter_advice(name, part)}"
     return None
 
 

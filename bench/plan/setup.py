@@ -20,13 +20,13 @@ from bench.machine.env import capture
 from bench.plan.checks import check_memory, check_options, read_models
 from bench.plan.code import code_hash, load_law, repository_state
 from bench.plan.numerics import (
+    default_dtype,
     device_map,
     in_tiles,
     open_device,
     pad_rows,
     prepare_process,
     uses_tiles,
-    usual_dtype,
 )
 from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
@@ -156,7 +156,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     tiled = uses_tiles(run)
     device = open_device(config.device)
     sources = {role: checkpoint(each, role) for role, each in run.models.items()}
-    dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
+    dtype = config.dtype or default_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
     tokenizers = read_models(sources)
     check_memory(run, sources, str(device))
@@ -317,7 +317,7 @@ def assemble(
 def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
     config, decoder, options = run.config, run.decoders[cell], run.options(cell)
     models = by_numerics[run.numerics(cell)]
-    used = models.used_by(decoder)
+    used = models.for_decoder(decoder)
     with as_error(UsageError):
         check_models(decoder, used, cell)
     spec = cell_spec(cell, options)

@@ -252,13 +252,13 @@ def adapter_folder(name: str, source: str) -> Path:
     if folder.is_dir():
         return folder
     if embedded:
-        line = f"the embedded adapter is missing ({source}/{name}); {how_to_get(name)}"
+        line = f"the embedded adapter is missing ({source}/{name}); {adapter_advice(name)}"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
     raise UnavailableError(line)
 
 
-def how_to_get(name: str, decoder: Decoder | None = None) -> str:
+def adapter_advice(name: str, decoder: Decoder | None = None) -> str:
     """Return advice about a missing adapter that `decoder` needs."""
     advice = f"pass --adapter {name}=PATH"
     if decoder is None or not decoder.variants:

@@ -187,8 +187,8 @@ class Findings:
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
         yield from conclusion.no_speedups(summary)
-        yield from conclusion.shortfalls(summary)
-        yield from conclusion.looping(summary)
+        yield from conclusion.quality_limits(summary)
+        yield from conclusion.loop_sentences(summary)
         yield from conclusion.ends(run.records, self.decoders)
         for make_caveats in extras("bench.caveats").values():
             yield from make_caveats(self)

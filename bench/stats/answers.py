@@ -113,7 +113,7 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
     ]
 
 
-def carried(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
+def state_leaks(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
     `phased` has the second pass. Cells that are not planned count as cells with rounding.

@@ -72,7 +72,7 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
         scorable = [*answers, *(r for r in failed if r.prompt in gold)]
         groups = group_by(scorable, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
-        return Quality(_clipped(_at_an_end(jackknife(items, corpus_bleu))), "corpus BLEU")
+        return Quality(_clipped(_extreme_interval(jackknife(items, corpus_bleu))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
@@ -80,10 +80,10 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
     names = [clusters[r.conversation] for _, r in rows]
     estimate = cluster_mean([value for value, _ in rows], names)
-    return Quality(_clipped(_at_an_end(estimate)), name)
+    return Quality(_clipped(_extreme_interval(estimate)), name)
 
 
-def _at_an_end(estimate: Estimate) -> Estimate:
+def _extreme_interval(estimate: Estimate) -> Estimate:
     """Return an interval of scores that are all 0 or all 1, and thus have no spread.
 
     It is Clopper and Pearson's interval for as many right or wrong conversations.

@@ -37,7 +37,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.stats.adapter_fit import draft_warnings, model_warnings
-from bench.stats.answers import baseline_answers, carried
+from bench.stats.answers import baseline_answers, state_leaks
 from bench.stats.counters import group_by, repeated_texts
 from bench.stats.intervals import Estimate
 from bench.stats.workers import Part, drifts, noise_floor, run_parts
@@ -68,7 +68,7 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its present measurements, and the reasons."""
-    damage, state = _damage(run), carried(run, read_phases(run.path))
+    damage, state = _damage(run), state_leaks(run, read_phases(run.path))
     reasons = {
         DAMAGED: damage,
         INVALID: (*_broken(run), *_unanswered(run, [run.plan.baseline]), *state),

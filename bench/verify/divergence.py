@@ -34,8 +34,8 @@ from bench.records.plan import REFUTED, Cell, Difference, Floor, with_checks
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import Compared, Pair, compare_with_baseline, first_difference
-from bench.verify.floor import Likeliest, bound, is_frequent, last_place
-from decoders.core.engine.forms import lawful
+from bench.verify.floor import Likeliest, bound, exceeds_rounding, last_place
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
@@ -137,7 +137,7 @@ def _beyond_rounding(
         places = [(first_difference(pair[1], pair[2]), len(pair[2])) for pair in each.pairs]
         num = len(each.unequal)
         num_tokens = sum(length if place is None else place + 1 for place, length in places)
-    return None if is_frequent(floor, num, num_tokens) else 0
+    return None if exceeds_rounding(floor, num, num_tokens) else 0
 
 
 def _examined(
@@ -182,7 +182,7 @@ def examine(
     if index == min(len(answer), len(expected)):  # both stopped by different rules
         return Divergence(index, "length", math.inf, margin)
     cold = _cold_logits(target, (*prompt, *expected[:index]))
-    (logits,) = lawful(cold, [expected[:index]], sampling)
+    (logits,) = apply_law(cold, [expected[:index]], sampling)
     magnitude = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
     margin *= min(1.0, magnitude / _FULL_MARGIN)
     unit = float(last_place(logits[None], precision))

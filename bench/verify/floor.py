@@ -39,7 +39,7 @@ from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import compare_with_baseline
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, pick, warp
@@ -94,7 +94,7 @@ def bound(floor: Floor) -> float:
     return SLACK * max(1.0, floor.moved)
 
 
-def is_frequent(floor: Floor, num: int, num_tokens: int) -> bool:
+def exceeds_rounding(floor: Floor, num: int, num_tokens: int) -> bool:
     """Return whether `num` differences in `num_tokens` tokens are more than rounding makes."""
     # given the sum of both, a cell's differences are binomial
     seen = RATIO * num_tokens
@@ -202,12 +202,12 @@ def read(
     """
     session = target.open()
     try:
-        yield lawful(target.forward([session.call(prompt, output="logits")]), [()], sampling)
+        yield apply_law(target.forward([session.call(prompt, output="logits")]), [()], sampling)
         for start in range(0, len(answer) - 1, rows):
             fed = answer[start : min(start + rows, len(answer) - 1)]
             call = session.call(fed, output="logits", read=range(len(fed)))
             before = (answer[: start + row + 1] for row in range(len(fed)))
-            yield lawful(target.forward([call]), before, sampling)
+            yield apply_law(target.forward([call]), before, sampling)
     finally:
         target.close(session)
 

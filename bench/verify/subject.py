@@ -92,7 +92,7 @@ def judge_distributions(tests: Sequence[DistributionTest]) -> list[Finding]:
     return results
 
 
-def unsure_contexts(
+def uncertain_contexts(
     target: Model,
     prompts: Sequence[Prompt],
     answers: Mapping[str, tuple[int, ...]],
@@ -148,12 +148,12 @@ class Subject:
         return self.arm.decoder.lossless
 
     @property
-    def keeps_distribution_only(self) -> bool:
+    def tests_distribution(self) -> bool:
         """Return whether the distribution is tested: of AR and of uncoupled lossless decoders."""
         return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
 
     @property
-    def fits_tables(self) -> bool:
+    def runs_on_tables(self) -> bool:
         """Return whether the decoder runs on tables."""
         return not any(finding.outcome == "elsewhere" for finding in self.tables[:1])
 

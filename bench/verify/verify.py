@@ -21,7 +21,7 @@ from bench.errors import UsageError
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.make import batch_size, tokenise
-from bench.plan.numerics import computed_in, open_device, usual_dtype
+from bench.plan.numerics import default_dtype, describe_numerics, open_device
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.sources import checkpoint
@@ -42,7 +42,7 @@ from bench.verify.subject import (
     DistributionTest,
     Subject,
     answer,
-    unsure_contexts,
+    uncertain_contexts,
 )
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import (
@@ -86,7 +86,7 @@ def verify(
     config = config.with_values(baseline=None)
     run = check_first(config, progress.note, brings_models=brings)
     setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
-    progress.note(computed_in(config, setup.config))
+    progress.note(describe_numerics(config, setup.config))
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
@@ -117,7 +117,7 @@ def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> Resolv
         return run
     device = open_device(config.device).type
     source = config.model if brings_models else checkpoint(config.model)
-    dtype = config.dtype or usual_dtype(config, device, source)
+    dtype = config.dtype or default_dtype(config, device, source)
     return run if dtype == "float32" else run.with_values(numerics="invariant")
 
 
@@ -148,7 +148,7 @@ class _Work:
             if check_perfect_drafts_are_accepted in checks_for(decoder):
                 perfect = [check_perfect_drafts_are_accepted]
                 subject.run("perfect drafts on a table", perfect, failure="open")
-            if subject.keeps_distribution_only and subject.fits_tables:
+            if subject.tests_distribution and subject.runs_on_tables:
                 # draws of a self-driven decoder are never merged
                 share = 1 if isinstance(decoder, SelfDriven) else _TABLE_SHARE
                 draws = table_draws(decoder, self._num_draws * share)
@@ -187,13 +187,13 @@ class _Work:
 
     def distributions(self, *, everyone: bool) -> None:
         """Draw on the model for all decoders, or only for decoders that no table can judge."""
-        subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
-        subjects = [subject for subject in subjects if everyone or not subject.fits_tables]
+        subjects = [subject for subject in self._subjects if subject.tests_distribution]
+        subjects = [subject for subject in subjects if everyone or not subject.runs_on_tables]
         if not subjects:
             return
         sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
         target = self._setup.models.target
-        contexts = unsure_contexts(target, self._prompts, self._expected, sampling)
+        contexts = uncertain_contexts(target, self._prompts, self._expected, sampling)
         self._progress.start("distributions", len(subjects) * len(contexts))
         for name, ids in contexts:
             for subject in subjects:

@@ -28,7 +28,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.plugins import network
-from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
+from decoders.core.testing.check_models import EOS, disjoint_tables, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws
 from decoders.core.types import Generation, Law, Outcome, Sampling, StepEvent
 
@@ -101,7 +101,7 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
         yield prompt, sampling, generate(decoder, prompt, sampling, models)
 
 
-def _described(step: StepEvent | None) -> str:
+def _describe_step(step: StepEvent | None) -> str:
     """List the tokens and drafts of a step, and all further fields that are not empty."""
     values = {} if step is None else asdict(step)
     usual = ("tokens", "drafted", "accepted")
@@ -120,7 +120,7 @@ def check_steps_concatenate(decoder: Decoder) -> None:
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            shown = _described(step)
+            shown = _describe_step(step)
             assert 0 <= step.accepted <= step.max_accepted <= step.drafted, (
                 f"{where}: more drafts accepted than drafted; never count the bonus token: {shown}"
             )
@@ -215,7 +215,7 @@ def _check_same(pairs: Iterable[_Pair]) -> None:
                 each for each in enumerate(both) if each[1][0] != each[1][1]
             )
             line = f"{pair.where} gives the same tokens in other steps {pair.when}; step {number}"
-            raise StepsDifferError(f"{line}: {_described(step)}; not {_described(other)}")
+            raise StepsDifferError(f"{line}: {_describe_step(step)}; not {_describe_step(other)}")
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
@@ -321,7 +321,7 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
     models, under = tables(decoder), "" if law is None else " under a law"
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = replace(_sampling(temperature, seed=seed), law=law)
-        expected = _ars_answer(tuple(prompt), sampling)
+        expected = _ar_answer(tuple(prompt), sampling)
         answer = _answer(decoder, prompt, sampling, models)
         assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
 
@@ -339,7 +339,7 @@ def _answer(
 
 
 @functools.cache
-def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
+def _ar_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
     decoder = Autoregressive()
     return _answer(decoder, prompt, sampling, tables(decoder))
 
@@ -394,12 +394,12 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
                 # in a tree the accepted branch may be shorter than the longest branch
                 is_chain = step.max_accepted == step.drafted
                 all_accepted = step.accepted == step.drafted if is_chain else not step.rejected
-                assert all_accepted, f"{decoder} rejected a perfect draft: {_described(step)}"
+                assert all_accepted, f"{decoder} rejected a perfect draft: {_describe_step(step)}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
     """Check that no draft is accepted which the target never picks."""
-    models = halves(decoder)
+    models = disjoint_tables(decoder)
     for temperature in (0.0, 0.9):
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, _sampling(temperature), models)

@@ -43,7 +43,7 @@ class TokenRead(NamedTuple):
         Returns:
             Tokens ``[R]`` for `picks`, else tokens and confidences, float64 ``[2, R]``.
         """
-        form, sampling, sure = self.form, self.sampling, None
+        form, sampling, confidences = self.form, self.sampling, None
         if form == "picks":
             if uniforms is None:
                 return likeliest(logits), None
@@ -57,11 +57,11 @@ class TokenRead(NamedTuple):
             tokens = likeliest(logits) if uniforms is None else pick(probs, uniforms)
         else:
             probs = torch.softmax(logits, -1)
-            sure, tokens = highest(probs)
-        if sure is None or self.confidence != "prob":
+            confidences, tokens = highest(probs)
+        if confidences is None or self.confidence != "prob":
             indices = tokens.clamp(max=probs.shape[-1] - 1)  # V marks NaN and cannot be an index
-            sure = rate_confidence(probs, indices, self.confidence)
-        numbers = torch.stack((tokens.double(), sure.double()))
+            confidences = rate_confidence(probs, indices, self.confidence)
+        numbers = torch.stack((tokens.double(), confidences.double()))
         return numbers, probs if form == "probs" else None
 
 

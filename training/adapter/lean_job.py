@@ -46,7 +46,7 @@ class WordHead:
         return self.weight[torch.cat([self.words, missing])], index[words]
 
 
-def taught_loss(
+def teacher_loss(
     states: Tensor,
     rows_of: Callable[[Tensor], tuple[Tensor, Tensor]],
     target: Tensor,
@@ -79,7 +79,7 @@ def mixed_loss(
     *,
     label_share: float | Tensor,
 ) -> Tensor:
-    """Return `taught_loss` of logits ``[M, U]``.
+    """Return `teacher_loss` of logits ``[M, U]``.
 
     `index` ``[M, 1 + T]`` are the words of the label and of the teacher's likeliest tokens, whose
     logits are `top` ``[M, T]``.
@@ -117,7 +117,7 @@ class LeanJob(AdapterJob):
         else:
             mask = learnt(rows).to(windows.ids.device)
             temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(mask.device)
-            facts, (ids, logits) = ask_teacher(
+            facts, (ids, logits) = compute_teacher(
                 *(student.teacher_logits, windows.ids, hidden, mask),
                 *(temperature, run.teacher_top),
             )
@@ -130,7 +130,7 @@ class LeanJob(AdapterJob):
         count = int(usable.sum())
         if not count:
             return None
-        loss = taught_loss(
+        loss = teacher_loss(
             student.states(cache, u, windows)[usable],
             self.head.of,
             target[usable],
@@ -143,7 +143,7 @@ class LeanJob(AdapterJob):
 
 
 @torch.no_grad()
-def ask_teacher(
+def compute_teacher(
     read: Callable[[Tensor], Tensor],
     ids: Tensor,
     hidden: Tensor,

@@ -78,11 +78,11 @@ class Student:
         None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
-        self.facts, self.enter = _study(module), adapter.config.enter
+        self.facts, self.enter = _architecture(module), adapter.config.enter
         self.module = module.eval().requires_grad_(False)
         self.other: Any = None
         if teacher is not None:
-            _study(teacher)
+            _architecture(teacher)
             sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
@@ -296,7 +296,7 @@ class Student:
         return dict.fromkeys(self.facts.windows, added)
 
 
-def _study(module: Any) -> Architecture:
+def _architecture(module: Any) -> Architecture:
     facts = Architecture.of(module)
     if not facts.reads_hidden:
         raise ValueError(

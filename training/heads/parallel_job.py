@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, mixed_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, attend, head_logits
 from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
@@ -174,7 +174,7 @@ class ParallelJob(LayerJob):
         mask = upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)
-        (_, left, mass), top = ask_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
+        (_, left, mass), top = compute_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
         return [states, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:

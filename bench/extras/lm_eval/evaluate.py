@@ -102,7 +102,7 @@ def evaluate(
     def write(answer: Mapping[str, Any]) -> None:
         append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
 
-    with _kept_if_answered(folder):
+    with _remove_if_unanswered(folder):
         model = DecoderLM(
             setup,
             cell,
@@ -160,7 +160,7 @@ def _known_tasks(request: EvalRequest) -> Any:
 
 
 @contextmanager
-def _kept_if_answered(folder: Path) -> Iterator[None]:
+def _remove_if_unanswered(folder: Path) -> Iterator[None]:
     """Remove the folder if a failure occurs before the first answer."""
     (folder / ANSWERS).touch()
     try:

@@ -109,7 +109,7 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
             floors.append(factor(floor.value, f"{ends}{of}"))
     base = _baseline(members, layout)
     noise = f" {base} against a second {base} in the same run: {', '.join(floors)}." * bool(floors)
-    text = f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
+    text = f"{estimated}{quality}{bold}{noise}{_guarantee_warnings(members, layout)}"
     return text if base == "AR" else text.replace("autoregressive decoding", base)
 
 
@@ -135,7 +135,7 @@ def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
     return f" The fastest {len(each)}{of} cannot be told apart: {names}."
 
 
-def _qualified(members: Sequence[NamedRun], layout: PaperLayout) -> str:
+def _guarantee_warnings(members: Sequence[NamedRun], layout: PaperLayout) -> str:
     """Warn of decoders without a guarantee, and of runs that are not VALID."""
     lossy, wrong = (
         dict.fromkeys(

@@ -186,7 +186,7 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
         axes.grid(visible=True, axis="y")
         axes.set_xticks(range(1, last + 1) if last <= 8 else [1, *range(4, last + 1, 4)])
     for axes in grid[:2]:
-        canvas.percents(axes.yaxis, 5)
+        canvas.percent_ticks(axes.yaxis, 5)
         axes.set_ylim(0, 1.04)
     grid[2].axhline(0, color=GREY, lw=1)
     canvas.points(grid[2].yaxis)
@@ -306,8 +306,8 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         lines = [*name_lines(decoder, 22), f"ECE {errors[decoder]:.3f}"]  # a curve may go anywhere
         axes.set_title("\n".join(lines), fontsize=9)
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
-        canvas.percents(axes.xaxis, 4)
-        canvas.percents(axes.yaxis, 4)
+        canvas.percent_ticks(axes.xaxis, 4)
+        canvas.percent_ticks(axes.yaxis, 4)
         axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
     figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
     figure.supylabel("accepted", fontsize=9)

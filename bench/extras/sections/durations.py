@@ -282,7 +282,7 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Plot | 
             left += widths
     for y, ms in enumerate(each):
         canvas.annotate_point(grid[1], f"{ms:.{1 if ms >= 10 else 2}f}", (ms, y), 3, 8)
-    canvas.percents(grid[0].xaxis, 5)
+    canvas.percent_ticks(grid[0].xaxis, 5)
     grid[0].set_xlim(0, 1)
     grid[1].set_xlim(0, 1.15 * max(each))
     grid[1].tick_params(axis="y", length=0)
@@ -421,7 +421,7 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
         axes.set_ylim(0, 1.01)
         axes.set_xscale("log")
         canvas.log_ticks(axes.xaxis)
-    canvas.percents(grid[0].yaxis, 5)
+    canvas.percent_ticks(grid[0].yaxis, 5)
     grid[0].set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99])
     grid[0].set_ylabel("cumulative share of waits")
     canvas.key(figure, list(data["decoder"].unique()), look)

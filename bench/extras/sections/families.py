@@ -11,7 +11,7 @@ import pandas as pd
 from bench.records.plan import BASELINE, SECOND
 from bench.report.findings import Findings
 from bench.report.sections import Section
-from bench.report.tables.conclusion import shortfalls
+from bench.report.tables.conclusion import quality_limits
 from bench.report.tables.table import (
     EXPLORATORY,
     Columns,
@@ -149,7 +149,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
-        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+        f"conversations. {' '.join([f'{sizes} prompts.', *quality_limits(summary)])}"
     )
     return by_family(summary, "Quality by family", note, quality)
 

@@ -201,7 +201,7 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
             axes.plot(row["passes_per_block"], row["quality"], ms=4, **look.marker(row["decoder"]))
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
         axes.set_ylim(0, 1.04)
-        canvas.percents(axes.yaxis, 4)
+        canvas.percent_ticks(axes.yaxis, 4)
         canvas.whole(axes.xaxis, 4)
     canvas.key(figure, decoders, look)
     aside = "" if baseline.dropna().empty else " (grey line: ar)"

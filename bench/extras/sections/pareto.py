@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from bench.extras.sections.aup import curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures import canvas
-from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
+from bench.report.figures.canvas import Plot, key, overall, percent_ticks, row_of_panels
 from bench.report.figures.style import GREY, Look, interval_note
 from bench.report.tables.table import over
 
@@ -102,7 +102,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
     for decoder, x, y in data.loc[data["tick"], ["decoder", "speedup", "quality"]].to_numpy():
         colour = look.palette[decoder]
         axes.plot(x, y, ls="", marker="|", ms=12, mew=3, color=colour, zorder=3)
-    alone, limit = data.loc[~data["tick"], ["decoder", *_COLUMNS]], canvas.reach(data["speedup"])
+    alone, limit = data.loc[~data["tick"], ["decoder", *_COLUMNS]], canvas.max_end(data["speedup"])
     for decoder, *values in alone.itertuples(index=False, name=None):
         (x, left, right), (y, bottom, top) = values[:3], values[3:]
         colour = look.palette[decoder]
@@ -115,7 +115,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
 def _frame(axes: Axes, data: pd.DataFrame) -> None:
     """Limit axes to the decoders with their intervals and a margin."""
     values = data[_COLUMNS].to_numpy(dtype=float)
-    left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.reach(data["speedup"]))
+    left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.max_end(data["speedup"]))
     spare = 0.13 * (right - left or 1.0)
     axes.set_xlim(left - spare, right + spare)
     bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
@@ -123,7 +123,7 @@ def _frame(axes: Axes, data: pd.DataFrame) -> None:
     spare = 0.13 * (top - bottom)
     # shares end at 100 %, plus room for a point's marker
     axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
-    percents(axes.yaxis, 6)
+    percent_ticks(axes.yaxis, 6)
     if top - bottom < _FINE:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.xaxis.set_major_locator(MaxNLocator(5))

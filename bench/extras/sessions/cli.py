@@ -55,10 +55,10 @@ def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> Non
 
 def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfig]) -> NoReturn:
     from bench.extras.sessions.sessions import measure_sessions
-    from bench.plan.code import code_named
+    from bench.plan.code import code_paths
 
     with options.choose(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress, code_named(configs)))
+        code = int(measure_sessions(plan, shown, progress, code_paths(configs)))
     if not plan.missing:
         code = max(code, _print_pool([str(plan.folder)], plan.folder, plan.folder))
     raise typer.Exit(code)

@@ -112,7 +112,7 @@ class Pool:
     def decoders(self) -> dict[str, tuple[str, Pooled]]:
         """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
         guarantees = {each.cell: each.guarantee for each in self.sessions[0].side.plan.cells}
-        kept = [name for name in guarantees if self._everywhere(name) and name not in self.wrong]
+        kept = [name for name in guarantees if self._in_all(name) and name not in self.wrong]
         kept.sort(key=lambda name: guarantee_rank(guarantees[name]))
         return {name: (guarantees[name], self._pooled(name)) for name in kept}
 
@@ -125,7 +125,7 @@ class Pool:
     def floor(self) -> Estimate:
         """The A/A floor over all sessions."""
         second = self.baseline + SECOND
-        return self._pooled(second).mean if self._everywhere(second) else Estimate()
+        return self._pooled(second).mean if self._in_all(second) else Estimate()
 
     @cached_property
     def wrong(self) -> set[str]:
@@ -198,7 +198,7 @@ class Pool:
         ]
         return [*floor, *differing, *self.left_out]
 
-    def _everywhere(self, decoder: str) -> bool:
+    def _in_all(self, decoder: str) -> bool:
         return all((session.by_prompt["decoder"] == decoder).any() for session in self.sessions)
 
     def _pooled(self, decoder: str) -> Pooled:

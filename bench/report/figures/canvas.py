@@ -88,7 +88,7 @@ def annotate_point(
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
 
 
-def reach(numbers: pd.Series) -> float:
+def max_end(numbers: pd.Series) -> float:
     """Return where an axis cuts intervals, which with few prompts would hide all numbers."""
     return _REACH * max(1.0, float(numbers.max()))
 
@@ -113,7 +113,7 @@ def log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def percents(axis: Axis, max_intervals: int) -> None:
+def percent_ticks(axis: Axis, max_intervals: int) -> None:
     """Label fractions in whole per cents, with at most `max_intervals` between ticks."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_major_locator(MaxNLocator(max_intervals, steps=WHOLE))

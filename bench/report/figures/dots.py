@@ -19,9 +19,9 @@ from bench.report.figures.canvas import (
     Plot,
     annotate_point,
     draw_interval,
+    max_end,
     name_rows,
     overall,
-    reach,
     styled,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
@@ -161,7 +161,7 @@ def _draw(
     def bare(value: float) -> str:
         return percent(value, "") if metric.share else number(value)
 
-    top = reach(data[metric.column])
+    top = max_end(data[metric.column])
     for y, row in enumerate(data.to_dict("records")):
         value, low, high = (float(row[name]) for name in metric.columns)
         colour, hollow = look.palette[row["decoder"]], row["decoder"] in look.marks

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures import dots
-from bench.report.figures.canvas import Plot, annotate, overall, reach, styled
+from bench.report.figures.canvas import Plot, annotate, max_end, overall, styled
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
@@ -87,7 +87,7 @@ def _caption(
         words = {**words, "sample": figure.sample(findings)}
     text = _fill(text, words)
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
-    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns):
+    if any((data[f"{name}_high"] > max_end(data[name])).any() for name in columns):
         lines.append("Arrows: intervals that go on beyond three times the highest number.")
     if figure.sample is None:
         lines.append(f"{words['timed']}{words['scored'] if 'quality' in data else ''}.")

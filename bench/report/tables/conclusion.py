@@ -239,7 +239,7 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
     return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
 
 
-def shortfalls(summary: pd.DataFrame) -> list[str]:
+def quality_limits(summary: pd.DataFrame) -> list[str]:
     """State what limits the quality scores: missing gold or scores, floors, unequal prompts.
 
     Only existing answers are scored, so a decoder that fails on hard prompts looks better.
@@ -290,7 +290,7 @@ def telling(summary: pd.DataFrame) -> str:
     )
 
 
-def looping(summary: pd.DataFrame) -> list[str]:
+def loop_sentences(summary: pd.DataFrame) -> list[str]:
     """Name decoders whose answers loop, because loops are easy to draft."""
     rows = [row for row in summary_rows(summary, ALL) if row.repeated_trigrams is not None]
     if not any(row.loops for row in rows):

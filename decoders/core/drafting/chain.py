@@ -36,7 +36,7 @@ class ModelDrafter(Drafter):
 
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
-        drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
+        drafts, confidences, probs = list[int](), list[float](), dict[int, Tensor]()
         limit, chain = self._length.limit, None
         if not self._length.is_auto:
             chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
@@ -49,11 +49,11 @@ class ModelDrafter(Drafter):
                 assert result.probs is not None
                 probs |= enumerate(result.probs, len(drafts))
             drafts += result.picks
-            sure += result.confidences
-            if sure[-1] < self._stop or not self._length.another(sure):
+            confidences += result.confidences
+            if confidences[-1] < self._stop or not self._length.next_pays(confidences):
                 break
         self._drafts = drafts
-        tree = DraftTree.chain(text.last, drafts, sure)
+        tree = DraftTree.chain(text.last, drafts, confidences)
         tree.probs = probs
         return tree
 

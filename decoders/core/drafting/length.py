@@ -27,17 +27,17 @@ _PRIOR_TESTS, _PRIOR_CHANCE = 12.0, 0.8
 """Prior acceptance of an answer: its weight as a number of tested drafts, and its probability."""
 
 
-def num_worthwhile(stands: Iterable[float], row_cost: float) -> int:
+def num_worthwhile(chances: Iterable[float], row_cost: float) -> int:
     """Return the number of drafts that gives the most expected tokens per cost.
 
-    `stands` are the probabilities that each draft and all before it are accepted, likeliest first:
+    `chances` are the probabilities that each draft and all before it are accepted, likeliest first:
     the first draft that does not pay ends the search. `row_cost` is in steps without drafts.
     """
     gain, count = 1.0, 0
-    for stand in stands:
-        if stand * (1 + row_cost * count) < row_cost * gain:
+    for chance in chances:
+        if chance * (1 + row_cost * count) < row_cost * gain:
             break
-        gain, count = gain + stand, count + 1
+        gain, count = gain + chance, count + 1
     return count
 
 
@@ -63,16 +63,16 @@ class Length:
             accepted = sum(passed for _, passed in tested)
             self._accepted += accepted
             self._tested += accepted + (not tested[-1][1])
-            self._expected += sum(sure for sure, _ in tested)
+            self._expected += sum(confidence for confidence, _ in tested)
 
-    def another(self, confidences: Sequence[float]) -> bool:
+    def next_pays(self, confidences: Sequence[float]) -> bool:
         """Return whether one more draft, not drawn yet, pays if all drafts are verified."""
         if not self.is_auto:
             return True
         rate, power = self._calibration()
-        stands = [*itertools.accumulate((sure**power for sure in confidences), operator.mul)]
-        price, gain = self._row_cost + self._draft_cost, 1 + sum(stands)
-        return bool(stands[-1] * rate * (1 + price * len(stands)) >= price * gain)
+        chances = [*itertools.accumulate((each**power for each in confidences), operator.mul)]
+        price, gain = self._row_cost + self._draft_cost, 1 + sum(chances)
+        return bool(chances[-1] * rate * (1 + price * len(chances)) >= price * gain)
 
     def worthwhile(self, paths: Sequence[float], num_calls: int = 1) -> int:
         """Return the number of drafts to verify, likeliest first, after some draft calls.

@@ -182,8 +182,8 @@ class Proposer:
     def take(self, result: CallResult, branch: slice = slice(None)) -> None:
         """Make the predictions of read slots (those of one `branch`) the new proposal."""
         self.drafts = result.slot_picks[branch]
-        (slope, offset), sure = self._calibration, result.slot_confidences[branch]
-        clipped = [min(max(chance, 1e-6), 1 - 1e-6) for chance in sure]
+        (slope, offset), confidences = self._calibration, result.slot_confidences[branch]
+        clipped = [min(max(chance, 1e-6), 1 - 1e-6) for chance in confidences]
         logits = [slope * math.log(chance / (1 - chance)) + offset for chance in clipped]
         self.chances = [1 / (1 + math.exp(-logit)) for logit in logits]
 

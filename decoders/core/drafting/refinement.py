@@ -146,8 +146,8 @@ class MaskBlock:
             left = masks_left(num, self.passes, self._max_passes, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
-            sure = sum(read[index][1] >= rules.threshold for index in masked)
-            count = max(count, sure)
+            num_confident = sum(read[index][1] >= rules.threshold for index in masked)
+            count = max(count, num_confident)
         return surest_first[:count]
 
     def _answer_length(self, tokens: Sequence[int]) -> int:

@@ -93,7 +93,7 @@ class TreeDrafter(StatesDrafter):
 def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
     """Make the tree of the first `limit` drafts of a draft call after the last token."""
     tokens, parents, rows, seen = [last], [ROOT], list[int](), dict[tuple[int, int], int]()
-    paths, sure, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
+    paths, confidences, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
     drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
     for number, (token, parent) in enumerate(drafts):
         before = rows[parent] if parent >= 0 else 0
@@ -101,9 +101,9 @@ def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> Dra
         if rows[-1] == len(tokens):
             tokens.append(token)
             parents.append(before)
-        sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
+        confidences[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
         if result.probs is not None:
             laws[before] = result.probs[number]
     tree = DraftTree.of(tokens, parents)
-    tree.probs, tree.confidences = laws, sure
+    tree.probs, tree.confidences = laws, confidences
     return tree

@@ -135,13 +135,13 @@ class DraftTree:
 
         The list ends before an accepted draft without a confidence: readers count depths by it.
         """
-        tested, sure = list[tuple[float, bool]](), self.confidences
+        tested, confidences = list[tuple[float, bool]](), self.confidences
         for row, after in itertools.zip_longest(path, path[1:]):
             rest = [child for child in self._children[row].values() if child != after]
-            tested += [(sure[child], False) for child in rest if child in sure]
-            if after is None or after not in sure:
+            tested += [(confidences[child], False) for child in rest if child in confidences]
+            if after is None or after not in confidences:
                 break
-            tested.append((sure[after], True))
+            tested.append((confidences[after], True))
         return tuple(tested)
 
     def first_branch(self, row: int) -> tuple[int, ...]:

@@ -49,11 +49,11 @@ def follow(
         result: the call's result.
         before: earlier results of the chain; `result` is added, and at the end all are removed.
     """
-    chain, sure = call.chain, result.confidences
+    chain, confidences = call.chain, result.confidences
     assert chain is not None
     before.append(result)
     rest = chain._replace(num=chain.num - len(result.picks))
-    if rest.num >= 0 and not (sure and sure[-1] < chain.stop):
+    if rest.num >= 0 and not (confidences and confidences[-1] < chain.stop):
         return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), ()
     results, before[:] = before.copy(), []
     if len(results) == 1:
@@ -61,7 +61,7 @@ def follow(
     probs = [each.probs for each in results if each.probs is not None]
     joined = CallResult(
         picks=tuple([pick for each in results for pick in each.picks]),
-        confidences=tuple([sure for each in results for sure in each.confidences]),
+        confidences=tuple([value for each in results for value in each.confidences]),
         probs=torch.cat(probs) if probs else None,
     )
     return (), [joined]
@@ -108,7 +108,7 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
     return torch.cat(parts), [(barring, read)]
 
 
-def lawful(
+def apply_law(
     logits: Tensor,
     answers: Iterable[Sequence[int]],
     sampling: Sampling,
@@ -135,12 +135,12 @@ def lawful(
     return torch.stack(rows)
 
 
-def lawful_parts(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
+def law_on_tokens(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
     """Apply the law to the logits ``[R, V]`` of each readout of tokens (never of slots)."""
     return [
         rows
         if each.slots
-        else lawful(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
+        else apply_law(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
         for rows, each in zip(parts, readouts, strict=True)
     ]
 

@@ -31,7 +31,7 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     model: Model = calls[0].session.model
     longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
     before = [(call.session, call.session.length, call.session.calls) for call in longer]
-    fed = {id(call): _feed_head(_without_kept(call)) for call in longer}
+    fed = {id(call): _feed_first_chunks(_skip_cached(call)) for call in longer}
     if fed:
         calls = [fed[id(call)][0] if id(call) in fed else call for call in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
@@ -43,7 +43,7 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     return logits
 
 
-def _without_kept(call: Call) -> Call:
+def _skip_cached(call: Call) -> Call:
     """Skip leading tokens that are cached already, but feed all read rows and at least one row."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
@@ -81,7 +81,7 @@ def _is_causal(call: Call, fed: int) -> bool:
     return bool((call.mask[:fed] == causal[:fed]).all() and call.mask[fed:, :fed].all())
 
 
-def _feed_head(call: Call) -> tuple[Call, list[Tensor]]:
+def _feed_first_chunks(call: Call) -> tuple[Call, list[Tensor]]:
     """Feed a long call up to its last chunk, or to the first row whose mask is not causal.
 
     Returns the rest, and hidden states of fed rows. Chunks are the same with and without hidden

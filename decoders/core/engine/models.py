@@ -40,7 +40,7 @@ class Models:
         drafts = {} if self.draft is None else {"draft": self.draft}
         return {"target": self.target, **drafts, **named}
 
-    def used_by(self, decoder: Decoder) -> Models:
+    def for_decoder(self, decoder: Decoder) -> Models:
         """Return the target and those other models that a decoder needs."""
         needs = {need for part in decoder.parts for need in part.needs}
         named = {name: each for name, each in self.named.items() if f"model:{name}" in needs}
@@ -75,7 +75,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
-        if kind := other_kind(part, models.target.masked is not None):
+        if kind := kind_error(part, models.target.masked is not None):
             raise ValueError(f"decoder {name!r} {kind}")
         for need in part.needs:
             if need == "network":  # test models have it attached
@@ -93,7 +93,7 @@ def model_names(roles: Iterable[str]) -> list[str]:
     return [role.removeprefix("model:") for role in roles if role.startswith("model:")]
 
 
-def other_kind(decoder: Decoder, masked: bool) -> str | None:
+def kind_error(decoder: Decoder, masked: bool) -> str | None:
     """Return an error text if a target is not of the kind that a decoder decodes."""
     if masked == (decoder.target_kind == "masked"):
         return None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
+from decoders.core.engine.forms import READERS, bar, fields, law_on_tokens, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readouts
 from decoders.core.outputs import VERIFYING
 from decoders.core.token_reads import Ahead, TokenRead
@@ -28,11 +28,11 @@ def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence
     if chained := [done for each in readouts if (done := each.call.session.chained) is not None]:
         return chained
     if sampling.law is not None:
-        logits = torch.cat(lawful_parts(split_rows(logits, readouts), readouts, sampling))
+        logits = torch.cat(law_on_tokens(split_rows(logits, readouts), readouts, sampling))
     logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
     read = _read_at_once(logits, readouts, sampling, masses, sync)
-    if sync or not (any(map(_is_open, read)) or not_a_number(read, logits.shape[-1])):
+    if sync or not (any(map(_is_open, read)) or has_nan(read, logits.shape[-1])):
         return read
     return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
@@ -80,7 +80,7 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
     )
 
 
-def not_a_number(results: Sequence[CallResult], vocab_size: int) -> bool:
+def has_nan(results: Sequence[CallResult], vocab_size: int) -> bool:
     """Return whether any result came from NaN or infinite logits: token V, or confidence NaN.
 
     The check reads only numbers on the host; decoders themselves must check raw logits.
@@ -88,10 +88,10 @@ def not_a_number(results: Sequence[CallResult], vocab_size: int) -> bool:
     for result in results:
         if result.acceptance is not None and result.acceptance.token >= vocab_size:
             return True
-        sure = sum(result.confidences) + sum(result.slot_confidences)
+        total = sum(result.confidences) + sum(result.slot_confidences)
         for each in (result,) if result.slots is None else (result, result.slots):
-            sure += sum(each.entropies) + sum(map(sum, each.top_probs))
-        if sure != sure or max((*result.picks, *result.slot_picks), default=0) >= vocab_size:
+            total += sum(each.entropies) + sum(map(sum, each.top_probs))
+        if total != total or max((*result.picks, *result.slot_picks), default=0) >= vocab_size:
             return True
     return False
 

@@ -61,7 +61,7 @@ class Scheduler:
         `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
-        self._models, self._sampling = models.used_by(decoder), sampling
+        self._models, self._sampling = models.for_decoder(decoder), sampling
         self._warping = dataclasses.replace(
             sampling, max_new_tokens=1, stop_ids=frozenset(), seed=0
         )
@@ -138,7 +138,7 @@ class Scheduler:
         finally:  # closed even after an interruption: no session outlives a run
             for job in active:
                 self._close(job)
-            self._drop_kept()
+            self._drop_kept_text()
         return [outcomes[index] for index in range(len(prompts))]
 
     def _loop(
@@ -186,7 +186,7 @@ class Scheduler:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
 
-    def _drop_kept(self) -> None:
+    def _drop_kept_text(self) -> None:
         kept, self._kept = self._kept, None
         for session in (kept or {}).values():
             session.close()
@@ -265,7 +265,7 @@ def generate(
     return outcome
 
 
-def width_bucket(num_rows: int) -> int:
+def row_bucket(num_rows: int) -> int:
     """Return the bucket of a call's number of rows: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
 
@@ -288,7 +288,7 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
-        width = max(narrow, width_bucket(max(rows)))
+        width = max(narrow, row_bucket(max(rows)))
         if model.merges and not isinstance(call, DraftCall):
             width = 0  # without padding
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)

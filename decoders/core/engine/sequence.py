@@ -15,7 +15,7 @@ from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
 from decoders.core.engine.forms import follow
 from decoders.core.engine.models import model_names
-from decoders.core.engine.readout import not_a_number
+from decoders.core.engine.readout import has_nan
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
@@ -134,7 +134,7 @@ class RunningSequence:
     def take(self, results: Sequence[CallResult]) -> None:
         """Continue with the results of pending calls, or fail if logits were NaN or infinite."""
         call = self.pending[0]
-        if isinstance(call, Call) and not_a_number(results, self._vocab_size):
+        if isinstance(call, Call) and has_nan(results, self._vocab_size):
             role = next(name for name, root in self._sessions.items() if root is call.session.root)
             self.fail(
                 FloatingPointError(
@@ -151,7 +151,7 @@ class RunningSequence:
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error at the decoder's current line, and wipe its cache rows."""
-        self.pending, self.outcome = (), faults.standing(self._steps, error)
+        self.pending, self.outcome = (), faults.with_suspended_lines(self._steps, error)
         for session in self._open_sessions():
             session.model.wipe(session.row)
 

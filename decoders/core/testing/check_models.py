@@ -28,12 +28,12 @@ _NUM_DRAWN, _BEGINNING = 4, 3
 def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
     """Return a table as target, and a draft table that agrees with a share of its predictions."""
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
-    models = _beside(decoder, target, agreement, scale=1.5)
+    models = _add_drafts(decoder, target, agreement, scale=1.5)
     _mask(decoder, target)
     return with_adapters(decoder, models, error=1 - agreement)
 
 
-def _beside(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
+def _add_drafts(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
     """Add a draft model and the decoder's named models, which partly agree with a target."""
     options: Any = {"scale": scale, "agree_with": target, "agreement": agreement}
     names = _names(decoder)
@@ -68,12 +68,12 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
     return models
 
 
-def halves(decoder: Decoder) -> Models:
+def disjoint_tables(decoder: Decoder) -> Models:
     """Return two tables that never pick the same word, and a target's adapter that always errs."""
     # the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
-    named = {name: _Half(low=False) for name in _names(decoder)}
-    models = Models(target=_Half(low=True), draft=_Half(low=False), named=named)
+    named = {name: _HalfVocabulary(low=False) for name in _names(decoder)}
+    models = Models(target=_HalfVocabulary(low=True), draft=_HalfVocabulary(low=False), named=named)
     return with_adapters(decoder, models, error)
 
 
@@ -88,7 +88,7 @@ def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
     """Prepare draws of four-token answers from five words: few cells, several steps."""
     target = TableModel(_FEW_WORDS, seed=1, scale=1.0)
-    models = with_adapters(decoder, _beside(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
+    models = with_adapters(decoder, _add_drafts(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
     return _draws(decoder, models, num_draws)
 
 
@@ -102,7 +102,7 @@ def _draws(decoder: Decoder, models: Models, num_draws: int) -> Draws:
     return Draws(decoder, models, [1, 2], sampling, num_draws, beginning=_BEGINNING)
 
 
-class _Half(TableModel):
+class _HalfVocabulary(TableModel):
     """Make a table that picks only from the lower or only from the upper half of the vocabulary."""
 
     def __init__(self, *, low: bool) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from decoders.core.decoder import Decoder
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
@@ -222,7 +222,7 @@ def exact_distribution(
         session.truncate(min(session.length, len(prompt) - 1))
         tokens = (*prompt, *prefix)[session.length :]
         logits = target.forward([session.call(tokens, output="logits")])
-        logits = lawful(logits, [prefix], sampling)
+        logits = apply_law(logits, [prefix], sampling)
         distribution: NDArray[np.float64] = warp(logits, sampling)[0].double().cpu().numpy()
         distribution /= distribution.sum()
         return distribution

@@ -15,7 +15,7 @@ from decoders.core.types import Emit
 @register("ar")
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Decoder):
-    """One token per target call, with a KV cache. Lossless by definition: the reference.
+    """Emit one token per target call, with a KV cache. Lossless by definition: the reference.
 
     Args:
         cache: keep the keys and values of earlier tokens. Without a cache, every call feeds the

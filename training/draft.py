@@ -84,7 +84,7 @@ class _DraftRunTable(LoopTable):
 
 
 class DraftRecipe(Recipe):
-    """A recipe of a draft model for a Llama target."""
+    """Define a recipe of a draft model for a Llama target."""
 
     model: ModelTable
     draft: DraftTable = DraftTable()

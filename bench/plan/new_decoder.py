@@ -28,19 +28,19 @@ from decoders.core.types import DecoderSpec
 FILE = Path(__file__).with_name("{name}.py")
 
 
-def made(k: int):
-    """The decoder as `bench run --decoders {name}.py:{class_name}:k=…` makes it."""
+def decoder(k: int):
+    """Build the decoder as `bench run --decoders {name}.py:{class_name}:k=…` does."""
     return build(DecoderSpec(name=f"{{FILE}}:{class_name}", options={{"k": str(k)}}))
 
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_it_meets_the_contract(k):
-    check_decoder(made(k))
+    check_decoder(decoder(k))
 
 
 def test_an_option_out_of_range_is_refused():
     with pytest.raises(ValueError, match="option 'k'"):
-        made(0)
+        decoder(0)
 '''
 
 

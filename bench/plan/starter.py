@@ -1,4 +1,4 @@
-"""A decoder to start from: run this decoder, then put your own rule into `propose`.
+"""Start from this decoder: run the file, then put your own rule into `propose`.
 
     bench run --decoders starter.py:Starter:k=6
     pytest test_starter.py

@@ -28,7 +28,7 @@ Top = tuple[Tensor, Tensor]
 
 
 class WordHead:
-    """The rows of an output head for frequent words, and for the words that a batch needs."""
+    """Select an output head's rows for frequent words and for the words of a batch."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
         """Take `weight` ``[V, D]`` and distinct int64 `words` (empty: all)."""
@@ -98,7 +98,7 @@ _CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
 
 
 class LeanJob(AdapterJob):
-    """An `AdapterJob` with the lean loss, on rows with their sampling temperature."""
+    """Train an adapter with the lean loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
         """Take the arguments of `AdapterJob` (data other than completions raise `ValueError`)."""

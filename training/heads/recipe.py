@@ -140,7 +140,7 @@ class HeadsRunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.adapters`: trains the network whose table it has."""
+    """Define a recipe of `training.adapters`, which trains the network whose table it has."""
 
     model: ModelTable
     data: dict[str, Any]

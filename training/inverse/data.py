@@ -50,7 +50,7 @@ class TripSettings(RecipeTable):
 
 
 class Trips:
-    """The source of rows, with its exact distributions.
+    """Draw rows from a source whose distributions are known exactly.
 
     `steps` ``[G, V, V, V]`` is the distribution of the next cell given goal, previous cell and
     cell. `goals` ``[G, G]`` are the goal's transitions. `settled` ``[G, V, V]`` is the stationary

@@ -45,7 +45,7 @@ class _MasksTable(RecipeTable):
 
 
 class MaskedRecipe(ZooRecipe):
-    """A recipe of `training.zoo.dllm`: the zoo's, with a further model."""
+    """Define a recipe of `training.zoo.dllm`: the zoo's recipe, with a further model."""
 
     dllm: SizeTable
     masks: _MasksTable

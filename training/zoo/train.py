@@ -78,7 +78,7 @@ class SizeTable(RecipeTable):
 
 
 class ZooRecipe(Recipe):
-    """A recipe of `training.zoo.train`."""
+    """Define a recipe of `training.zoo.train`."""
 
     tokenizer: _TokenizerTable
     data: _DataTable

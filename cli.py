@@ -1,4 +1,4 @@
-"""The command line: the app with all verbs (`bench.cli`), and `main`.
+"""Define the command line: the app with all verbs (`bench.cli`), and `main`.
 
 Tables go to stdout; progress, warnings and errors go to stderr. A failure prints one line and ends
 with a documented exit code (`bench.errors.Exit`).

@@ -1,4 +1,4 @@
-"""The harness that plans, measures, judges and reports runs of decoders.
+"""Plan, measure, judge and report runs of decoders.
 
 In Python and notebooks, use ``from bench import load, load_run, run`` (see
 `bench.extras.notebook`). The folders form layers; each imports only the layers below it

@@ -1,7 +1,7 @@
-"""`python -m bench` and the console script ``bench``.
+"""Run `python -m bench` and the console script ``bench``.
 
 Ctrl-C prints one line at any moment. Importing the command line takes seconds, and imported code
-may turn an interruption into another error. So they are counted before anything is imported.
+may turn an interruption into another error. So interruptions are counted before any import.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 if __name__ == "__main__":
     from pathlib import Path
 
-    # as the console script does: never import a cli.py of the current folder instead of ours
+    # as in the console script: never import a cli.py of the current folder instead of this one
     beside = Path(__file__).resolve().parents[1]
     if not sys.flags.safe_path and Path(sys.path[0]).resolve() != beside:
         del sys.path[0]

@@ -1,6 +1,6 @@
-"""Exceptions that end a command with a line instead of a traceback, and their exit codes.
+"""Define exceptions that end a command with one line instead of a traceback, and exit codes.
 
-A `BenchError` is one line: what was given, what is allowed, what to do. Any other exception that
+A `BenchError` is one line: the value, the allowed values, the remedy. Any other exception that
 escapes is a bug.
 """
 
@@ -36,43 +36,43 @@ class Exit(IntEnum):
 
 
 class BenchError(Exception):
-    """A failure that a user can act on: a `message` of one line, and an `exit_code` of `Exit`."""
+    """Report a failure that a user can mend, by a `message` of one line and an `exit_code`."""
 
     exit_code: int = Exit.FAILED
 
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:
-        """Join the message's lines, with the class's exit code unless another, e.g. a worker's."""
+        """Join the message's lines. An `exit_code`, e.g. a worker's, replaces the class's."""
         self.message = printable(" ".join(message.split()))
         self.exit_code = self.exit_code if exit_code is None else int(exit_code)
         super().__init__(self.message)
 
 
 class UsageError(BenchError):
-    """A command, option or file that is not allowed."""
+    """Report a command, option or file that is not allowed."""
 
     exit_code = Exit.USAGE
 
 
 class InvalidRunError(BenchError):
-    """A broken invariant, a damaged run, or a run that proves nothing."""
+    """Report a broken invariant, a damaged run, or a run that proves nothing."""
 
     exit_code = Exit.INVALID
 
 
 class UnavailableError(BenchError):
-    """Something that is missing, or runs that cannot be compared."""
+    """Report a missing part, or runs that cannot be compared."""
 
     exit_code = Exit.UNAVAILABLE
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error line about an unknown name: the nearest, then all valid names."""
+    """Return the end of an error line about an unknown name: the nearest name, then all names."""
     names = sorted(allowed)
     return f"{nearest(name, names)}available: {', '.join(names) or 'none'}"
 
 
 def optional(module: str, extra: str, asker: str) -> ModuleType:
-    """Import a package that an extra installs, or exit 5 if it or a library of it is missing."""
+    """Import a package that an extra installs, or exit 5 if the package cannot be imported."""
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
@@ -96,7 +96,7 @@ def as_error(
 
 @contextmanager
 def room_for(subject: str, advice: str = _LOWER) -> Iterator[None]:
-    """Turn a lack of memory into a `BenchError` that says `subject` did not fit, with `advice`."""
+    """Turn a lack of memory into a `BenchError`: `subject` did not fit, with `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

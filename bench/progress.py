@@ -1,4 +1,4 @@
-"""Progress of a command on stderr: a live bar, plain lines, or nothing.
+"""Show the progress of a command on stderr: a live bar, plain lines, or nothing.
 
 No thread runs here: the runner has the display redrawn between measurements. In CI, or if stderr
 is not a terminal, plain lines replace the bar.
@@ -20,12 +20,12 @@ ProgressStyle = Literal["auto", "rich", "plain", "none"]
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A display of a runner's progress, which in this base class shows only notes."""
+    """Show a runner's progress. This base class shows only notes."""
 
     def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Begin a phase of `total` answers, of which `done` exist already.
 
-        If the steps are not `even`, their pace says nothing about the time left, which is not
+        If the steps are not `even`, the time left cannot be derived from their pace and is not
         shown.
         """
 
@@ -44,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 class Plain(Progress):
-    """A display of about ten lines per phase, each with the count, the time left and `detail`."""
+    """Write about ten lines per phase, each with the count, the time left and `detail`."""
 
     def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
         """Remember the start of the phase."""
@@ -68,7 +68,7 @@ class Plain(Progress):
 
 
 class Live(Progress):
-    """A bar per phase with the time left, which `start` and `step` redraw, not a thread."""
+    """Draw a bar per phase with the time left, which `start` and `step` redraw without a thread."""
 
     def __init__(self) -> None:
         """Take over the bottom of the terminal."""

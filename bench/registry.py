@@ -1,7 +1,7 @@
-"""The registry of extras: features that hang on the core from outside, in this package or others.
+"""Find extras: features that extend the core from outside, in this package or other packages.
 
 An extra registers objects as entry points of its distribution (``pyproject.toml``), in one of the
-groups of `Group`. It is imported when it is first needed. The core imports no extra by name.
+groups of `Group`, and is imported when first needed. The core imports no extra by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIX = "install this one again: pip install -e ."
 
 
 def extras(group: Group) -> dict[str, Any]:
-    """Load all extras of a group in order of name, and report on stderr, once, those that fail."""
+    """Load all extras of a group in order of name, and report failed extras once on stderr."""
     loaded = {}
     points = sorted(entry_points(group=group), key=lambda point: point.name)
     if not points:
@@ -69,10 +69,10 @@ def _report(problem: str) -> None:
 
 
 def find(group: Group, name: str) -> Any | None:
-    """Load the extra of a name, if an installed package has it.
+    """Load the extra of a name, if an installed package has this extra.
 
     Raises:
-        UsageError: it cannot be imported.
+        UsageError: the extra cannot be imported.
     """
     point = next(iter(entry_points(group=group, name=name)), None)
     return None if point is None else _load(point)
@@ -82,7 +82,7 @@ def extra(group: Group, name: str) -> Any:
     """Load the extra of a name.
 
     Raises:
-        UsageError: no installed package has it, or it cannot be imported.
+        UsageError: no installed package has the extra, or the import fails.
     """
     if (feature := find(group, name)) is not None:
         return feature
@@ -92,7 +92,7 @@ def extra(group: Group, name: str) -> Any:
 def _load(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
+    except (Exception, SystemExit) as error:  # code of other packages may raise anything
         package = point.dist.name if point.dist else "an installed package"
         why = str(error).strip().split("\n")[0]
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Carries out a run from its configuration to its report, and resumes a run that stopped half-way.
+"""Carry out a run from its configuration to its report, and resume a run that stopped half-way.
 
-Once the plan is written, everything measured is kept, whatever happens (Ctrl-C, a full disk, a
-kill), and `resume` completes the rest. It measures a block whose last line is missing again as a
-whole, and never repeats a finished block.
+Once the plan is written, all measurements are kept, whatever happens (Ctrl-C, a full disk, a kill),
+and `resume` completes the rest. A block whose last line is missing is measured again as a whole. A
+finished block is never repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.plan.code import check_code, resume_command
 from bench.plan.compiling import open_with_graphs
 from bench.plan.identity import check_identity
 from bench.plan.make import make_plan
-from bench.plan.numerics import computed_in
+from bench.plan.numerics import describe_numerics
 from bench.plan.select import ResolvedRun, stored_decoders
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress
@@ -63,14 +63,14 @@ from bench.verify.divergence import differences
 from bench.verify.floor import measure_floor
 
 Report = Callable[[Path], None]
-"""Writes the report of a run folder."""
+"""A function that writes the report of a run folder."""
 _MAX_NAME = 48
 """Maximum number of characters of a run's name; cells for which there is no room are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A run's folder, and the exit code of the command that measured it."""
+    """Hold a run's folder, and the exit code of the command that measured the run."""
 
     run_dir: Path
     exit_code: int
@@ -95,8 +95,8 @@ def run(
 ) -> RunResult:
     """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
 
-    Every step stands here, in its order; `Attempt` has the passes. Its observers are `progress`,
-    the status of the attempt and, with a `spread`, workers.
+    All steps are called here in their order, and `Attempt` has the passes. Observers are
+    `progress`, the status of the attempt and, with a `spread`, workers.
 
     Raises:
         BenchError: any failure before the plan is written (the new folder is then removed), or a
@@ -121,9 +121,9 @@ def run(
         with attempt.track_status():
             with attempt.measuring(), attempt.writing():
                 attempt.warm_up()
-                attempt.time_blocks()  # some again at once, by phase
+                attempt.time_blocks()  # and some blocks again at once, by phase
                 attempt.score_quality()
-            _judge(attempt)  # asks the target where an answer differs from the baseline's
+            _judge(attempt)  # runs the target where an answer differs from the baseline's
         return _report(run_dir, attempt.status, report, progress)
 
 
@@ -208,7 +208,7 @@ def trusted_config(folder: Path, allowed: Sequence[str]) -> RunConfig:
 def _choose_attempt(
     run: ResolvedRun, spread: WorkerConfig, opener: Opener
 ) -> tuple[ResolvedRun, Callable[..., Attempt]]:
-    """Choose who measures: this process, or workers, whose number of threads becomes the run's."""
+    """Choose this process or workers to measure. Workers' number of threads becomes the run's."""
     if spread.alone:
         return run, Attempt
     refuse_sharing(run, "--workers" if spread.workers > 1 else "--executor")
@@ -226,8 +226,8 @@ def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
 def _plan(
     run_dir: Path, run: ResolvedRun, setup: Setup, part: str | None, progress: Progress
 ) -> tuple[Plan, dict[str, Prompt]]:
-    """Plan the run and write its files, of which the last, the manifest, marks it as planned."""
-    progress.note(computed_in(run.config, setup.config))
+    """Plan the run and write its files. The last file, the manifest, marks the run as planned."""
+    progress.note(describe_numerics(run.config, setup.config))
     plan, prompts = make_plan(setup, _name(run), progress)
     if part is not None:
         plan = select_part(plan, part)
@@ -272,7 +272,7 @@ def _report(
 def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
     if status.status == "interrupted":
         command = resume_command(run_dir, load_config(run_dir / CONFIG, {}))
-        progress.note(f"interrupted; all finished answers are kept. Go on: {command}")
+        progress.note(f"interrupted; all finished answers are kept. Continue: {command}")
         return Exit.INTERRUPTED
     answered_nothing = status.verdict == INCOMPLETE and status.complete
     if status.verdict != VALID and not answered_nothing:

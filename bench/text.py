@@ -1,4 +1,4 @@
-"""Formats numbers, each kind with one rounding, and makes text from records safe to show.
+"""Format numbers, each kind with one rounding, and make text from records safe to show.
 
 Text from a model, a decoder's exception or somebody else's run folder may contain escape sequences,
 tags or commands. HTML templates escape it; `printable` escapes it for the terminal, `markdown` and
@@ -81,14 +81,14 @@ def shown_value(value: object) -> str:
 
 
 def name_lines(name: str, width: int = 26) -> list[str]:
-    """Break a decoder's name into lines, after a slash, a colon, an @ or a blank if it has one."""
-    marked = re.sub(r"(?<=[/:@])", "\v", name)  # white space for textwrap, and in no name
+    """Break a decoder's name into lines, if possible after a slash, a colon, an @ or a blank."""
+    marked = re.sub(r"(?<=[/:@])", "\v", name)  # white space to textwrap, which no name has
     lines = textwrap.wrap(marked, width, replace_whitespace=False)
     return [line.replace("\v", "") for line in lines]
 
 
 def shortened(text: str, limit: int = 600) -> str:
-    """Return a text, or its beginning and its end if it has more characters than the limit."""
+    """Return a text, shortened to its beginning and its end if it exceeds the limit."""
     if len(text) <= limit:
         return text
     head, left_out = limit * 3 // 4, len(text) - limit
@@ -119,7 +119,7 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
 
 
 def markdown(text: str) -> str:
-    """Escape text for a line or table cell of Markdown: it begins no tag, link, code or cell."""
+    """Escape text for a line or table cell of Markdown: no tag, link, code or cell can begin."""
     line = printable(" ".join(text.split()))
     for old, new in (("|", "\\|"), ("<", "&lt;"), ("](", "]\\("), ("`", "\\`")):
         line = line.replace(old, new)
@@ -127,7 +127,7 @@ def markdown(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """Escape text for one line of LaTeX: it begins no command, argument or comment."""
+    """Escape text for one line of LaTeX: no command, argument or comment can begin."""
     line = printable(" ".join(text.split()))
     return "".join(_LATEX.get(character, character) for character in line)
 

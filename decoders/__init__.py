@@ -1,4 +1,4 @@
-"""One decoder per file, on the parts that `decoders.core` shares.
+"""Collect the decoders, one per file, which share the parts in `decoders.core`.
 
 A decoder imports `decoders.core` and torch, but no other decoder. `transformers_generate` turns a
 decoder into a loop for ``model.generate(custom_generate=…)``.

@@ -15,14 +15,14 @@ from decoders.core.types import Emit
 @register("ar")
 @dataclass(frozen=True, kw_only=True)
 class Autoregressive(Decoder):
-    """One token per target call, with a KV cache. Lossless by definition: the reference.
+    """Emit one token per target call, with a KV cache. Lossless by definition: the reference.
 
     Args:
         cache: keep the keys and values of earlier tokens. Without a cache, every call feeds the
-            prompt and the answer so far again, and all these rows count. The baseline itself
+            prompt and the answer so far again, and all their rows count. The baseline itself
             always has a cache, so give this variant a label: ``ar@nocache:cache=false``.
         rows: rows of a call; only the last is new. ``ar@rows5:rows=5`` feeds the last five tokens
-            in every call, like a call that verifies four drafts. If its answers differ from the
+            in every call, like a call that verifies four drafts. If the answers differ from the
             baseline's, only the shape of the calls can be the reason.
     """
 
@@ -40,7 +40,7 @@ class Autoregressive(Decoder):
     drafts = False
 
     def steps(self, request: Request) -> Steps:
-        """Run a prefill, then one new row per step, or a prefill in every step without a cache."""
+        """Run a prefill, then one new row per step, or without a cache a prefill in every step."""
         target, text = request.target, list(request.prompt_ids)
         result = yield target.call(text)
         for left in reversed(range(request.sampling.max_new_tokens)):

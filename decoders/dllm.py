@@ -1,11 +1,11 @@
 """Block diffusion: blocks of masks are filled in over several passes, block after block.
 
-A pass predicts all masks of a block and decides the surest; the others stay masks (low-confidence
+A pass predicts all masks of a block and fills those of highest confidence (low-confidence
 remasking of LLaDA, arXiv 2502.09992; confidence thresholds of Fast-dLLM, arXiv 2505.22618). With
 attention by block (BD3LM, arXiv 2503.09573; SDAR, arXiv 2510.06303; Fast-dLLM v2, arXiv 2509.26328)
 a row sees its whole block and all blocks before it, so a finished block stays in the cache. It is
 committed by the first pass of the next block. With full attention (LLaDA; Dream, arXiv 2508.15487)
-every row sees all rows, masks up to the end of the budget included, and each pass reads them again.
+every row sees all rows, masks up to the end of the budget included, and each pass reads all again.
 
 In a shifted form the row before a token predicts it. The first token of a block then comes from a
 row that sees only final tokens, so it is final at once.
@@ -31,12 +31,12 @@ _USUAL_BLOCK = 32
 @register("dllm")
 @dataclass(frozen=True, kw_only=True)
 class BlockDiffusion(Decoder):
-    """Fill in blocks of masks of a diffusion language model, whose answers have no AR to follow.
+    """Fill in blocks of masks of a diffusion language model. There is no AR to compare with.
 
     Args:
         block: S, tokens of a block (0: the checkpoint's, or 32 if it names none).
-        threshold: confidence from which a pass decides masks, and in any case the surest one.
-        passes: passes of a block, which decide equally many masks each (0: by `threshold`).
+        threshold: confidence from which a pass fills a mask; the most confident is always filled.
+        passes: passes of a block, each of which fills equally many masks (0: by `threshold`).
         attention: the rows that a row sees: `block`, its block and those before it; `full`, all
             rows up to the budget's end; `model`, by block if the checkpoint names a block.
         cache: `exact`: keep finished blocks if attention is by block; `none`: read the whole text
@@ -63,7 +63,7 @@ class BlockDiffusion(Decoder):
             raise ValueError("decoder 'dllm' got passes and threshold; give one of them")
 
     def check_models(self, target: Model, draft: Model | None) -> None:
-        """Raise `ValueError` without a mask id, or if options do not fit the checkpoint's form."""
+        """Raise `ValueError` if the mask id is missing or options do not fit the checkpoint."""
         mask_id, size, full, _ = self._form(target)
         if mask_id < 0:
             raise ValueError("the target names no mask token; add mask_token_id to its config.json")
@@ -73,7 +73,7 @@ class BlockDiffusion(Decoder):
         self.demand(not by_block, "cache", "exact or none, as attention is by block")
 
     def _form(self, target: Model) -> tuple[int, int, bool, int]:
-        """Return the mask id (-1: unknown), S, whether attention is full, and the shift of rows."""
+        """Return the mask id (-1: unknown), S, True for full attention, and the shift of rows."""
         form = target.masked
         assert form is not None
         full = self.attention == "full" or (self.attention == "model" and not form.block)
@@ -111,8 +111,8 @@ class BlockDiffusion(Decoder):
                 target.truncate(kept)
                 guesses = zip(places, result.picks, result.confidences, strict=True)
                 ranked = sorted(guesses, key=lambda guess: (guess[0] not in settled, -guess[2]))
-                sure = [each for place, _, each in ranked if place not in settled]
-                count = sum(each >= self.threshold for each in sure) or 1
+                confidences = [each for place, _, each in ranked if place not in settled]
+                count = sum(each >= self.threshold for each in confidences) or 1
                 if self.passes:
                     count = num_open // self.passes + (num_passes < num_open % self.passes)
                 num_passes += 1

@@ -30,10 +30,10 @@ class Eagle(DraftAndVerify):
     """Draft a tree by a trained layer on the target's hidden states and verify it. Lossless.
 
     Args:
-        nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
+        nodes: maximum number of drafts; `auto`: as many as pay by their paths' probabilities and
             the two costs (with ``verify=coupled``: drawn drafts must not be pruned).
-        width: most candidates for the token after a row, and most rows extended at each level.
-        depth: most drafts on a path; each level of the tree costs one draft call.
+        width: maximum number of candidates after a row, and of rows extended at each level.
+        depth: maximum number of drafts on a path; each level of the tree is one draft call.
         row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.
         draft_cost: with ``nodes=auto``, cost of a draft call, likewise.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are

@@ -1,10 +1,10 @@
-"""Two drafters in one decoder: e.g. n-grams with a draft layer, heads, or a draft model.
+"""Combine two drafters in one decoder: e.g. n-grams with a draft layer, heads, or a draft model.
 
-A drafter that copies text costs nothing and often has no draft; a drafter that runs weights always
-has one. `match` runs the drafters in order and takes the first with at least `least` drafts in a
+A drafter that copies text costs nothing but often has no draft; a drafter that runs weights always
+has drafts. `match` runs the drafters in order and takes the first with at least `least` drafts in a
 row. `merge` runs both and verifies their drafts as branches of one tree (as SpecInfer merges its
 drafts, arXiv 2305.09781). All drafts are verified by the target's own picks, which gives AR's
-tokens for the same seed, or as a block. A step records whose drafts were accepted.
+tokens for the same seed, or as a block. A step records which drafter's drafts were accepted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ONE_MODEL = "a decoder without a draft model, as `first` has one"
 @register("hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DraftAndVerify):
-    """Draft with two decoders' drafters, the second as fallback or both. Lossless.
+    """Draft with the drafters of two decoders: the second as a fallback, or both. Lossless.
 
     Args:
         first: a decoder with its options, `+` in place of `:`, e.g. ``lookup+n=4+k=8``.
         then: another decoder, written likewise.
         how: `match` (the first drafter that has enough drafts) or `merge` (both in one tree).
-        least: for `match`: number of drafts in a row that is enough.
+        least: for `match`: the number of drafts in a row that is enough.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `block` (drafts of
             `then` are drawn and a chain is tested jointly: AR's distribution), for both parts.
     """
@@ -61,13 +61,13 @@ class Hybrid(DraftAndVerify):
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         drafting = ["draft" in part.needs for part in self.parts]
         self.demand(not all(drafting), "then", _ONE_MODEL)
-        # drawn drafts that are dropped because they are too few would change the distribution
+        # dropping drawn drafts because they are too few would change the distribution
         draws = is_block and "verify" in vars(self.parts[0])
         self.demand(not draws, "first", "a decoder that draws no drafts with verify=block")
 
     @functools.cached_property
     def parts(self) -> tuple[Decoder, ...]:
-        """Both decoders, with the verification of this one where they have the option."""
+        """Both decoders, with this decoder's verification where they have that option."""
         parts = []
         for spec in map(_spec, (self.first, self.then)):
             part, options = build(spec), {**spec.options, "verify": self.verify}
@@ -88,7 +88,7 @@ class Hybrid(DraftAndVerify):
 
     @property
     def adapter_name(self) -> None:
-        """None: only the parts have adapters."""
+        """None, because only the parts have adapters."""
 
     def drafter(self, request: Request) -> Drafter:
         """Make the drafters of both parts and combine them."""
@@ -107,7 +107,7 @@ def _spec(text: str) -> DecoderSpec:
 
 
 class FirstMatch(Drafter):
-    """Takes the drafts of the first drafter that has at least `min_run` in a row."""
+    """Take the drafts of the first drafter that has at least `min_run` in a row."""
 
     def __init__(self, drafters: Mapping[str, Drafter], min_run: int = 1) -> None:
         """Run named drafters in this order, with the last one's drafts as the fallback."""
@@ -139,19 +139,19 @@ class FirstMatch(Drafter):
 
 
 class Merge(FirstMatch):
-    """Merges the drafts of several drafters into one tree, with shared rows as the first's."""
+    """Merge the drafts of several drafters into one tree. A shared row is the first drafter's."""
 
     branches = True
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:
         """Run all drafters, dropping drafts for which the cache has no room."""
-        merged, sources, sure = DraftTree(text.last), [""], dict[int, float]()
+        merged, sources, confidences = DraftTree(text.last), [""], dict[int, float]()
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]
             for row in range(1, min(len(tree), MAX_DRAFTS + 2 - len(merged))):
                 rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
                 sources += [name] * (len(merged) - len(sources))
                 if row in tree.confidences:
-                    sure.setdefault(rows[-1], tree.confidences[row])
-        merged.sources, merged.confidences = sources, sure
+                    confidences.setdefault(rows[-1], tree.confidences[row])
+        merged.sources, merged.confidences = sources, confidences
         return merged

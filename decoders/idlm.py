@@ -1,4 +1,4 @@
-"""Iterative refinement: a block of masks is predicted several times, then emitted. Lossy.
+"""Refine iteratively: a block of masks is predicted several times, then emitted. Lossy.
 
 A block is predicted at once, then predicted again with more of it filled in, two to five times, so
 that unsure positions see their neighbours. The next predicting call, for this block or the one
@@ -51,12 +51,12 @@ class Refinement(Decoder):
         threshold: confidence that a prediction needs to be kept (thresholds).
         revise: treatment of kept tokens that a later pass predicts differently.
         edit_threshold: confidence that the later prediction needs for a revision.
-        confidence: its measure: probability, lead over the likeliest other token, or exp(-H).
+        confidence: the measure: probability, lead over the likeliest other token, or exp(-H).
         early_exit: stop refining once nothing is left to do.
         prefix: `running`: the known beginning of a block is final at once, so that the target
             itself gives the token after it; `block`: no token is final before the whole block.
-        tail: tokens of which the last pass is unsure: it fills them in (`fill`), or leaves them to
-            the next block, which begins with them (`defer`).
+        tail: tokens of which the last pass is unsure: the pass fills them in (`fill`), or leaves
+            them to the next block, which begins with them (`defer`).
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -90,7 +90,7 @@ class Refinement(Decoder):
         self.demand_read("revise", _REVISE_READS)
 
     def steps(self, request: Request) -> Steps:
-        """Refine block after block with up to T passes each, all of which feed new final tokens."""
+        """Refine block after block in up to T passes each, which all feed new final tokens."""
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
@@ -113,7 +113,7 @@ class Refinement(Decoder):
                 if pending:
                     block.begin(result.picks[0])
                 block.take(result.slot_picks, result.slot_confidences)
-                # the first token is final at once, the others by the block's rules
+                # the first token is final at once, later tokens by the block's rules
                 fresh = block.tokens[emitted : max(1, block.start)]
                 yield Emit(
                     tokens=fresh,

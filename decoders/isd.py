@@ -38,9 +38,9 @@ class StridedDecoding(DraftAndVerify):
 
     Args:
         mode: `isd`; `refine` selects the decoder `idlm`, which has its own options.
-        stride: N, most tokens per call; at most the adapter's slots plus 1 are used.
+        stride: N, maximum number of tokens per call, cut to the adapter's slots plus 1.
         branches: place of the masks: after the last spec (`end`, as published), or after each spec,
-            so that there are proposals wherever verification stops (`all`; N times the masks).
+            so that there are proposals wherever verification stops (`all`, with N times the masks).
         verify: verification rule, see `decoders.core.drafting.verification`: `rejection` keeps the
             distribution, `coupled` gives exactly AR's tokens; `relaxed`, `topk` and `none` are
             lossy.
@@ -74,7 +74,7 @@ class StridedDecoding(DraftAndVerify):
 
     @property
     def verification(self) -> Rule:
-        """The rule, with the parameters of lenient ones."""
+        """The verification rule, with the parameters of a lenient rule."""
         relaxed, top = AcceptanceRule(lenience=self.lenience), AcceptanceRule(top=self.top)
         rules = {"relaxed": relaxed, "topk": top}
         return Lenient(rules[self.verify]) if self.verify in rules else super().verification
@@ -85,7 +85,7 @@ class StridedDecoding(DraftAndVerify):
 
 
 class _Masks(Drafter):
-    """The specs of one answer, each proposed by a mask of the previous call."""
+    """Make the specs of one answer, each proposed by a mask of the previous call."""
 
     judges_prompt = True
 

@@ -40,7 +40,7 @@ class Jacobi(DraftAndVerify):
 
 
 class _Window(Drafter):
-    """The guesses, each the target's pick for its position in the last call."""
+    """Hold the guesses, each the target's pick for its position in the last call."""
 
     def __init__(self, block: int) -> None:
         self._block = block

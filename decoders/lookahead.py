@@ -30,7 +30,7 @@ class Lookahead(DraftAndVerify):
     Args:
         window: W, columns of guesses ahead.
         n: N, tokens of an n-gram; N - 1 of them are verified.
-        candidates: G, latest n-grams kept for each first token; all are verified at once.
+        candidates: G, number of newest n-grams kept per first token; all are verified at once.
         from_prompt: gather the prompt's n-grams, too.
     """
 
@@ -56,7 +56,7 @@ class Lookahead(DraftAndVerify):
 
 
 class _Gatherer(Drafter):
-    """The window, and the n-grams gathered from it."""
+    """Hold the window, and the n-grams gathered from the window."""
 
     branches = True
 
@@ -75,7 +75,7 @@ class _Gatherer(Drafter):
         return rows
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Gather the prompt's n-grams, then advance the window after every call that had it."""
+        """Gather the prompt's n-grams, then advance the window after every call that fed it."""
         if verdict.is_prompt:
             prompt, window = text.tokens[: text.num_prompt], self._options.window
             self._levels = [(prompt * window)[-window:]]
@@ -92,7 +92,7 @@ class _Gatherer(Drafter):
 
 @dataclass(slots=True)
 class _Ngrams:
-    """The latest G continuations of N - 1 tokens for each first token, newest last."""
+    """Keep the newest G continuations of N - 1 tokens for each first token, newest last."""
 
     n: int
     candidates: int
@@ -115,7 +115,7 @@ class _Ngrams:
 
 
 class _WindowTree(DraftTree):
-    """The rows of a call: a tree whose first row is the last token of the answer."""
+    """Hold the rows of a call: a tree whose first row is the last token of the answer."""
 
     def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
         """Add the window's columns, level 0 as a chain, and return the rows of the last level."""

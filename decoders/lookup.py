@@ -2,11 +2,11 @@
 
 Answers often repeat their prompt or themselves. If the last tokens occurred before, the tokens that
 followed them there are proposed, and one target call verifies them. In transformers this is
-`prompt_lookup_num_tokens`. As in Saxena's code, longer matches come first. Unlike there, the latest
+`prompt_lookup_num_tokens`. As in Saxena's code, longer matches come first. Unlike there, the last
 of several occurrences counts, and no search runs through the text (see `_Index`).
 
 A proposal is certain, not drawn. Speculative sampling accepts such a draft with the probability
-that the target gives it, and so does a comparison with the target's own pick. Verification by picks
+that the target gives it, as does a comparison with the target's own pick. Verification by picks
 therefore loses nothing, and the answer has exactly AR's tokens at any temperature.
 """
 
@@ -30,9 +30,9 @@ class PromptLookup(DraftAndVerify):
     """Propose what followed an earlier occurrence of the last tokens. Lossless, coupled.
 
     Args:
-        n: most tokens to match; without a match, try the last n - 1, and so on to `shortest`.
+        n: maximum number of tokens to match; without a match, try n - 1, and so on to `shortest`.
         k: tokens proposed per step (fewer if the text or the budget ends sooner).
-        shortest: fewest tokens to match; above 1, more steps are left to others in a `hybrid`.
+        shortest: minimum number to match; above 1, a `hybrid` leaves more steps to its other part.
     """
 
     n: int = 3
@@ -45,12 +45,12 @@ class PromptLookup(DraftAndVerify):
         self.demand(1 <= self.shortest <= self.n, "shortest", f"from 1 to n={self.n}")
 
     def drafter(self, request: Request) -> Drafter:
-        """Look drafts up in prompt and answer."""
+        """Look up drafts in prompt and answer."""
         return _Index(self.n, k=self.k, min_match=self.shortest)
 
 
 class _Index(Drafter):
-    """A text, and the last occurrence of each sequence of up to n of its tokens.
+    """Index a text: the last occurrence of each sequence of up to n tokens.
 
     A sequence is entered when the token after it arrives, so that looking up the end of the text
     finds earlier occurrences only. A token costs n entries and a look-up at most n, at any length.
@@ -75,7 +75,7 @@ class _Index(Drafter):
             self._text.append(token)
 
     def continuation(self, most: int) -> tuple[int, ...]:
-        """Return what followed the earlier occurrence of the longest known end of the text."""
+        """Return the tokens that followed the longest end of the text that occurred before."""
         for start in range(-min(self._n, len(self._text)), 1 - self._min_match):
             after = self._next.get(tuple(self._text[start:]))
             if after is not None:

@@ -30,9 +30,9 @@ class Medusa(DraftAndVerify):
     """Draft a tree by trained heads on the target's hidden state and verify it. Lossless.
 
     Args:
-        nodes: most drafts of a tree; `auto`: as many as pay by the probabilities of their paths and
+        nodes: maximum number of drafts; `auto`: as many as pay by their paths' probabilities and
             `row_cost` (with ``verify=coupled``).
-        width: most candidates for the token after a row.
+        width: maximum number of candidates for the token after a row.
         heads: number of heads used, hence the longest path; 0: all heads.
         row_cost: with ``nodes=auto``, cost of a draft's row, in target calls of one row.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are

@@ -25,7 +25,7 @@ class MultiTokenPrediction(DraftAndVerify):
     """Draft by the multi-token prediction layer of the checkpoint and verify. Lossless.
 
     Args:
-        k: most drafts of a step; each costs one run of the layer, which was trained for the first.
+        k: maximum drafts per step; each is one run of the layer, which was trained for the first.
         verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
             drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
             `block` tests drawn drafts jointly.

@@ -1,7 +1,7 @@
-"""Naive non-autoregressive decoding: a block per call, each position by itself, unverified.
+"""Decode non-autoregressively: a block per call, each position by itself, unverified.
 
-One call predicts a whole block. The first token is the target's own. Every other token comes from
-its slot's distribution without knowledge of the others, so pieces of different answers mix and
+One call predicts a whole block. The first token is the target's own. Every later token comes from
+its slot's distribution, independently of other tokens, so pieces of different answers mix and
 tokens repeat (Gu et al. 2018, arXiv 1711.02281). The next block's call commits the last block. This
 is refinement (`idlm`) with one pass, and the honest lower end of quality against speed: lossy.
 
@@ -54,7 +54,7 @@ class NonAutoregressive(Decoder):
         target, sampling = request.target, request.sampling
         pending: tuple[int, ...] = request.prompt_ids
         left, stop = sampling.max_new_tokens, None
-        if self.length == "oracle":  # AR's answer has the length and the stop token
+        if self.length == "oracle":  # AR's answer decides the length and has the stop token
             result = yield target.call(pending)
             yield Emit()  # the next calls count as decoding, not as prefill
             length = 1

@@ -38,10 +38,10 @@ class ParallelTokenPrediction(DraftAndVerify):
 
     Args:
         mode: `sequential` (propose, then verify) or `pqd` (both in one call).
-        slots: most slots of a proposal; 0: as many as the adapter was trained with.
-        budget: most slots of one `pqd` round over all branches (the prefill has one branch, of
-            `slots`).
-        row_cost: cost of one more row in a call, in calls of one row; 0 spends the budget.
+        slots: maximum number of slots of a proposal; 0: as many as the adapter was trained with.
+        budget: maximum number of slots of a `pqd` round over all branches (the prefill has one
+            branch, of `slots`).
+        row_cost: cost of one more row in a call, in calls of one row; 0 always spends the budget.
         adapter: name of the adapter, see ``--adapter``.
     """
 
@@ -67,7 +67,7 @@ class ParallelTokenPrediction(DraftAndVerify):
 
 
 class _SlotDrafter(Drafter):
-    """Base of both modes: the prompt's call proposes, if slots may see the prompt's last token."""
+    """Share the parts of both modes: the prompt's call proposes if slots may see its last token."""
 
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
         self._options, self._target = options, request.target
@@ -96,7 +96,7 @@ class _SlotDrafter(Drafter):
 
 
 class _Sequential(_SlotDrafter):
-    """Proposes in a separate call, which may also give a token."""
+    """Propose in a separate call, which may also give a token."""
 
     _is_made = False
 
@@ -123,7 +123,7 @@ class _Sequential(_SlotDrafter):
 
 
 class _Quadratic(_SlotDrafter):
-    """Proposes in the verifying call, after all n + 1 rows where verification may stop."""
+    """Propose in the verifying call, after all n + 1 rows where verification may stop."""
 
     def propose(self, text: Text, most: int) -> DraftTree:
         """Return the last call's proposal after the accepted drafts."""

@@ -3,7 +3,7 @@
 A step: one call of the draft model proposes the next tokens through slots that carry their
 uniforms; one target call verifies all of them. Drafting k tokens costs one call instead of k. The
 drafts do not follow the draft model's own distribution: its adapter predicts the target's pick for
-a uniform, best if trained on the target's uniforms (``[model] teacher`` in its recipe). A draft is
+a uniform, best if trained on the target's picks (``[model] teacher`` in its recipe). A draft is
 accepted if it is the target's own pick, so the output is AR's for the same seed, token for token.
 """
 
@@ -22,7 +22,7 @@ from decoders.core.model import Call
 from decoders.core.registry import register
 from decoders.core.types import CallResult
 
-_OWN_CHANCE = 0.75  # acceptance chance of the draft model's own next token; only weighs rows
+_OWN_CHANCE = 0.75  # assumed acceptance of the draft model's own next token, to weigh rows
 
 
 @register("ptp_spec")
@@ -31,7 +31,7 @@ class ParallelSpeculative(DraftAndVerify):
     """Draft many tokens in one call of a small model, verify them in one of the target. Lossless.
 
     Args:
-        slots: most slots of a proposal; 0: as many as the adapter was trained with.
+        slots: maximum number of slots of a proposal; 0: as many as the adapter was trained with.
         row_cost: cost of one more row in a target call, in calls of one row.
         adapter: name of the draft model's adapter, see ``--adapter``.
     """
@@ -55,7 +55,7 @@ class ParallelSpeculative(DraftAndVerify):
 
 
 class _ChainDrafter(Drafter):
-    """Proposals, each made by one draft model call that also feeds the model the new text."""
+    """Make each proposal by one draft model call, which also feeds the new text."""
 
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:
         assert request.adapter is not None

@@ -1,4 +1,4 @@
-"""A shallow parallel drafter that knows u: a few layers on the target's hidden states.
+"""Draft in parallel from known u by a few layers on the target's hidden states.
 
 The layers draft K tokens in one pass, each from the uniform by which the target will pick it. This
 is PTP's idea (arXiv 2512.21323) at a fraction of the cost of a target pass, with a body like
@@ -32,8 +32,8 @@ class Shallow(DraftAndVerify):
     """Draft in one pass of layers that know the uniforms of the target's picks. Lossless.
 
     Args:
-        slots: most drafts; 0: as many as the layers were trained for; `auto`: as many of these as
-            pay by their confidences and `row_cost`, which replaces `stop`.
+        slots: maximum number of drafts; 0: as many as the layers were trained for; `auto`: of
+            these, as many as pay by their confidences and `row_cost`, which replaces `stop`.
         row_cost: with ``slots=auto``, cost of a draft's row, in target calls of one row.
         stop: drafting ends before the chance that all drafts are accepted falls below this.
         adapter: name of the adapter that holds the layers, see ``--adapter``.
@@ -63,7 +63,7 @@ class Shallow(DraftAndVerify):
 
 
 class _SlotsDrafter(StatesDrafter):
-    """The drafts of one answer."""
+    """Make the drafts of one answer."""
 
     def __init__(self, options: Shallow, request: Request) -> None:
         assert request.adapter is not None
@@ -73,7 +73,7 @@ class _SlotsDrafter(StatesDrafter):
         self._slots = min(self._length.limit, request.adapter.num_slots)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Run all slots and return the drafts up to the first that is unlikely to be reached."""
+        """Run all slots, and return the drafts up to the first that is unlikely to be accepted."""
         request = self._request
         if most < 1:  # the answer's last call
             return DraftTree(text.last)

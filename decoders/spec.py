@@ -26,8 +26,8 @@ class Speculative(DraftAndVerify):
     """Draft K tokens with a small model, verify them in one target call. Lossless.
 
     Args:
-        k: most tokens drafted per step (fewer if the budget ends sooner); `auto`: as many as pay by
-            their probabilities in the draft model and the two costs.
+        k: maximum number of drafts per step (fewer if the budget ends sooner); `auto`: as many as
+            pay by their probabilities in the draft model and the two costs.
         row_cost: with ``k=auto``, cost of a draft's row, in target calls of one row.
         draft_cost: with ``k=auto``, cost of a call of the draft model, likewise.
         stop: a draft below this probability in the draft model is the last of its step; 0: draft
@@ -35,7 +35,7 @@ class Speculative(DraftAndVerify):
             value would change the distribution of answers.
         verify: acceptance rule above temperature 0 (greedy: all accept the target's argmax).
         cascade: name of a model (--models) that drafts for the draft model; empty: none.
-        cascade_k: most tokens that this model drafts for a call of the draft model.
+        cascade_k: maximum number of tokens that this model drafts for a call of the draft model.
     """
 
     k: NumDrafts = 4

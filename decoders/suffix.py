@@ -1,7 +1,7 @@
-"""SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975): drafts from all that followed before.
+"""SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975): drafts from counted continuations.
 
-A suffix tree counts the runs of tokens of a text. Where the text's last tokens occurred before,
-what followed them is proposed, the likeliest first: the chance of a path is estimated as the
+A suffix tree counts the runs of tokens of a text. If the text's last tokens occurred before, the
+tokens that followed are proposed, likeliest first: the chance of a path is estimated as the
 product of its tokens' shares. A longer match may propose more. Of all matches, the one whose drafts
 have the largest sum of chances is verified. A second tree, of earlier answers, is this decoder's
 declared memory. Unlike in the paper, a run that occurred once is not stored but read from the text,
@@ -22,20 +22,20 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS
 
-_MAX_TOKENS = 1 << 17  # of earlier answers: then the memory is full
-_END = -1  # stands after each earlier answer
+_MAX_TOKENS = 1 << 17  # tokens of earlier answers at which the memory is full
+_END = -1  # follows each earlier answer
 
 
 @register("suffix")
 @dataclass(frozen=True, kw_only=True)
 class SuffixDecoding(DraftAndVerify):
-    """Propose what usually followed the last tokens, here or in earlier answers. Lossless, coupled.
+    """Propose usual continuations of the text, here or in earlier answers. Lossless, coupled.
 
     Args:
-        answers: also propose what followed in earlier answers.
-        depth: most tokens to match.
-        factor: most drafts per matched token.
-        chance: least estimated chance of a draft and all drafts before it.
+        answers: also propose continuations from earlier answers.
+        depth: maximum number of tokens to match.
+        factor: maximum number of drafts per matched token.
+        chance: minimum estimated probability of a draft and all drafts before it.
         branches: verify a tree of drafts; else its likeliest path.
     """
 
@@ -54,7 +54,7 @@ class SuffixDecoding(DraftAndVerify):
 
     @property
     def remembers(self) -> Literal["answers"] | None:
-        """Earlier answers, unless an option leaves them out."""
+        """``"answers"``, unless an option leaves earlier answers out."""
         return "answers" if self.answers else None
 
     def memory(self) -> Memory | None:
@@ -67,7 +67,7 @@ class SuffixDecoding(DraftAndVerify):
 
 
 class _Node:
-    """A run of tokens: its number of occurrences, and what followed, in nodes or places of text."""
+    """Count a run of tokens, and hold its continuations as nodes or places in the text."""
 
     __slots__ = ("count", "next", "total")
 
@@ -77,7 +77,7 @@ class _Node:
 
 
 class _Suffixes:
-    """All runs of tokens of some texts, and the `matches` of the last text's end.
+    """Hold all runs of tokens of some texts, and the `matches` of the last text's end.
 
     Matches are the nodes of the text's last 1, 2, ... tokens, as far as these occurred before.
     """
@@ -112,7 +112,7 @@ class _Suffixes:
         return [child for node in nodes if (child := self._child(node, token)) is not None]
 
     def followers(self, place: _Node | int) -> Iterator[tuple[int, int, _Node | int]]:
-        """Yield the number, the token and the place of everything that followed a place."""
+        """Yield the count, the token and the place of each continuation of a place."""
         if not isinstance(place, int):
             for token, after in place.next.items():
                 yield 1 if isinstance(after, int) else after.count, token, after
@@ -129,7 +129,7 @@ class _Suffixes:
 
 
 class _SuffixDrafter(Drafter):
-    """Drafts from the tree of the text and, if there is one, that of earlier answers."""
+    """Draft from the tree of the text and, if there is one, the tree of earlier answers."""
 
     def __init__(self, options: SuffixDecoding, memory: Memory | None) -> None:
         self.branches, self._options = options.branches, options

@@ -1,1 +1,1 @@
-"""The six task families: generators, loaders and scorers. See docs/adding-a-task.md."""
+"""Provide the six task families: generators, loaders, scorers. See docs/adding-a-task.md."""

@@ -1,7 +1,7 @@
-"""A process that answers questions about untrusted text, within limits of time and memory.
+"""Answer questions about untrusted text in a process with limits of time and memory.
 
-Python code cannot stop a power of large numbers or a text of a billion characters. So such work is
-done by a child, which the system ends beyond its limits; the next question starts another.
+Python code cannot stop a power of large numbers or a text of a billion characters. So a child
+does such work. The system ends a child beyond its limits; the next question starts another.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 _ROOT = str(Path(__file__).resolve().parents[1])
 _READY = "ready"
 _WALL_S = 120
-"""Most seconds by the clock for one question."""
+"""Limit of seconds by the clock for one question."""
 _BYTES = 4 << 30
-"""Most memory."""
+"""Limit of memory in bytes."""
 
 
 class Ended(Exception):
-    """The child reached a limit."""
+    """Report that the child reached a limit."""
 
 
 class Child:
-    """A process that imports `module` and calls its ``serve``, which calls `answer_questions`."""
+    """Run a process that imports `module` and calls ``serve``, which calls `answer_questions`."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -38,9 +38,9 @@ class Child:
         atexit.register(self.close)
 
     def ask(self, cpu_s: int, *question: Any) -> Any:
-        """Return the child's answer to a question, both of JSON's types.
+        """Return the child's answer to a question. Both have JSON's types.
 
-        `cpu_s` is the most seconds of a processor, so that a busy machine changes no answer.
+        `cpu_s` limits the processor's seconds, so that a busy machine changes no answer.
 
         Raises:
             Ended: the child reached a limit.
@@ -84,7 +84,7 @@ class Child:
 
 
 def ask(module: str, cpu_s: int, *question: Any) -> Any:
-    """Ask this process's child of a module (raises as `Child.ask`), one child per fork."""
+    """Ask this process's child for a module (raises as `Child.ask`). Each fork has its child."""
     return _child(module, os.getpid()).ask(cpu_s, *question)
 
 
@@ -94,7 +94,7 @@ def _child(module: str, _process_id: int) -> Child:
 
 
 def answer_questions(answer: Callable[..., Any]) -> None:
-    """Answer questions, a line each, until the parent ends: for the child."""
+    """Answer questions in the child, one per line, until the parent ends."""
     import resource
     import signal
 
@@ -102,12 +102,12 @@ def answer_questions(answer: Callable[..., Any]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, limit_s = resource.getrlimit(resource.RLIMIT_CPU)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this process
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     answers.write(f"{_READY}\n")
     answers.flush()
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):  # what a library prints is no answer, and may block
+    for stream in (sys.stdout, sys.stderr):  # a library's prints are no answers, and may block
         os.dup2(nothing, stream.fileno())
     for line in sys.stdin:
         cpu_s, *question = json.loads(line)

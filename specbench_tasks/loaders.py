@@ -1,4 +1,4 @@
-"""Loads conversations from a file, Spec-Bench's questions, or a Hugging Face dataset.
+"""Load conversations from a file, Spec-Bench's questions, or a Hugging Face dataset.
 
 All are tables; `specbench_tasks.tabular` describes the columns and their cells. `datasets` is
 imported only to load a dataset.
@@ -36,7 +36,7 @@ SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 _TIMEOUT_S = 20.0
 _PREFERRED_SPLITS = ("test", "validation", "train")
 _MAX_FILES = 2_000
-"""Most files and folders in a dataset's folder; in a larger tree `datasets` searches for hours."""
+"""Limit of files and folders in a dataset's folder: `datasets` searches larger trees for hours."""
 
 
 def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
@@ -48,7 +48,7 @@ def load_file(path: Path, columns: Mapping[str, str] | None = None) -> Reading:
 
     Raises:
         ValueError: no such file, a row that is not an object, no column for the prompt, a named
-            column that is missing, or a cell of a wrong type. The message says what was found.
+            column that is missing, or a cell of a wrong type. The message names what the file has.
     """
     table = read_table(path)
     if columns:
@@ -119,7 +119,7 @@ def open_dataset(
 
 
 def _open(dataset: str, path: Path, config: str | None) -> Any:
-    import datasets  # takes 1.3 s, so only to load a dataset
+    import datasets  # takes 1.3 s: only to load a dataset
 
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():

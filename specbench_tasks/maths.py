@@ -1,4 +1,4 @@
-r"""Reads the answer to a mathematical question, and compares it with a gold answer.
+r"""Read the answer to a mathematical question, and compare it with a gold answer.
 
 An answer is the last ``\boxed{…}``; else the last formula if it ends the text (``$…$``, ``\(…\)``,
 ``\[…\]``); else the last number, or the end of the text. A gold answer is one number, as in GSM8K,
@@ -6,7 +6,7 @@ a word, or any other expression, as in MATH.
 
 *Numbers* are read as texts write them: 7, -1,250.50, .75, $5, 3/4, 1 1/2, 1 000 000, 2,5, ½.
 
-*Expressions* are compared by math-verify, in a process of its own with limits. An answer is
+*Expressions* are compared by math-verify, in a separate process with limits. An answer is
 untrusted text. math-verify reads LaTeX by a grammar and runs none of it as code, but SymPy may then
 compute for hours (``9^{9^{9^9}}``): see `specbench_tasks.child`.
 """
@@ -37,19 +37,19 @@ _REPLACED = (
     (re.compile(r"\\([$%#&])"), r"\1"),
     (re.compile(r"\\[dt]frac"), r"\\frac"),
 )
-"""LaTeX that does not change what is meant."""
+"""LaTeX that does not change the meaning."""
 _OPERATOR = re.compile(
     r"[+*/=^_(){}\[\]<>|\\\d~√π∞≤≥±\u00d7÷·]|(?<!\w)[-\u2212](?!\w)|[-\u2212](?=[A-Za-z]\b)"
 )
-"""What is in an expression, and not around one number of a text."""
+"""Text that occurs in an expression, but not around a single number."""
 _WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '\u2019-]+[^\W\d_]+)*|\(?[A-Za-z]\)?|[^\x00-\x7f\d]+")
 """A gold answer of words, a letter in parentheses such as (C), or another script."""
 _SENTENCE = re.compile(r"(?<![\\{])\b[A-Za-z]{3,}\b.*(?<![\\{])\b[A-Za-z]{3,}\b", re.DOTALL)
 _LEAD = re.compile(r"(?:^|[=:]|[^\W\d_]{2,})[\s*$]*\Z")
-"""What may stand before an answer at the end of a text."""
+"""Text that may precede an answer at the end of a text."""
 _TAIL = re.compile(r"(?:[=:]|\b(?:is|are|get|answer|equals)\b)")
 _BLANKS = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
-"""Spaces that group digits; so do ordinary ones."""
+"""Spaces that group digits, besides ordinary spaces."""
 _NUMBER = re.compile(
     r"""
     (?: (?<![\w)]) (?P<sign>[-\N{MINUS SIGN}]) )?     # no sign: the hyphen of 5-3 or COVID-19
@@ -75,9 +75,9 @@ _SIGNS = str.maketrans({
 _VULGAR = re.compile(r"(\d?)([\u00bc-\u00be\u2150-\u215e\u2189])")
 """A fraction of one character, such as ½, and a digit before it."""
 _CPU_S = 3
-"""Most seconds of a processor for one comparison."""
+"""Limit of processor seconds for one comparison."""
 _MAX_CHARACTERS = 1_000
-"""Most characters of an expression."""
+"""Limit of characters of an expression."""
 
 
 def same(text: str, gold: str) -> bool:
@@ -106,7 +106,7 @@ def unreadable(gold: str) -> bool:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return what the last ``\boxed{…}`` of a text holds, None without one that is closed."""
+    r"""Return the content of the last ``\boxed{…}`` of a text, None without a closed box."""
     for start in reversed([match.end() for match in _BOXED.finditer(text)]):
         depth = 1
         for end, sign in enumerate(text[start:], start):
@@ -117,7 +117,7 @@ def boxed(text: str) -> str | None:
 
 
 def one_number(text: str) -> float | None:
-    """Return the number that is all of a text but words, a currency or a unit, or None."""
+    """Return the number of a text with only words, a currency or a unit besides it, or None."""
     text = plain(_without_latex(text)).strip().removeprefix("####")
     matches = numbers(text)
     if len(matches) != 1:
@@ -135,7 +135,7 @@ def _formula_at_end(text: str) -> str | None:
         return None
     inside = next(group for group in match.groups() if group is not None)
     if match[4] is not None and not re.search(r"[\\^_{=]|^.$|^\S+ [-+*/] \S+$", inside.strip()):
-        return None  # $5 and 6$, say
+        return None  # e.g. $5 and 6$
     return inside.strip()
 
 
@@ -160,7 +160,7 @@ def _is_words(text: str) -> bool:
 
 
 def _key(text: str) -> str:
-    """Return text in a form that is equal for equal answers of words."""
+    """Return text in a normal form, in which equal answers of words are equal."""
     text = _without_latex(text).strip(" .$")
     if _WORDS.fullmatch(text):
         alone = text.strip("()")
@@ -187,7 +187,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text whose fractions, spaces and separators are those that English texts have."""
+    """Return text with the fractions, spaces and separators of English texts."""
     return _VULGAR.sub(_written, text).translate(_SIGNS)
 
 
@@ -197,7 +197,7 @@ def _written(match: re.Match[str]) -> str:
 
 
 def numbers(text: str) -> list[re.Match[str]]:
-    """Return where `text`, which must be `plain`, has numbers."""
+    """Return the numbers in a `plain` text, with their places."""
     return [*_NUMBER.finditer(text)]
 
 
@@ -212,7 +212,7 @@ def final_number(text: str) -> float | None:
 
 
 def value(match: re.Match[str]) -> float:
-    """Return the number that was found."""
+    """Return the number of a match."""
     if match["over"]:
         over, under = float(match["over"]), float(match["under"])
         size = (float(match["whole"] or 0) * under + over) / under
@@ -243,7 +243,7 @@ def readable(expression: str) -> bool:
 
 
 def serve() -> None:
-    """Answer whether pairs of expressions are equal: for the child."""
+    """Compare pairs of expressions, in the child."""
     import logging
 
     import math_verify
@@ -264,7 +264,7 @@ def serve() -> None:
             )
             is_equal = answer and gold and math_verify.verify(gold, answer, timeout_seconds=None)
             return bool(is_equal)
-        except Exception:  # SymPy raises anything at all
+        except Exception:  # SymPy may raise anything
             return False
 
     answer_questions(are_equal)

@@ -1,4 +1,4 @@
-"""Turns the text of ``--tasks`` into the conversations of a run: a seeded subset of one source.
+"""Turn the text of ``--tasks`` into the conversations of a run: a seeded subset of one source.
 
 ===================  ===============================================================================
 ``zoo``              all six embedded families (the default)
@@ -42,7 +42,7 @@ _SPELLED = ("zoo", "specbench[=PATH]", "PATH", "jsonl=PATH", "hf=ID", *(f"{s}=PA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
-    """The conversations of a run, for the timed pass and for the quality pass.
+    """Hold the conversations of a run, for the timed pass and for the quality pass.
 
     `timing` alternates between the families, so that a run cut short covers all of them. `quality`
     goes family by family and has only scorable conversations. `name` contains no absolute path.
@@ -57,7 +57,7 @@ class TaskSet:
 
 
 class _TaskInfo(NamedTuple):
-    """One line of ``bench ls tasks``, without `conversations` if they depend on the data."""
+    """Hold one line of ``bench ls tasks``, without `conversations` if they depend on the data."""
 
     task: str
     families: tuple[str, ...]
@@ -75,7 +75,7 @@ def load_tasks(
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
 ) -> TaskSet:
-    """Load the conversations that `spec` names (see the top of this file).
+    """Load the conversations that `spec` names (see the module's docstring).
 
     Args:
         spec: a source, or names of embedded families, separated by commas.
@@ -140,7 +140,7 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
     named = all(name.partition("=")[0].strip() in _NAMES for name in text.split(","))
     looks = not {*"=,"} & {*text} and ("/" in text or path.suffix in SUFFIXES)
     if text and not named and (looks or exists(path)):
-        from specbench_tasks.loaders import load_path  # and what reads tables: only for data
+        from specbench_tasks.loaders import load_path  # imports readers of tables: only for data
 
         return f"file:{path.name}", load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
@@ -202,7 +202,7 @@ def tuning_split(conversation: Conversation) -> str:
 
 
 def scorable(conversation: Conversation) -> bool:
-    """Return whether any turn has what its family's scorer needs (``other`` has none)."""
+    """Return whether any turn has a reference for its family's scorer (``other`` has none)."""
     return conversation.family != OTHER and any(
         reference is not None
         and (reference.constraints if conversation.family == "mt_bench" else reference.answers)
@@ -232,10 +232,10 @@ def held_out(pool: Sequence[Conversation], budget: int, seed: int) -> list[Conve
 
 
 def readable(conversations: Sequence[Conversation]) -> tuple[list[Conversation], list[str]]:
-    """Sort out references that their family's scorer cannot read, so that no answer were right.
+    """Remove references that the family's scorer cannot read, as no answer could be right.
 
     Returns:
-        The conversations without such references, and a reason for each that had one.
+        The conversations without such references, and a reason for each removed reference.
     """
     from specbench_tasks.scorers import unreadable
 

@@ -1,4 +1,4 @@
-"""Objective scores from 0 to 1 for one answer, and BLEU for a corpus, against references.
+"""Score one answer objectively from 0 to 1, and a corpus by BLEU, against references.
 
 Words are compared in any script. Latin text has exactly the words of SQuAD's, ROUGE's and
 sacrebleu's own tokenisers. Scripts that write no spaces between words (Chinese, Japanese, Thai, …)
@@ -31,7 +31,7 @@ PRIMARY: dict[str, str] = {
     "replace": "right_list",
     "shuffle": "right_list",
 }
-"""The metric that is reported as a family's quality."""
+"""Metric that is reported as a family's quality."""
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
     r"\p{Tibetan}\p{Javanese}\p{Balinese}\u3001-\u303f\u30a0-\u30ff\uff01-\uff0f\uff1a-\uff20"
@@ -55,7 +55,7 @@ _OPENING = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IG
 
 
 def extract_answer(output: str) -> str:
-    """Return what follows the last closing think tag, without thoughts that were not closed."""
+    """Return the text after the last closing think tag, without thoughts that were not closed."""
     answer = _CLOSED.split(output)[-1]
     return _OPENING.split(answer)[0].strip()
 
@@ -82,7 +82,7 @@ def _bare(word: str) -> str:
 
 
 class RougeWords:
-    """ROUGE's tokeniser (`rouge_score.tokenizers.DefaultTokenizer` without stems), any script."""
+    """Tokenise as ROUGE (`rouge_score.tokenizers.DefaultTokenizer` without stems), any script."""
 
     def tokenize(self, text: str) -> list[str]:
         """Return the words of a text in lower case."""
@@ -143,7 +143,7 @@ def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def unreadable(family: str, reference: GoldAnswer) -> str | None:
-    """Return a gold answer if no answer could ever be right, or None if one gold answer can be."""
+    """Return a gold answer if no answer can ever be right, else None."""
     if family not in PRIMARY or not reference.answers:
         return None
     useless = [gold for gold in reference.answers if not _can_be_met(family, gold)]
@@ -207,7 +207,7 @@ def _summary(output: str, reference: GoldAnswer) -> dict[str, float]:
 
 
 def split_items(text: str) -> list[str]:
-    """Return an answer's comma-separated items, but no single letters of other text."""
+    """Return an answer's comma-separated items, without single letters of other text."""
     return [part.strip() for part in text.strip().removesuffix(".").split(",")]
 
 

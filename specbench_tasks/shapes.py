@@ -1,4 +1,4 @@
-"""Reads the prompt of a row in any of the shapes that prompts are published in.
+"""Read the prompt of a row in any of the shapes in which prompts are published.
 
 The field of the prompt and the row's other fields determine the shape:
 
@@ -76,7 +76,7 @@ def _text(name: str, content: Any) -> str:
         part["text"]
         for part in parts
         if isinstance(part, Mapping) and "text" in str(part.get("type", "text"))
-        if isinstance(part.get("text"), str)  # not an image, say
+        if isinstance(part.get("text"), str)  # not e.g. an image
     ]
     if len(texts) == len(parts):
         return "\n".join(texts)
@@ -106,7 +106,7 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPrompt:
-    """A row's user turns, its answers to them (None if missing), and the fields they come from."""
+    """Hold a row's user turns, the answers to them (None: missing), and the fields of origin."""
 
     shape: str
     turns: tuple[str, ...]
@@ -116,11 +116,11 @@ class RowPrompt:
 
 
 def read_prompt(row: Row, named: str | None) -> RowPrompt:
-    """Read the prompt of a row, from the field `named` if the user has named it.
+    """Read the prompt of a row, from the field `named` if the user names a field.
 
     Raises:
         ValueError: no field for the prompt or several, a cell of a wrong type, an empty turn, or a
-            placeholder of SPEED-Bench. The message says which fields were found.
+            placeholder of SPEED-Bench. The message lists the fields of the row.
     """
     field = named or _field(row)
     cell, fields = row.get(field), {field}
@@ -215,7 +215,7 @@ def _all(cell: Any, kind: type) -> bool:
 
 
 def _talk(field: str, messages: Sequence[Message]) -> Turns:
-    """Sort messages by speaker, joining successive messages of one speaker, except of users."""
+    """Sort messages by speaker, and join successive messages of one speaker, except of users."""
     system: list[str] = []
     turns: list[str] = []
     replies: list[str | None] = []

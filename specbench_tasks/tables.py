@@ -1,6 +1,6 @@
-"""Rows of a file: JSONL, a JSON list, CSV, TSV or Parquet.
+"""Read the rows of a file: JSONL, a JSON list, CSV, TSV or Parquet.
 
-CSV and TSV are recognised by their extension, the others by their content. Every row keeps its
+CSV and TSV are recognised by extension, all other kinds by content. Every row keeps its
 number for errors. Cells of CSV and TSV stay text (007 does not become 7, and the answer NA is not
 lost); only JSON lists are parsed. `pyarrow` is imported only for Parquet.
 """
@@ -23,7 +23,7 @@ _KINDS = "JSONL, a JSON list, CSV (.csv), TSV (.tsv) or Parquet"
 
 
 class NumberedRows(NamedTuple):
-    """Numbered rows, whose errors begin with `where` and a number, as in ``"x.csv, line 3"``."""
+    """Hold numbered rows. Errors begin with `where` and a number, as in ``"x.csv, line 3"``."""
 
     where: str
     rows: Sequence[tuple[int, Row]]
@@ -116,7 +116,7 @@ def _check(row: object, where: str) -> None:
 
 
 def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
-    """Yield rows with the number of their first line, the first naming the columns."""
+    """Yield rows with the number of their first line. The first row names the columns."""
     csv.field_size_limit(sys.maxsize)  # a passage to be summarised may be longer than 128 KiB
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []

@@ -1,4 +1,4 @@
-"""Reads the rows of any table as conversations: the columns, and what their cells may hold.
+"""Read the rows of any table as conversations: the columns, and allowed cells.
 
 Columns are found by name (`COLUMNS`) or by a mapping such as
 ``{"prompt": "question", "reference": "answer", "family": "math_reasoning"}``. Cells may hold:
@@ -15,7 +15,7 @@ Answers among a prompt's messages are the history of later turns; if no column g
 they are the references too. Rows without a family, or with an unknown ``category``, are ``other``
 and not scored, except rows whose reference ends like GSM8K's (``#### 18``): they are
 ``math_reasoning``. Each category of SPEED-Bench, which has no references, is a family of its own.
-`Reading.notes` says how the rows were read, and which fields were not read.
+`Reading.notes` describe how the rows were read, and which fields were not read.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def conversations(
 
     Raises:
         ValueError: another shape, no column for the prompt, or several, a named column that no row
-            has, a cell of a wrong type, an empty prompt, or a duplicate id. The message says what
-            was found.
+            has, a cell of a wrong type, an empty prompt, or a duplicate id. The message names what
+            the table has.
     """
     _check_columns(table, columns)
     by_id: dict[str, Conversation] = {}
@@ -111,9 +111,9 @@ def conversations(
 
 
 def published_set(table: NumberedRows, name: str) -> Reading:
-    """Read the rows of one of `SETS` as a family of its own (`ValueError`: rows of another set).
+    """Read the rows of one of `SETS` as a separate family (`ValueError`: rows of another set).
 
-    Prompts are the rows' texts as they are, as in AIPerf. Answers are scored in `SCORED_SETS`.
+    Prompts are the unchanged texts of the rows, as in AIPerf. Only `SCORED_SETS` are scored.
     """
     shapes, family = SETS[name]
     reading = conversations(table, name, {}, shapes)
@@ -211,7 +211,7 @@ def _family(row: Row, columns: Mapping[str, str], reference: Any, shape: str) ->
         return value
     if isinstance(value, str) and value in (*FAMILY_OF, OTHER):
         return FAMILY_OF.get(value, OTHER)
-    # a column called "category" often means something else; one called "family" is ours
+    # a column "category" often means something else, but a column "family" is ours
     if value is not None and ("family" in columns or "family" in row):
         raise ValueError(
             f"the family is {short(value)}; use one of {', '.join(_NAMES)} (or set family to "
@@ -242,7 +242,7 @@ def _references(
 
 
 def _texts(cell: Any) -> list[str]:
-    """Return all accepted answers in a cell, however nested."""
+    """Return all accepted answers in a cell, at any depth."""
     if cell is None:
         return []
     if isinstance(cell, str | int | float):

@@ -1,4 +1,4 @@
-"""Conversations and their references.
+"""Define conversations and their references.
 
 Confidence intervals cluster by `Conversation`; each turn of a conversation is one *prompt*.
 """
@@ -24,7 +24,7 @@ SETS = {
     "humaneval": (("HumanEval",), "other"),
     "mbpp": (("MBPP",), "other"),
 }
-"""Sets that acceptance is published for, under AIPerf's names (ai-dynamo/aiperf#1046).
+"""Sets with published acceptance, under AIPerf's names (ai-dynamo/aiperf#1046).
 
 Each has the shapes and the family of its rows, see `specbench_tasks.shapes`. As a source of tasks a
 set is a family of its own.
@@ -39,7 +39,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """One checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
+    """Define one checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
 
     kind: str
     value: str | int
@@ -47,7 +47,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldAnswer:
-    """The reference that one turn's answer is scored against.
+    """Hold the reference against which one turn's answer is scored.
 
     `answers` holds the gold answers (any one suffices); only ``mt_bench`` has `constraints`.
     """
@@ -58,7 +58,7 @@ class GoldAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """User messages of one conversation, with one reference (or None) per turn.
+    """Hold the user messages of one conversation, with one reference (or None) per turn.
 
     `id` is unique within a task set and stable across versions of the harness, e.g.
     ``zoo-qa-00017`` or ``specbench-81``. `replies` are the data's answers to the turns, used
@@ -86,11 +86,11 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Conversations in the order of their rows, and notes for the user on how they were read."""
+    """Hold conversations in the order of their rows, and notes for the user on their reading."""
 
     conversations: list[Conversation]
     notes: tuple[str, ...]
 
 
 class DataUnavailable(ValueError):
-    """Data that is missing and cannot be downloaded: offline, gone, or not the pinned file."""
+    """Report missing data that cannot be downloaded: offline, gone, or not the pinned file."""

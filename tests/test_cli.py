@@ -122,7 +122,7 @@ def test_an_answer_is_shown_step_by_step(finished: tuple[Output, Path]) -> None:
 @pytest.mark.parametrize(
     ("what", "contains"), [("decoders", "spec"), ("tasks", "mt_bench"), ("runs", "complete")]
 )
-def test_lists_name_what_there_is(finished: tuple[Output, Path], what: str, contains: str) -> None:
+def test_lists_name_all_items(finished: tuple[Output, Path], what: str, contains: str) -> None:
     ended = bench("ls", what, "--output", finished[1])
     assert ended.code == 0
     assert contains in ended.out

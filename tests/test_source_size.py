@@ -40,7 +40,7 @@ def test_the_source_is_no_longer_than_its_ceiling() -> None:
     assert sum(num for folder, num in lines.items() if not is_extra(folder)) <= MAX_CORE_LINES
 
 
-def test_what_one_reads_to_trust_a_number_is_read_in_an_afternoon() -> None:
+def test_the_reading_order_is_short_enough_for_an_afternoon() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     listed = page.split("<!-- reading order -->")[1].split("<!-- end of the reading order -->")[0]
     files = re.findall(r"\| `([\w/]+\.py)` \|", listed)

@@ -1,1 +1,1 @@
-"""Trains the zoo and adapters: `bench train`, `bench import`. Recipes hold all settings."""
+"""Train the zoo and adapters: `bench train`, `bench import`. Recipes hold all settings."""

@@ -1,4 +1,4 @@
-"""Resumable training of adapters of slots and of adapters of hidden states, each from one recipe.
+"""Train adapters of slots and of hidden states, each from one recipe, resumably.
 
 The verbs are ``bench train ptp``, ``idlm``, and those of networks (`NetworkTable`).
 Networks on hidden states are trained on a frozen target.
@@ -45,7 +45,7 @@ from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
 
 _UNIFORM_SCALE = 0.1
-"""Factor on the fresh embedding of u in an adapter that begins from one with masks."""
+"""Factor on the fresh embedding of u in an adapter that begins from an adapter with masks."""
 _Job = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and a function that makes its job from a source."""
 
@@ -137,13 +137,13 @@ def _begin_slots(
     adapter = SlotAdapter(config, table.seed)
     adapter.embedding.match(tokens * table.initial_scale)
     if table.initial is not None:
-        begin_from(adapter, SlotAdapter.load(table.initial))
+        copy_common_weights(adapter, SlotAdapter.load(table.initial))
     adapter.to(module.device)
     if table.variant == "refine":
         room, rules = max_row_length(model.architecture), recipe.blocks or BlocksTable()
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
-    # made late, because it joins the module's weights or replaces its attention
+    # made late, because the job joins the module's weights or replaces its attention
     student = functools.cache(lambda: Student(module, adapter, gated=table.gated, teacher=teacher))
 
     def make(source: Source) -> AdapterJob:
@@ -183,7 +183,7 @@ def _begin_heads(recipe: HeadsRecipe, model: HFModel, reporter: Reporter) -> _Jo
 
 
 @torch.no_grad()
-def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
+def copy_common_weights(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
 
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
@@ -212,7 +212,7 @@ def begin_from(adapter: SlotAdapter, initial: SlotAdapter) -> None:
 
 _NAME = "rehearsal"
 _DECODERS = {"o-ptp": "ptp", "c-ptp": "ptp", "refine": "idlm"}
-"""Names of the decoders of variants, where they differ from the variant's."""
+"""Names of variants' decoders, where they differ from the variant's name."""
 _NUM_TOKENS = 4
 
 

@@ -1,4 +1,4 @@
-"""The verbs `bench train` and `bench import`: parse options, call the training code, print.
+"""Define the verbs `bench train` and `bench import`: parse options, call the training, print.
 
 Import heavy modules inside functions only: the command line imports this module to show help.
 """
@@ -24,7 +24,7 @@ app = typer.Typer()
 
 
 class _Trainers(AllVerbs):
-    """The verbs below `bench train`, those of networks and of other packages included."""
+    """Group the verbs below `bench train`, also those of networks and of other packages."""
 
     group = "bench.trainers"
 
@@ -41,7 +41,7 @@ app.add_typer(imports, name="import", cls=VerbGroup, rich_help_panel=PANEL)
 
 
 class _Options:
-    """The options of the verbs that train, of which some verbs leave out some."""
+    """Declare the options of the verbs that train. Some verbs leave out some options."""
 
     recipe: Annotated[
         Path | None, typer.Option(help="[default: in training/recipes, by verb and --model]")
@@ -84,7 +84,7 @@ _MODELS = {
     "draft": ("training.draft:train_draft", "smollm2-draft.toml"),
     "inverse": ("training.inverse.train:train_both", "ptp-inverse.toml"),
 }
-"""What trains models by the name of the verb, and its recipe."""
+"""Functions that train models, by the name of the verb, and their recipes."""
 _RECIPES = {
     "refine": ("idlm-refine.toml", "idlm-any-refine.toml"),
     "isd": ("idlm-isd.toml", "idlm-any.toml"),
@@ -93,7 +93,7 @@ _RECIPES = {
 
 
 def _with_options(*without: str) -> type[Configured]:
-    """Return the class of verbs with all `_Options` but some."""
+    """Return the class of verbs with all `_Options` except some."""
 
     def declare() -> type:
         hints = get_type_hints(_Options, include_extras=True).items()
@@ -152,7 +152,7 @@ def _train(kind: str, arguments: Arguments) -> None:
     with as_error(UsageError):
         model = options.get("model")
         if model is not None and not is_local(model):
-            located(model, checkpoint)  # here, where an error has one line
+            located(model, checkpoint)  # imported here, where an error becomes one line
         folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
     if progress != "none" and kind not in _MODELS:
         name = tables[kind].network if kind in (tables := network_tables()) else kind
@@ -173,13 +173,13 @@ def train_kind(
 ) -> Path:
     """Train models, or an adapter of slots (ptp, refine, isd) or of hidden states.
 
-    An adapter's `recipe` defaults to the zoo's, or to that for any model if `model` is given. The
-    returned `output` defaults to ``results/KIND``, or ``results/KIND-MODEL`` with a model, of an
-    adapter to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP; ``zoo`` without a model), never
-    to a folder that is shipped. `options` are those of `training.run.TrainingOptions`.
+    An adapter's `recipe` defaults to the zoo's recipe, or with a `model` to the recipe for any
+    model. The returned `output` defaults to ``results/KIND``, or ``results/KIND-MODEL`` with a
+    model; for an adapter to ``results/adapters/MODEL-KIND`` (``MODEL`` for PTP; ``zoo`` without a
+    model), never to a shipped folder. `options` are those of `training.run.TrainingOptions`.
     """
     from training.heads.recipe import network_tables
-    from training.recipe import RECIPES, customised, read_recipe, with_settings
+    from training.recipe import RECIPES, read_recipe, with_overrides, with_settings
 
     files, folder = _RECIPES.get(kind, (f"{kind}.toml", f"{kind}-any.toml")), RECIPES
     suffix = "" if kind == "ptp" else f"-{kind}"
@@ -192,7 +192,7 @@ def train_kind(
     else:
         options["kind"] = kind
     tables = read_recipe(recipe or folder / files[model is not None])
-    tables = customised(tables, model=model, data=data, num_steps=num_steps)
+    tables = with_overrides(tables, model=model, data=data, num_steps=num_steps)
     tables = with_settings(tables, settings or ())
     output = output or RESULTS / place
     resolve_name(name)(tables, output, **options)
@@ -204,7 +204,7 @@ def import_idlm(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],
     output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
     base: Annotated[Path | None, typer.Option(help="Folder of the LoRA's base model.")] = None,
-    stride: Annotated[int, typer.Option(help="N of its training.")] = 4,
+    stride: Annotated[int, typer.Option(help="Stride N of its training.")] = 4,
     mask_id: Annotated[int, typer.Option(help="Id of the mask token.")] = 151_669,
 ) -> None:
     """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""

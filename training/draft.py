@@ -1,9 +1,9 @@
-"""A small draft model, distilled on the target's own completions: ``bench train draft``.
+"""Distil a small draft model on the target's own completions: ``bench train draft``.
 
 The draft is a Llama of one to three narrow layers with the target's tokenizer. Its tied embeddings
-begin as the target's, projected on their principal directions. It learns the target's likeliest
-tokens after each prefix of a completion, at the completion's sampling temperature. If the recipe
-says so, it also learns them after each prefix of the prompt, at temperature 1.
+begin as the target's, projected on their principal directions. The draft learns the target's
+likeliest tokens after each prefix of a completion, at the completion's sampling temperature. By an
+option of the recipe, it also learns them after each prefix of the prompt, at temperature 1.
 
 Letters: B rows, P taught tokens of a row, M tokens in the loss, T likeliest tokens, V vocabulary.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
-from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, teacher_loss
 from training.forward import fresh_llama, last_states
 from training.loop import Best, Piece, fingerprint, muon_and_adamw
 from training.recipe import (
@@ -68,7 +68,7 @@ class _DraftRunTable(LoopTable):
     """[run]: see `training.adapter.recipe.AdapterRunTable`.
 
     Attributes:
-        negatives: random words in each loss besides the `head_words`, so that none is forgotten.
+        negatives: random words in each loss besides the `head_words`: no word is forgotten.
         prompt_weight: weight of prompt tokens in the loss; answer tokens have weight 1.
     """
 
@@ -84,7 +84,7 @@ class _DraftRunTable(LoopTable):
 
 
 class DraftRecipe(Recipe):
-    """A recipe of a draft model for a Llama target."""
+    """Define a recipe of a draft model for a Llama target."""
 
     model: ModelTable
     draft: DraftTable = DraftTable()
@@ -100,7 +100,7 @@ def train_draft(
 
 
 class DraftJob:
-    """Trains a draft model on the answers of a source's rows, one group of rows at a time."""
+    """Train a draft model on the answers of a source's rows, one group of rows at a time."""
 
     def __init__(self, recipe: DraftRecipe, context: JobContext) -> None:
         """Open the target and the data, raising the errors of `train_recipe`."""
@@ -139,7 +139,7 @@ class DraftJob:
         return logits
 
     def _mask(self, rows: Sequence[Row]) -> Tensor:
-        """Return a mask ``[B, T]`` of taught tokens: answers', and prompts' if they have weight."""
+        """Return a mask ``[B, T]`` of taught tokens: of answers, and of prompts if weighted."""
         whole = (dataclasses.replace(row, learn=[True] * len(row.ids)) for row in rows)
         return learnt([*whole] if self.run.prompt_weight else rows)
 
@@ -159,11 +159,11 @@ class DraftJob:
             mask = self._mask(group)
             states, target = self._states(group, mask)
             weights = self._importance(group, mask)
-            loss = taught_loss(states, head.of, target, top, *weights, label_share=run.label_share)
+            loss = teacher_loss(states, head.of, target, top, *weights, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
     def _states(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden states ``[M, D]`` that predict the masked tokens, and these."""
+        """Return the hidden states ``[M, D]`` that predict the masked tokens, and these tokens."""
         ids, mask = padded(rows).to(self.device), mask.to(self.device)
         return last_states(self.trained, input_ids=ids)[:, :-1][mask[:, 1:]], ids[mask]
 

@@ -1,8 +1,8 @@
-"""Attention of training: two batched products, in `hf.llama` and in transformers' modules.
+"""Attend in training by two batched products, in `hf.llama` and in transformers' modules.
 
 On a CPU and for rows of about 150 tokens, the backward pass of the two products is several times as
-fast as that of the fused kernel. Where all weights are trained, transformers' modules run, because
-the products of `hf.llama` are joined.
+fast as the fused kernel's. If all weights are trained, transformers' modules run, because the
+products of `hf.llama` are joined.
 
 Letters: B rows, T positions, D width, H heads, N queries, E head size.
 """
@@ -93,7 +93,7 @@ AttentionMaskInterface.register(ATTENTION, eager_mask)
 
 
 def fresh_llama(sizes: Any, **config: Any) -> Any:
-    """Return a fresh `LlamaForCausalLM` of the given sizes and seed, by default with tied weights.
+    """Return a fresh `LlamaForCausalLM` of `sizes` and a seed, by default with tied weights.
 
     `sizes` has the fields width, intermediate, layers, heads and seed.
     """
@@ -121,7 +121,7 @@ def head_logits(head: Any, states: Tensor) -> Tensor:
 
 
 def last_states(model: Any, **fed: Any) -> Tensor:
-    """Return the final normed states ``[B, T, D]`` of what a model's modules are fed."""
+    """Return the final normed states ``[B, T, D]`` of the inputs of a model's modules."""
     out = model.base_model(**fed, use_cache="past_key_values" in fed)
     hidden: Tensor = out.last_hidden_state
     return hidden

@@ -1,4 +1,4 @@
-"""The training loop of all jobs: updates, reports, checkpoints, worker synchronisation.
+"""Run the training loop of all jobs: updates, reports, checkpoints, synchronised workers.
 
 A step's data depend only on (seed, step), and the gradients of all workers are summed once. So a
 run is a pure function of its recipe (up to the machine's arithmetic), and a resumed run reaches the
@@ -22,14 +22,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.reporter import Reporter, TrainingProgress
-from training.workers import give_memory_back, wait_for_all, worker
+from training.workers import release_memory, wait_for_all, worker
 
 Piece = tuple[Tensor, int, int]
-"""Summed loss (nats) of some targets, the number of targets, and the tokens or slots run."""
+"""Summed loss (nats) of targets, their number, and the number of tokens or slots run."""
 
 
 class Job(Protocol):
-    """A job that a `Loop` trains. Checkpoints store its `trained` module and `fingerprint`.
+    """Define a job for a `Loop`. Checkpoints store its `trained` module and `fingerprint`.
 
     `run` is a `LoopTable`.
     """
@@ -46,14 +46,14 @@ class Job(Protocol):
         """Yield this worker's losses of step ``progress.step``, one by one."""
 
     def evaluate(self, progress: TrainingProgress) -> None:
-        """Report the module's quality (an implementation may adapt ``progress.counts``)."""
+        """Report the module's quality (implementations may adapt ``progress.counts``)."""
 
     def export(self, folder: Path) -> None:
         """Write the trained module."""
 
 
 class Loop:
-    """Steps, evaluations and checkpoints of one job."""
+    """Run the steps, evaluations and checkpoints of one job."""
 
     def __init__(self, job: Job, path: Path) -> None:
         """Continue from the checkpoint at `path`, of the same recipe, if it exists."""
@@ -79,14 +79,14 @@ class Loop:
         """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
-        saved = now = _agreed_time()
+        saved = now = _shared_time()
         start_s = saved - self.progress.seconds
         while self.progress.step < num_steps and self.run.share_of_time(now - start_s) < 1:
             self._step(now - start_s)
             # evaluate by steps, not by the clock, because an evaluation may adapt later steps
             if self.progress.step % self.run.eval_steps == 0:
                 self.job.evaluate(self.progress)
-            now = _agreed_time()
+            now = _shared_time()
             if now - saved > 60 * self.run.checkpoint_minutes:
                 self.save()
                 saved = now
@@ -123,7 +123,7 @@ class Loop:
                 "progress": asdict(self.progress),
             }
             write_state(self.path, state)
-        give_memory_back()
+        release_memory()
         wait_for_all()
 
 
@@ -199,7 +199,7 @@ def saved_progress(path: Path) -> TrainingProgress:
     return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
 
 
-def _agreed_time() -> float:
+def _shared_time() -> float:
     """Return the first worker's clock, so that all workers save and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     if worker()[1] > 1:
@@ -208,7 +208,7 @@ def _agreed_time() -> float:
 
 
 class Best:
-    """The weights of the best evaluation so far, kept in a file next to the checkpoint.
+    """Keep the weights of the best evaluation, in a file next to the checkpoint.
 
     The score is not the loss but the expected number of leading correct slots or drafts.
     """
@@ -232,7 +232,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Held-out figures, with a `score` to select the best weights and a `summary` to print."""
+    """Define held-out figures, with a `score` to select weights and a `summary` to print."""
 
     def measured(self) -> dict[str, Any]:
         """Return the figures by name, as they are stored, without None except ``greedy_*``."""
@@ -241,7 +241,7 @@ class Report:
 
 
 class JudgedJob:
-    """A job that reports on held-out rows, and offers its weights to `best` if set.
+    """Define a job that reports on held-out rows, and offers its weights to `best` if set.
 
     `base` holds facts about the base model.
     """

@@ -1,4 +1,4 @@
-"""Recipes: TOML tables that are read, merged, changed and checked before anything is loaded.
+"""Read, merge, change and check recipes (TOML tables) before anything is loaded.
 
 A recipe may extend another file in its folder: ``extends = "ptp.toml"``. Values that the recipe
 does not set come from that file. A table of another `kind` inherits nothing.
@@ -41,7 +41,7 @@ FREE = {
 
 
 class RecipeTable(BaseModel):
-    """A table of a recipe, in which unknown keys are errors."""
+    """Define a table of a recipe, in which unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,7 +90,7 @@ class LoopTable(RecipeTable):
 
 
 class Recipe(RecipeTable):
-    """A whole recipe, with one field per table."""
+    """Define a whole recipe, with one field per table."""
 
     @classmethod
     def of(cls, tables: Mapping[str, Any]) -> Self:
@@ -111,12 +111,12 @@ class Recipe(RecipeTable):
                 owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
                 owner = next(iter(get_args(owner)), owner)  # an optional table
                 return f"unknown key {key}; use {', '.join(owner.model_fields)}"
-            case "value_error":  # from a validator of ours; its message is complete
+            case "value_error":  # from one of our validators, with a complete message
                 return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         return f"{key}: {error['msg'].lower()} (got {error['input']!r})"
 
     def decisive(self) -> dict[str, Any]:
-        """Return the settings that decide a run's steps: all but length, reports, stored dtype."""
+        """Return the settings that decide a run's steps: not length, reports or stored dtype."""
         tables = self.model_dump(mode="json")
         for name in list(tables["run"]):
             if name in FREE or name.startswith("eval_"):
@@ -142,16 +142,16 @@ def read_recipe(path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     above = (*above, path.name)
     if base in above:
         raise ValueError(f"recipe {path} extends itself ({' > '.join((*above, base))})")
-    return _laid_over(read_recipe(path.parent / base, above), tables)
+    return _merged_tables(read_recipe(path.parent / base, above), tables)
 
 
-def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge tables recursively, where values of `over` win.
+def _merged_tables(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merge tables recursively. Values of `over` take precedence.
 
-    A table of another `kind` replaces the one under it, because its options differ.
+    A table of another `kind` replaces the table under it, because its options differ.
     """
     both = {
-        key: _laid_over(base, value)
+        key: _merged_tables(base, value)
         for key, value in over.items()
         if isinstance(value, dict) and isinstance(base := under.get(key), dict)
         if value.get("kind") in (None, base.get("kind"))
@@ -173,11 +173,11 @@ def with_settings(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[st
             value = text.strip()
         for key in reversed(keys):
             value = {key: value}
-        changed = _laid_over(changed, value)
+        changed = _merged_tables(changed, value)
     return changed
 
 
-def customised(
+def with_overrides(
     tables: Mapping[str, Any],
     *,
     model: str | None = None,
@@ -190,9 +190,9 @@ def customised(
     """
     changed = dict(tables)
     if model is not None:
-        changed = _laid_over(changed, {"model": {"path": model}})
+        changed = _merged_tables(changed, {"model": {"path": model}})
     if num_steps is not None:
-        changed = _laid_over(changed, {"run": {"num_steps": num_steps}})
+        changed = _merged_tables(changed, {"run": {"num_steps": num_steps}})
     if data is None:
         return changed
     kind, _, path = data.partition("=")

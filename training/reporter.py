@@ -16,7 +16,7 @@ LOG_EVERY = 50
 
 @dataclass(slots=True, kw_only=True)
 class TrainingProgress:
-    """The progress of a run, stored in checkpoints with the weights and the optimiser state.
+    """Hold the progress of a run, stored in checkpoints with weights and optimiser state.
 
     `counts` are the numbers of rows that an evaluation adapted; empty: the recipe's numbers hold.
     """
@@ -28,7 +28,7 @@ class TrainingProgress:
 
 
 class Reporter:
-    """Shows progress in one style, and logs every `LOG_EVERY` steps and every evaluation.
+    """Show progress in one style, and log every `LOG_EVERY` steps and every evaluation.
 
     The style ``none`` shows nothing but still logs. Only the first worker has a log; without one
     (`log` is None), nothing is written. An unknown style raises `ValueError`.

@@ -1,4 +1,4 @@
-"""One training run of any kind: state, resuming, log and output.
+"""Run one training of any kind: state, resuming, log and output.
 
 State is kept in ``OUTPUT/.training``; the trained model or adapter is written to OUTPUT.
 """
@@ -25,7 +25,7 @@ Locate = Callable[[str], str]
 
 
 class JobContext(NamedTuple):
-    """The surroundings of a job, besides its recipe."""
+    """Hold everything that a job needs besides its recipe."""
 
     output: Path
     device: torch.device
@@ -38,7 +38,7 @@ Build = Callable[[Any, JobContext], Job]
 
 
 class TrainingOptions(TypedDict, total=False):
-    """Options of every training run.
+    """Hold the options of every training run.
 
     `resume` False (default: True) starts over but keeps sampled text. `progress` is ``auto``
     (default), ``rich``, ``plain`` or ``none``. A `device` of None is CUDA if available; a device

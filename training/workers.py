@@ -1,6 +1,6 @@
-"""Worker processes of one thread each.
+"""Run worker processes of one thread each.
 
-On a CPU they scale better than threads inside each operation, and tolerate other load.
+On a CPU such processes scale better than threads inside operations, and tolerate other load.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def keep_memory() -> None:
             library.mallopt(option, value)
 
 
-def give_memory_back() -> None:
-    """Return the C library's unused memory to the system, to be called now and then.
+def release_memory() -> None:
+    """Return the C library's unused memory to the system (call this from time to time).
 
     Blocks of changing sizes fragment the heap: a process of 4 GB held 12 GB after two hours.
     """
@@ -70,7 +70,7 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
     """Call ``function(*arguments)`` in `num_workers` processes, or in this one if 1.
 
     Raises:
-        ValueError: a worker raised it (the text is kept), or there are far too many workers.
+        ValueError: a worker raised this error (with its text), or far too many workers.
     """
     max_workers = max(_MAX_WORKERS, os.cpu_count() or 1)
     if num_workers > max_workers:

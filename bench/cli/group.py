@@ -1,4 +1,4 @@
-"""The group of all verbs: orders headings, refuses empty arguments, reports Ctrl-C in one line.
+"""Group all verbs: order headings, refuse empty arguments, report Ctrl-C in one line.
 
 Help is plain text, because importing rich would take most of its time.
 """
@@ -21,7 +21,7 @@ from bench.registry import Group, extras, find
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _interruptible() -> Iterator[None]:
     """Turn an unhandled interruption into a one-line error with its exit code."""
     try:
         yield
@@ -30,7 +30,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) -> None:
-    """Write rows under the ``rich_help_panel`` of their owners, or under `rest`."""
+    """Write rows under the ``rich_help_panel`` of their owners, or under the heading `rest`."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for owner, row in rows:
         sections.setdefault(str(getattr(owner, "rich_help_panel", None) or rest), []).append(row)
@@ -40,13 +40,13 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[Any, Any]], rest: str) 
 
 
 Arguments = Annotated[Mapping[str, Any], Option(parser=dict)]
-"""Place of the options that a `Configured` verb adds, and their values."""
+"""Parameter that a `Configured` verb replaces by options, and that receives their values."""
 
 
 class Configured(TyperCommand):
-    """A verb with the options that a callable declares, in the place of its parameter `arguments`.
+    """Define a verb whose parameter `arguments` stands for the options that a callable declares.
 
-    The callable is made once its options are needed: a configuration is slow to import.
+    The callable is made only when its options are needed: a configuration is slow to import.
     """
 
     declare: Callable[[], Callable[..., object]]
@@ -64,7 +64,7 @@ class Configured(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        """The verb's own parameters, and those of the callable instead of `arguments`."""
+        """The verb's own parameters, with those of the callable in place of `arguments`."""
         if "arguments" in (names := [each.name for each in self._params]):
             self._params[(at := names.index("arguments")) : at + 1] = self._added.params
         return self._params
@@ -81,7 +81,7 @@ class Configured(TyperCommand):
 
 
 class Verb(Configured):
-    """A verb with many options, which its help lists under their ``rich_help_panel``."""
+    """Define a verb whose help lists many options under their ``rich_help_panel``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section per heading, in the order of their first options."""
@@ -94,15 +94,15 @@ HEADINGS = (
     *("Measure", "Read results", "Find the limit", "Make models and adapters"),
     "Guard against regressions",
 )
-"""Headings of `bench --help` in order; those of other packages follow."""
+"""Headings of `bench --help` in order; headings of other packages follow."""
 
 
 class VerbGroup(TyperGroup):
-    """Commands under headings, in the order they are added."""
+    """Group commands under headings, in the order in which they are added."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the command line."""
-        with _stoppable():
+        with _interruptible():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -116,7 +116,7 @@ class VerbGroup(TyperGroup):
         return list(super().parse_args(ctx, args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command, or name the nearest to an unknown one (`UsageError`)."""
+        """Find a command, or name the nearest one to an unknown name (`UsageError`)."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             hint = did_you_mean(args[0], self.list_commands(ctx))
             raise UsageError(f"there is no verb {args[0]!r}; {hint}")
@@ -124,7 +124,7 @@ class VerbGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        with _stoppable():
+        with _interruptible():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -136,7 +136,7 @@ class VerbGroup(TyperGroup):
 
 
 class _Outline(TyperCommand):
-    """A verb's name and help, which `bench --help` shows without making its options."""
+    """Show a verb's name and help in `bench --help` without making the verb's options."""
 
     verbs: Typer
 
@@ -152,9 +152,9 @@ def _outlines(verbs: Typer) -> Iterator[_Outline]:
 
 
 class AllVerbs(VerbGroup):
-    """The verbs of the core and, imported when one of them is needed, those of extras.
+    """Group the verbs of the core and of the extras, which are imported only when needed.
 
-    They stand in the order of their `HEADINGS`, and under one heading as they are added.
+    They are sorted by `HEADINGS`, and under one heading in the order in which they are added.
     """
 
     group: ClassVar[Group] = "bench.verbs"

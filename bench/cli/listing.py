@@ -1,4 +1,4 @@
-"""``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
+"""Show ``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
 
 
 def _decoder(name: str) -> Facts:
-    """Return a decoder's facts, with required options apart, or ``error`` if loading fails."""
+    """Return a decoder's facts, with required options separate, or ``error`` if loading fails."""
     try:
         cls = registry.resolve(DecoderSpec(name=name))
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
@@ -82,13 +82,13 @@ def _decoder(name: str) -> Facts:
             "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
             "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
         }
-    except Exception as error:  # an installed package's class may be anything
+    except Exception as error:  # a class of an installed package may raise anything
         why = f"{error}" or type(error).__name__
         return {"decoder": name, "package": registry.package(name), "error": why}
 
 
 def lossless(cls: type[Decoder]) -> str:
-    """Say whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
+    """Return whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
     from decoders.core.drafting.loop import DraftAndVerify  # loads torch, as a decoder does
     from decoders.core.drafting.verification import Rule
 
@@ -104,7 +104,7 @@ def lossless(cls: type[Decoder]) -> str:
 
 
 def needs(cls: type[Decoder]) -> list[str]:
-    """Return what a decoder needs besides the target, an adapter with its default name."""
+    """Return a decoder's needs besides the target, where an adapter has its default name."""
     requirements: object = cls.needs
     if isinstance(requirements, property):
         if requirements is vars(Decoder)["needs"]:

@@ -1,4 +1,4 @@
-"""The verbs that make or remove files, without those of training (`training.cli`)."""
+"""Define the verbs that make or remove files, except those that train (`training.cli`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A name from `bench ls models`.")],
     progress: options.Progressing = "auto",
 ) -> None:
-    """Check and convert a named model's installed weights once, for `--model NAME`."""
+    """Check a named model's installed weights and convert them once, for `--model NAME`."""
     from bench.plan.sources import fetch as bring
 
     with options.choose(progress) as shown:
@@ -33,7 +33,7 @@ def new_decoder(
     name: Annotated[str, typer.Argument(help="File name: lowercase letters, digits and _.")],
     folder: Annotated[Path, typer.Option(help="Output folder.")] = Path(),
 ) -> None:
-    """Write a working decoder, and its test, as a starting point for your own."""
+    """Write a working decoder and its test, from which to develop your own decoder."""
     from bench.plan.new_decoder import new_decoder as write
 
     files, class_name = write(name, folder)
@@ -44,7 +44,7 @@ def new_decoder(
 
 @app.command(rich_help_panel=PANEL)
 def clean() -> None:
-    """Remove all compiled graphs (`bench ls graphs`), which later runs compile again."""
+    """Remove all compiled graphs (`bench ls graphs`). Later runs compile them again."""
     from decoders.core.hf.checkpoint import graphs_folder
 
     folder = graphs_folder()

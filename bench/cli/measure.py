@@ -1,4 +1,4 @@
-"""The verbs that measure: `bench run`, `resume` and `verify`."""
+"""Define the verbs that measure: `bench run`, `resume` and `verify`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     executor_option: options.Executors = None,
     part: options.Part = None,
     sessions: Annotated[
-        int, _of_sessions(help="Number of fresh processes to measure in and pool.")
+        int, _of_sessions(help="Number of sessions to measure, each in a new process, and pool.")
     ] = 1,
     every: Annotated[
         float, _of_sessions(metavar="MINUTES", help="Time between the starts of sessions.")
@@ -85,7 +85,7 @@ def resume(
     spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         folder = find_run(run_dir, output)
-        runs.trusted_config(folder, allowed)  # a refusal comes before any other line
+        runs.trusted_config(folder, allowed)  # refuse before any other line is printed
         ended = runs.resume(folder, shown, spread=spread, allowed=allowed)
     _conclude(ended)
 
@@ -113,7 +113,7 @@ def verify(
     json: Annotated[Path | None, typer.Option(help="Write all findings to a file.")] = None,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Test whether decoders are lossless as they claim: equality with AR, and distribution."""
+    """Test whether decoders are as lossless as they claim: equality with AR, and distribution."""
     from bench.verify.verify import verify as examine
 
     config = options.configuration(arguments)
@@ -134,7 +134,7 @@ def _conclude(ended: RunResult) -> None:
 
 
 def print_conclusions(run_dir: Path) -> None:
-    """Print what extras say of a complete run, with their errors as lines on stderr."""
+    """Print the extras' conclusions on a complete run, and their errors as lines on stderr."""
     for conclude in extras("bench.conclusions").values():
         try:
             for line in conclude(run_dir):

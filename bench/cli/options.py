@@ -1,4 +1,4 @@
-"""The command line's options, among them a configuration's from its fields, and its tables."""
+"""Declare the command line's options, also those of a configuration's fields, and print tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Output = Annotated[Path, of_results("--output", "-o", help="Parent of run folder
 Progressing = Annotated[ProgressStyle, of_results(help="Live bar, plain lines, or nothing.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or `latest`.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Executing = Annotated[Kind, _of_workers("--executor", help="What starts the workers.")]
+Executing = Annotated[Kind, _of_workers("--executor", help="Way to start the workers.")]
 Workers = Annotated[int, _of_workers("--workers", help="Number of parallel workers.")]
 Executors = Annotated[
     list[str] | None, _of_workers("--executor-option", help="KEY=VALUE for ray or submitit.")
@@ -47,16 +47,16 @@ NUMERICS = ("numerics", "tile")
 
 _compared = partial(Setting, panel=PANELS[0])
 _FILE: dict[str, tuple[type, Setting]] = {
-    "config": (Path, _compared(help="TOML file; options given here override it.", short="-c")),
+    "config": (Path, _compared(help="TOML file; options of the command override it.", short="-c")),
     "allow": (list[str], _compared(help="Code that --config names and that may run. Repeatable.")),
 }
-"""The options that name a configuration's file, next to those that set its fields."""
+"""Options about a configuration's file, next to the options that set fields."""
 
 
 def fields(*names: str, **helps: str) -> Callable[[], type]:
-    """Return what declares the options of some fields (none: all), of `config` and of `allow`.
+    """Return a function that declares the options of fields (none: all), `config` and `allow`.
 
-    They are None unless given. `helps` are a verb's own help texts.
+    Options that are not set are None. `helps` are a verb's own help texts.
     """
 
     def declare() -> type:
@@ -95,7 +95,7 @@ def configuration(arguments: Mapping[str, Any]) -> RunConfig:
 
 
 def load(arguments: Mapping[str, Any]) -> RunConfig:
-    """Build the configuration without asking whether the code that it names may run."""
+    """Build the configuration without a check that the code that it names may run."""
     from bench.settings.config import RunConfig, load_config
 
     settings = field_settings(RunConfig)

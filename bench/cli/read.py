@@ -1,4 +1,4 @@
-"""The verbs that read finished runs, and `bench ls`."""
+"""Define the verbs that read finished runs, and `bench ls`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.registry import extra
 app = typer.Typer()
 PANEL = "Read results"
 TOGETHER = "together"
-"""Folder, next to the runs, of reports and papers about several runs."""
+"""Folder next to the runs for reports and papers about several runs."""
 
 
 @app.command(cls=Configured.by(options.fields("reference")), rich_help_panel=PANEL)

@@ -1,4 +1,4 @@
-"""The verb `bench compare`, and how every comparison is judged, printed and written."""
+"""Define the verb `bench compare`, and judge, print and write every comparison."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Comparison of two runs, which shows whether anything regressed."""
+"""Compare two runs, and find regressions."""

@@ -1,4 +1,4 @@
-"""A comparison for continuous integration: JUnit XML, and annotations of GitHub workflows."""
+"""Write a comparison for continuous integration: JUnit XML, annotations of GitHub workflows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ELEMENTS = {
 }
 _SUITE = "bench gate"
 PLUGINS = "bench.decoders"
-"""The entry points of `decoders.core.registry`, which would import torch."""
+"""The entry points of `decoders.core.registry`, whose import would load torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The file of a decoder, relative to the root of its repository, and the line of its class."""
+    """Hold a decoder's file, relative to the root of its repository, and the line of its class."""
 
     file: str
     line: int
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One judged aspect of one decoder, with a `text` if it did not pass."""
+    """Describe one judged aspect of one decoder, with a `text` unless it passed."""
 
     cell: str
     aspect: str
@@ -63,7 +63,7 @@ def findings(comparison: Comparison) -> Iterator[Annotation]:
 def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
     """Return JUnit XML: a test case for each annotation.
 
-    An inconclusive one is skipped. It fails instead if the gate wants a decision.
+    An inconclusive annotation counts as skipped, or as failed if the gate demands a decision.
     """
     suite = xml.Element("testsuite", name=_SUITE)
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
@@ -83,7 +83,7 @@ def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
 
 
 def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list[str]:
-    """Return the workflow commands that show what did not pass beside the code on GitHub."""
+    """Return the workflow commands that show failures beside the code on GitHub."""
     lines = []
     for annotation in findings(comparison):
         if kind := _element(annotation, comparison):
@@ -97,7 +97,7 @@ def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list
 
 
 def locate_decoders(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
-    """Return where the classes of decoders are that belong to the repository around a folder."""
+    """Return the places of all decoder classes in the repository around a folder."""
     root = repository_root(folder)
     return {each.cell: place for each in cells if root and (place := _locate(each, root))}
 

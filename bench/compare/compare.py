@@ -1,4 +1,4 @@
-"""`bench compare`: compares two runs, decoder by decoder."""
+"""Compare two runs, decoder by decoder, for `bench compare`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         margin=_margin(pair, gate) if pair.same_machine else None,
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
-        unjudged=tuple(_unjudged(pair)),
+        unjudged=tuple(_unjudged_reason(pair)),
         invalid=tuple(
             f"{name} is {why}"
             for name, side in pair.sides.items()
@@ -65,7 +65,7 @@ def _margin(pair: RunPair, gate: Gate) -> float:
 
 
 def _invalid(side: RunSnapshot) -> str | None:
-    """Say why a whole side is invalid, or return None if it is valid.
+    """Return the reason why a whole side is invalid, or None if it is valid.
 
     An INVALID, DAMAGED or incomplete run is invalid. A WRONG decoder does not affect the others.
     """
@@ -76,7 +76,7 @@ def _invalid(side: RunSnapshot) -> str | None:
     return None
 
 
-def _unjudged(pair: RunPair) -> list[str]:
+def _unjudged_reason(pair: RunPair) -> list[str]:
     rounded = filter(None, map(pair.rounded, sorted(pair.base.same_as_ar - {BASELINE})))
     lines = [
         f"identical_to_ar is measured but not judged in {dtype}, where equality "
@@ -95,7 +95,7 @@ def _unjudged(pair: RunPair) -> list[str]:
 
 
 def _judge(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
-    """Judge a cell, always as WRONG if head claims that it is lossless and it is not."""
+    """Judge a cell, always as WRONG if head claims losslessness and is not lossless."""
     if cell not in pair.base.cells:
         regression = CellRegression(cell=cell, verdict=Regression.new, notes=("not in base",))
     elif cell not in pair.head.cells:
@@ -180,9 +180,9 @@ def _hard(
 def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate) -> list[Measure]:
     """Judge time per token, if both sides have one machine and one batch size.
 
-    The change in units of ar's time on each side is the control: a machine or a process that is
-    slower as a whole slows ar down too, and that cancels out. It takes part in the verdict unless
-    ar's own code may have changed between two interleaved sides. Without ar, it is the baseline.
+    The control is the change in units of ar's time (without ar, the baseline's) on each side: a
+    slower machine or process slows ar down too, which cancels out. The control takes part in the
+    verdict unless ar's own code may have changed between two interleaved sides.
     """
     if not pair.same_machine or len(_batch_sizes(joined)) != 1:
         return []
@@ -209,7 +209,7 @@ def _time(joined: PairedAnswers, of_ar: PairedAnswers, pair: RunPair, gate: Gate
 
 
 def _units(records: Sequence[SampleRecord], side: RunSnapshot) -> list[times.Unit]:
-    """Return timed units, of a batched run only groups of which all answers are among `records`."""
+    """Return timed units, of a batched run only groups with all their answers in `records`."""
 
     def sizes(of: Iterable[SampleRecord]) -> Counter[tuple[str, int]]:
         return Counter((r.decoder, r.block) for r in of if r.kind == "timing" and r.batch_size > 1)

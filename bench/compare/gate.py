@@ -1,4 +1,4 @@
-"""The rules that decide what is a regression: a `Gate`, from its defaults or a TOML file.
+"""Define the rules that decide on regressions: a `Gate`, from its defaults or a TOML file.
 
 Hard gates give machine-independent measures (counters, exactness, quality) a tolerance. The soft
 gate gives time a margin, judged by its confidence interval. A file lists only changed values::
@@ -27,7 +27,7 @@ from bench.stats.metrics import METRICS
 _Better = Literal["more", "less", "same"]
 
 FAULTS = ("wrong_answers", "errors")
-"""Measures that rounding never explains, on any machine."""
+"""Measures whose changes rounding never explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
 _Override = _Tolerance | None
@@ -56,7 +56,7 @@ HARD: dict[str, tuple[_Better, bool]] = {
     "errors": ("less", False),
     **{name: (m.gate.better, m.gate.relative) for name, m in GATED.items() if m.gate is not None},
 }
-"""For every hard measure: the better direction, and whether its change is relative to the base."""
+"""For every hard measure: the better direction, and True if its change is relative to the base."""
 _DEFAULTS = {name: each.gate.tolerance for name, each in GATED.items() if each.gate is not None}
 _FIELDS: dict[str, Any] = {name: (_Override, _DEFAULTS.get(name)) for name in HARD}
 _Tolerances: Any = create_model("_Tolerances", __base__=_Table, **_FIELDS)
@@ -68,14 +68,14 @@ class Hard(_Tolerances):  # type: ignore[misc]
     `tolerance` applies to float32 runs of one machine and to `FAULTS`. `tolerance_elsewhere`
     applies where rounding may differ (another machine, half precision), so that two nearly tied
     tokens may swap. A measure's own tolerance overrides both. `KEY_FIGURE` is only shown unless it
-    gets a tolerance, because `calls` judges what it is made of.
+    gets a tolerance, because `calls` already judges its parts.
     """
 
     tolerance: _Tolerance = 0.0
     tolerance_elsewhere: _Tolerance = 0.005
 
     def of(self, measure: str, *, exact: bool, step: float = 0.0) -> float:
-        """Return a measure's tolerance, where rounding may differ at least one answer's `step`."""
+        """Return a measure's tolerance, with other rounding at least one answer's `step`."""
         override: float | None = getattr(self, measure)
         if override is not None:
             return override
@@ -97,7 +97,7 @@ class Time(_Table):
 
 
 class Verdicts(_Table):
-    """The effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
+    """Effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
 
     In each pass that both planned, head must have at least `min_coverage` of base's prompts.
     """
@@ -107,7 +107,7 @@ class Verdicts(_Table):
 
 
 class Gate(_Table):
-    """All rules of a comparison."""
+    """Hold all rules of a comparison."""
 
     hard: Hard = Hard()
     time: Time = Time()

@@ -1,8 +1,8 @@
-"""Verdicts on a measure, on a decoder and on the whole comparison, with the exit code.
+"""Judge a measure, a decoder and the whole comparison, and return the exit code.
 
 A hard measure regressed if it is worse by more than its tolerance. Time is judged by the interval
-of head / base: it regressed if the whole interval lies beyond the margin, improved if it lies as
-far on the other side, passed if it excludes a slow-down beyond the margin, else is inconclusive.
+of head / base: regressed if the whole interval lies beyond the margin, improved if it lies as far
+on the other side, passed if it excludes a slow-down beyond the margin, otherwise inconclusive.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from bench.errors import Exit
 from bench.stats.intervals import Estimate
 
 ROUNDING = 1e-12
-"""Largest change that counts as floating-point error."""
+"""Limit of a change that counts as floating-point error."""
 OVER_AR = "time_over_ar"
 """Name of the measure "time in units of ar's time"."""
 _MAX_TIMES = 20
-"""Largest factor by which advice asks for more prompts."""
+"""Limit of the factor by which advice asks for more prompts."""
 
 
 class Regression(StrEnum):
-    """The verdict on a measure or a decoder."""
+    """Enumerate the verdicts on a measure or a decoder."""
 
     passed = "pass"
     regressed = "regressed"
@@ -44,7 +44,7 @@ _WORST_FIRST = [
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number on both sides.
+    """Hold one number on both sides.
 
     `change` is relative for counters and times, else a difference. For times, `low` and `high` are
     its 95 % interval, and `tolerance` is the margin.
@@ -64,11 +64,11 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRegression:
-    """One decoder: its verdict, the measures behind it, and remarks (`notes`).
+    """Hold the verdict on one decoder, the measures behind the verdict, and remarks (`notes`).
 
     `num_pairs` of base's `num_base` answers have a pair in head; `num_changed` of these pairs
     differ in token ids. `base_code` and `head_code` are hashes of the decoder's own source files.
-    Each is None if it was not determined.
+    Each of these is None if it was not determined.
     """
 
     cell: str
@@ -85,7 +85,7 @@ class CellRegression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of `bench compare`: verdicts, how it was measured, and what could not be judged.
+    """Hold the result of `bench compare`: verdicts, conditions of measuring, and unjudged sides.
 
     `invalid` names sides that are INVALID, DAMAGED or incomplete; such a comparison never passes.
     `warnings` are the runs' own, if time is judged. `base_code` and `head_code` name the commits,
@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Regression:
-        """Return the worst verdict of all cells but new ones, or not comparable without any."""
+        """Return the worst verdict of all cells that are not new (none: not comparable)."""
         verdicts = {cell.verdict for cell in self.cells} - {Regression.new}
         if not verdicts:
             return Regression.not_comparable
@@ -172,7 +172,7 @@ def judge_time(
     elif high <= margin:
         verdict = Regression.passed
     else:
-        verdict, note = Regression.inconclusive, more_conversations(ratio, margin)
+        verdict, note = Regression.inconclusive, need_more_data(ratio, margin)
     if not gate.time.fail:
         note = "slower; the gate only reports it" * (verdict is Regression.regressed)
         verdict = Regression.passed
@@ -186,14 +186,14 @@ def controlled(
     """Withdraw a verdict on time that the machine may explain, where ar can tell.
 
     Separate runs of identical code differ by up to a quarter in time, for all decoders alike; two
-    processes, by a few per cent. So a decoder regressed or improved only if it also did in units of
-    ar's time, and regressed only beyond the drift of a run. ar has no control.
+    processes, by a few per cent. So a decoder regressed or improved only if it also did so in units
+    of ar's time, and regressed only beyond the drift of a run. ar has no control.
 
     Args:
         measure: the time per token.
         over_ar: the control, in units of ar's time, if there is one.
         drift: the larger drift of the two runs, as a share.
-        interleaved: whether the control's estimate decides: its interval has ar's noise as well.
+        interleaved: the control's estimate decides, not its interval, which has ar's noise too.
     """
     advice = "" if interleaved else "; use `bench ab`"
     low, high = measure.low, measure.high
@@ -225,8 +225,8 @@ def change_interval(ratio: Estimate) -> tuple[float | None, float | None]:
     return low, high
 
 
-def more_conversations(ratio: Estimate, margin: float) -> str:
-    """Say how many more conversations would move the interval to one side of the margin.
+def need_more_data(ratio: Estimate, margin: float) -> str:
+    """Advise how many more conversations would move the interval to one side of the margin.
 
     The half-width of an interval shrinks with the square root of the number of conversations.
     """

@@ -1,4 +1,4 @@
-"""Pairs two runs: whether they are comparable, what else differs, answers to the same prompts.
+"""Pair two runs: check that they are comparable, list differences, pair answers to a prompt.
 
 Answers are paired by (pass, decoder with label, prompt hash, repeat). Counters are sums over the
 answers that both sides finished, so that no side gains by failing.
@@ -26,12 +26,12 @@ from bench.text import flat, shown_value
 _WORK = (
     *("temperature", "top_p", "top_k", "law", "max_new_tokens", "fixed_length", "reuse_prefix"),
 )
-"""Settings that, with the seed when sampling, decide the answers and how much of them is timed."""
+"""Settings that decide the answers and their timed part (the seed too, when sampling)."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters", "session")
 SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 _HASH, _SHORT = ".weights_sha256", re.compile(r"(\w{12})\w+$")
-"""Name of a hash of weights, and its digits, of which the first are shown."""
+"""Name of a hash of weights, and the digits of the hash, of which the first are shown."""
 QUALITY = "quality"
 Key = tuple[str, str, str, int]
 Values = dict[str, float | None]
@@ -39,7 +39,7 @@ Values = dict[str, float | None]
 
 @dataclass(frozen=True)
 class RunPair:
-    """The two sides of a comparison, and how they relate."""
+    """Relate the two sides of a comparison."""
 
     base: RunSnapshot
     head: RunSnapshot
@@ -51,13 +51,13 @@ class RunPair:
 
     @property
     def same_machine(self) -> bool:
-        """Return whether `bench ab` measured both, or their keys are known and equal."""
+        """Return whether `bench ab` measured both sides, or both keys are known and equal."""
         key = self.base.env.comparability_key
         return self.interleaved or (key is not None and key == self.head.env.comparability_key)
 
     @property
     def interleaved(self) -> bool:
-        """Return whether `bench ab` measured both together."""
+        """Return whether `bench ab` measured both sides interleaved."""
         return self.base.status.ab is not None and self.base.status.ab == self.head.status.ab
 
     @property
@@ -68,7 +68,7 @@ class RunPair:
         return self.interleaved and elsewhere and base.git == head.git
 
     def exact(self, cell: str) -> bool:
-        """Return whether equal work of a cell gives equal numbers: same machine, same rounding."""
+        """Return whether equal work of a cell gives equal numbers (same machine and rounding)."""
         same_tile = self.base.config.get("tile") == self.head.config.get("tile")
         return self.same_machine and same_tile and self.rounded(cell) is None
 
@@ -94,7 +94,7 @@ class RunPair:
         return [*lines, *(f"the target models differ{why}" for why in self._other_target())]
 
     def _other_target(self) -> list[str]:
-        """Say why the targets are different models: by weights, else by name and shape.
+        """Return a reason why the targets are different models: by weights, else name and shape.
 
         Packed weights (`--quantize`) make another model with the same hash of checkpoint files.
         """
@@ -117,7 +117,7 @@ class RunPair:
 
     @property
     def other_template(self) -> str:
-        """Say what differs between the sides' chat templates, as far as it is known."""
+        """Describe the known differences of the sides' chat templates."""
         base, head = (
             (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
         )
@@ -129,7 +129,7 @@ class RunPair:
         )
 
     def changes(self) -> list[str]:
-        """List other differences of two comparable runs, which are reported but not judged."""
+        """List further differences of comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)
         return [line for old, new in groups for line in _changes(old, new)]
 
@@ -158,11 +158,11 @@ def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedAnswers:
-    """One decoder's answers on both sides, in pairs.
+    """Hold one decoder's answers on both sides, in pairs.
 
     Head's answers carry base's prompt names. `num_base` counts all of base's answers, paired or
-    not. `shared` has two numbers for each pass that both planned: base's distinct prompts that head
-    also has, and all of base's.
+    not. `shared` has two numbers for each pass that both sides planned: base's distinct prompts
+    that head also has, and all distinct prompts of base.
     """
 
     base: tuple[SampleRecord, ...] = ()
@@ -183,7 +183,7 @@ class PairedAnswers:
 
 
 def join(pair: RunPair, cell: str) -> PairedAnswers:
-    """Pair the answers of one decoder to the same prompts under the same repeat."""
+    """Pair one decoder's answers to the same prompt under the same repeat."""
     base, head = _answers(pair.base, cell), _answers(pair.head, cell)
     pairs = [(old, head[key]) for key, old in base.items() if key in head]
     prompts = {

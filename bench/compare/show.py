@@ -1,4 +1,4 @@
-"""Shows a comparison: as a table on the terminal, in Markdown for a pull request, and as JSON.
+"""Show a comparison: as a table on the terminal, in Markdown for a pull request, and as JSON.
 
 Answers that changed are shown side by side, token by token. Tokens that only one side has are
 coloured, or in brackets on a terminal without colours.
@@ -163,7 +163,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """Return the measures that get a column: the usual ones, time, and others that changed."""
+    """Return the measures that get a column: the usual measures, time, and any that changed."""
     measures = [m for cell in comparison.cells for m in cell.measures]
     have = dict.fromkeys(m.name for m in measures)
     moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
@@ -195,7 +195,7 @@ def _before_and_after(measure: Measure) -> str:
 
 
 def both_sides(measure: Measure) -> str:
-    """Return a measure on both sides, its change, and what was allowed."""
+    """Return a measure on both sides, its change, and its tolerance."""
     if measure.name == "time":
         return f"{_before_and_after(measure)} per token, margin {100 * measure.tolerance:.3g} %"
     allowed = f"tolerance {measure.tolerance:.3g}"
@@ -263,7 +263,7 @@ def _note(comparison: Comparison) -> str:
 
 
 def show_changes(base: RunSnapshot, head: RunSnapshot, console: Console) -> int:
-    """Print the first changed answers of each decoder, and return the number of all.
+    """Print the first changed answers of each decoder, and return the number of changed answers.
 
     Repeats with the same change, as in greedy decoding, are shown and counted once.
     """
@@ -301,7 +301,7 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """Return the text of `tokens`, with those that `other` lacks in `style`, or in brackets."""
+    """Return the text of `tokens`, and mark tokens that `other` lacks by `style` or brackets."""
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():

@@ -1,4 +1,4 @@
-"""Features around the core, which imports none of them (`bench.registry`).
+"""Add features to the core, which imports none of them (`bench.registry`).
 
-Each has its own folder and, where it has verbs, a file ``cli.py``.
+Each feature has its own folder and, if it has verbs, a file ``cli.py``.
 """

@@ -1,4 +1,4 @@
-"""Runs all measurements that need a GPU in under eleven minutes: ``make gpu``.
+"""Run all measurements that need a GPU in under eleven minutes: ``make gpu``.
 
 Every step is a separate command with its own time limit, the most valuable step first. If a step
 fails, hangs or takes the device down, the other steps are not lost; the summary is rewritten
@@ -29,7 +29,7 @@ from decoders.core.nearest import nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOTAL_S = 640.0
-"""Most seconds of all steps together, including the start of each."""
+"""Time limit of all steps together in seconds, including the start of each."""
 _GRACE_S = 12.0
 """Seconds of a step's time limit kept for saving results after it is interrupted."""
 _CPU_SLOWER = 4
@@ -55,7 +55,7 @@ _REQUIREMENTS = (
 
 
 def make_steps(folder: Path, *, rehearse: bool, tasks: str | None = None) -> list[Step]:
-    """Return the steps, the most valuable first, which write their results to `folder`.
+    """Return the steps, the most valuable first. Each writes its results to `folder`.
 
     SmolLM2 answers `tasks` (None: the embedded ones).
     """
@@ -117,9 +117,9 @@ def _missing(*packages: str) -> str | None:
 
 
 def _missing_model() -> str | None:
-    """Return why SmolLM2 is not measured, if its weights are not available."""
+    """Return a reason not to measure SmolLM2, if its weights are not available."""
     try:
-        from bench.plan.sources import fetch  # it needs more than torch and transformers
+        from bench.plan.sources import fetch  # this module needs more than torch and transformers
 
         fetch(_SMOLLM2)
     except BenchError as error:
@@ -147,7 +147,7 @@ def measure(
         if ended[-1].status is Status.INTERRUPTED:
             return Exit.INTERRUPTED
     say(f"{folder / 'summary.md'}  {folder / 'summary.json'}")
-    return Exit.DONE if all(step.well for step in ended) else Exit.FAILED
+    return Exit.DONE if all(step.succeeded for step in ended) else Exit.FAILED
 
 
 def _run(step: Step, folder: Path, grace_s: float) -> Step:
@@ -173,7 +173,7 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
         finally:
-            if process.poll() is None:  # it can save its results, then it and its children end
+            if process.poll() is None:  # it saves its results, then it and its children end
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(grace_s)
@@ -186,7 +186,7 @@ def _run(step: Step, folder: Path, grace_s: float) -> Step:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps and return the exit code, 5 without a GPU unless it is a rehearsal."""
+    """Run the steps and return the exit code: 5 without a GPU, except in a rehearsal."""
     parser = argparse.ArgumentParser(prog="python -m bench.extras.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the same in small, on the CPU")
     parser.add_argument("--output", type=Path, default=ROOT / "results", help="where its folder is")

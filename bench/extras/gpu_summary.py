@@ -1,7 +1,7 @@
-"""Writes the summary of ``make gpu``: summary.json and summary.md, small enough to commit.
+"""Write the summary of ``make gpu``: summary.json and summary.md, small enough to commit.
 
-It reads the lines and run folders that the steps left, whether they passed or failed, and needs
-only the standard library.
+The module reads the lines and run folders of all steps, passed or failed, and needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 class Status(StrEnum):
-    """State of a step."""
+    """Enumerate the states of a step."""
 
     PLANNED = "planned"
     RUNNING = "running"
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A command (``python -m`` and `words`), its outcome, and the figures read from its results.
+    """Hold a command (``python -m`` and `words`), its outcome, and figures read from its results.
 
     The command may take `budget_s` seconds, start and end included. A step created with a `reason`
     is not run.
@@ -55,8 +55,8 @@ class Step:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def well(self) -> bool:
-        """Return whether nothing went wrong."""
+    def succeeded(self) -> bool:
+        """Return whether the step did not fail."""
         return self.status in (Status.PASSED, Status.LEFT_OUT)
 
     def command(self, folder: Path) -> str:
@@ -88,7 +88,7 @@ def read_figures(step: Step, folder: Path) -> Step:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines, as a killed process may leave an incomplete last line."""
+    """Return the complete lines. A killed process may leave an incomplete last line."""
     text = path.read_bytes() if path.exists() else b""
     return [json.loads(line) for line in text.split(b"\n")[:-1]]
 

@@ -1,4 +1,4 @@
-"""The Python interface for scripts and notebooks: measure, open a measured run, or ask a model.
+"""Offer a Python interface for scripts and notebooks: measure, open a run, or prompt a model.
 
 `load_run` needs neither torch nor transformers. docs/notebooks.md has examples.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A run as data frames and figures, with all else of its report in `findings`."""
+    """Show a run as data frames and figures, with the rest of its report in `findings`."""
 
     path: Path
     findings: Findings = field(repr=False)
@@ -107,7 +107,7 @@ def load_run(run_dir: str | Path = "latest", *, output: str | Path = "results") 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """A decoder's answer to one prompt: its `text`, its ids, and its `steps`, a row each."""
+    """Hold a decoder's answer to one prompt: `text`, ids, and a frame of `steps`, a row each."""
 
     text: str
     steps: pd.DataFrame
@@ -116,16 +116,16 @@ class Reply:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A loaded model with its draft model and adapters, as `load` returns it."""
+    """Hold a loaded model with its draft model and adapters, as returned by `load`."""
 
     setup: Setup = field(repr=False)
 
     def answer(self, decoder: str, prompt: str) -> Reply:
-        """Answer a prompt by a decoder such as ``spec:k=4``, untimed, in the chat's form if any.
+        """Answer a prompt, untimed, by a decoder such as ``spec:k=4``, in the chat template if any.
 
         Raises:
-            UsageError: there is no such decoder, it needs a model that is not loaded, or the
-                prompt does not fit the model.
+            UsageError: there is no such decoder, the decoder needs a model that is not loaded, or
+                the prompt does not fit the model.
         """
         from bench.plan.make import tokenise
         from decoders.core.engine.models import check_models

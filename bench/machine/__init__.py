@@ -1,4 +1,4 @@
-"""The machine: clock, memory, energy, load and facts, and the time limit of an answer.
+"""Read the machine's clock, memory, energy, load and facts, and limit the time of an answer.
 
-Imports records and below.
+The folder imports records and the layers below.
 """

@@ -1,8 +1,8 @@
-"""Time: one monotonic clock, read at a request's start, at the end of step 0, and at its end.
+"""Measure time by one monotonic clock: at a request's start, the end of step 0, and its end.
 
 A GPU queues work, so the first two readings wait for the device. Ends of later steps and of answers
-do not: a decoder that emits tokens knows them, so the device has delivered them, and what is still
-queued (`hf.ahead`) serves no answer. Python's garbage collector is off while a `Stopwatch` runs.
+do not: a decoder that emits tokens knows the tokens, so the device has delivered them, and work
+still queued (`hf.ahead`) serves no answer. Python's garbage collector is off in a `Stopwatch`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def utc_now() -> str:
 
 
 class Clock:
-    """`time.perf_counter_ns` after a device synchronisation."""
+    """Read `time.perf_counter_ns` after a device synchronisation."""
 
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
         """Keep `sync`, which waits for the device (None on a CPU, whose calls are synchronous)."""
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Stopwatch:
-    """One timed region: ``with Stopwatch(clock) as watch: ...``.
+    """Time one region: ``with Stopwatch(clock) as watch: ...``.
 
     `emitted` is called after each step. `total_s` runs from entry to `answered`, or to exit.
     """

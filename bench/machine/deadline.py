@@ -1,4 +1,4 @@
-"""`--timeout`: a time limit for each answer, with the system clock and a timer signal.
+"""Limit the time of each answer (`--timeout`) by the system clock and a timer signal.
 
 A timer ticks `_TICKS` times per limit and costs nothing between ticks. After a tick, the scheduler
 checks its answers at its next turn: answers out of time end with `TimeoutError`, all others
@@ -27,22 +27,22 @@ _TICKS = 20
 _MIN_TICK_S = 0.01
 _GRACE = 1.1
 DEAF_S, DEAF_CPU_S = 10.0, 0.02
-"""Seconds or CPU seconds after which a decoder that swallows the error is interrupted again."""
+"""Seconds or CPU seconds until a decoder that swallows the error is interrupted again."""
 
 
 def default_limit_s(max_new_tokens: int) -> float:
-    """Return a limit in seconds that no honest decoder reaches."""
+    """Return a limit in seconds that no working decoder reaches."""
     return _BASE_S + _PER_TOKEN_S * max_new_tokens
 
 
 class TimeLimit(Deadline):
-    """A limit of `limit_s` seconds per answer, whose timer `ticking` runs."""
+    """Limit every answer to `limit_s` seconds, while the timer of `ticking` runs."""
 
     def __init__(self, limit_s: float) -> None:
         """Set a limit above 0."""
         assert limit_s > 0, f"a limit of {limit_s} s"
         super().__init__(limit_s, time.monotonic, always_due=not _in_main_thread())
-        self._raised = (-1.0, 0.0, 0.0)  # interrupted answer's start, time, CPU time
+        self._raised = (-1.0, 0.0, 0.0)  # interrupted answer's start, its time, CPU time
 
     @contextmanager
     def ticking(self) -> Iterator[None]:

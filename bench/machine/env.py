@@ -1,4 +1,4 @@
-"""Facts of the machine and the source code (`Environment`), and a key for comparable times.
+"""Collect facts of the machine and the source code (`Environment`), and key comparable times.
 
 Times of two runs may be compared if their `comparability_key` is equal: same processor or GPU,
 threads, device, dtype, Python and torch. The key ignores current clocks, load and temperature. No
@@ -53,7 +53,7 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def capture(*, device: str, dtype: str, models: ModelFacts) -> Environment:
-    """Return the content of env.json but for `peak_rss_bytes`, which are known at a run's end."""
+    """Return the content of env.json without `peak_rss_bytes`, which are known at a run's end."""
     import torch
 
     allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
@@ -98,13 +98,13 @@ def comparability_key(env: Environment) -> str:
     }
     target = env.models.target or {}
     for how in ("compiled", "quantized", "placed", "tile", "padded"):
-        if target.get(how):  # keeps the keys of plain runs unchanged
+        if target.get(how):  # so that the keys of plain runs stay unchanged
             parts[how] = target[how]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def peak_rss_bytes() -> int:
-    """Return the peak resident memory of this process so far, in bytes."""
+    """Return the peak resident memory of this process up to now, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -140,7 +140,7 @@ def _machine() -> Machine:
 
 
 def _cpu_model() -> str | None:
-    """Return the processor's name, on x86 with family and model, as clouds mask the name."""
+    """Return the processor's name, on x86 with family and model because clouds mask the name."""
     lines = _lines("/proc/cpuinfo")
     if lines is None:
         return platform.processor() or None
@@ -151,14 +151,14 @@ def _cpu_model() -> str | None:
 
 
 def _instructions() -> tuple[str, ...] | None:
-    """Return the names in `_INSTRUCTIONS` that this CPU has, which clouds may mask, too."""
+    """Return the names in `_INSTRUCTIONS` that this CPU reports (clouds may mask some)."""
     lines = _lines("/proc/cpuinfo") or ()
     flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), None)
     return None if flags is None else tuple(name for name in _INSTRUCTIONS if name in flags)
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this CPU has bfloat16 instructions, without which float32 is faster."""
+    """Return whether this CPU has bfloat16 instructions, without which float32 is faster."""
     return any(name.endswith("bf16") for name in _instructions() or ())
 
 

@@ -1,9 +1,9 @@
-"""The GPU in use, through NVML: its facts, clocks, slow-downs and energy, and a CPU's energy.
+"""Read the GPU in use through NVML: facts, clocks, slow-downs and energy, and a CPU's energy.
 
 NVML needs the extra `gpu` (nvidia-ml-py). Without it, without a driver, or on a CPU, values are
-None. A counter of energy covers all work of its device, including other processes; a CPU's is RAPL
-and excludes memory. Without a readable counter (usually only root may read RAPL), energy is None,
-never 0.
+None. A counter of energy covers all work of its device, including other processes. A CPU's counter
+is RAPL, which excludes memory. Without a readable counter (usually only root may read RAPL), energy
+is None, never 0.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def gpu_facts(handle: object, device: str) -> dict[str, Any] | None:
 
 
 def slowdown(handle: object | None) -> str | None:
-    """Return why the GPU is currently slowed down (None: it is not, or unknown)."""
+    """Return the reason why the GPU is slowed down now (None: not slowed down, or unknown)."""
     active = nvml_reading(handle, _READINGS["slowdown_reasons"]) or 0
     return ", ".join(name for bit, name in _SLOWDOWNS.items() if active & bit) or None
 
 
 class EnergyMeter:
-    """Measures the energy between two readings of a device's counters."""
+    """Measure the energy between two readings of a device's counters."""
 
     def __init__(self, device: str) -> None:
         """Find the counters of a device (``cpu``, ``cuda``, ``cuda:1``) and read them."""

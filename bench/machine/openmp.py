@@ -1,4 +1,4 @@
-"""A short spin of waiting OpenMP threads before they sleep.
+"""Let waiting OpenMP threads spin briefly before they sleep.
 
 With GNU's runtime, which torch ships on Linux, threads spin so long that calls of a small model
 take 5 to 25 times as long if another process uses the processor too. On an idle machine, sleeping

@@ -1,13 +1,13 @@
-"""Use of the machine: peak memory of one answer, and other load during a block.
+"""Measure the use of the machine: peak memory of one answer, other load during a block.
 
 An answer's memory is the weights that its decoder uses, with adapters, and KV caches. A decoder's
-own weights (`decoders.core.own_weights`) are included. On a CPU it is their sum, and unknown for a
-decoder that runs its models itself. On CUDA it also has the growth of the allocator's memory up to
-its peak: activations of calls without a graph, and caches of self-driven decoders. What lay there
-before (idle models, captured graphs with their buffers and outputs) is no memory of an answer.
+own weights (`decoders.core.own_weights`) are included. On a CPU the memory is the sum of these, and
+unknown for a decoder that runs its models itself. On CUDA the growth of the allocator's memory to
+its peak is added: activations of calls without a graph, and caches of self-driven decoders. Older
+allocations (idle models, captured graphs with their buffers and outputs) do not count.
 
 Other load is CPU time of other processes, and throttling, both read outside all timed regions. The
-*other cores* of a block are the CPU time of all other visible processes during the block / its wall
+*other cores* of a block are the CPU time of all other visible processes during the block / the wall
 time: 0.5 is half a core. A process that starts and ends within one block is missed. Throttling
 means that the kernel's thermal counters grew (Linux), or that the GPU reports a slow-down reason.
 Unknown values are None.
@@ -34,12 +34,12 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 class PeakMemory:
-    """Measures one timed region: create the object right before it, and read it right after."""
+    """Measure one timed region: create the object right before, and read it right after."""
 
     def __init__(
         self, loaded: Models, used: Models, decoder: Decoder, decoders: Sequence[Decoder] = ()
     ) -> None:
-        """Take all models in memory, the used ones, their decoder, and the run's `decoders`."""
+        """Note all models in memory, the used models, their decoder, and the run's `decoders`."""
         self._loaded = list(loaded.roles.values())
         # the cache is reserved for the decoder that opens most sequences
         self._share = decoder.sequences, max(each.sequences for each in (decoder, *decoders))
@@ -48,13 +48,13 @@ class PeakMemory:
         if self._device.type == "cuda":
             import torch
 
-            self._gpus = range(torch.cuda.device_count())  # a placed model is on several
+            self._gpus = range(torch.cuda.device_count())  # a placed model is on several devices
             for each in self._gpus:
                 torch.cuda.reset_peak_memory_stats(each)
             self._before = sum(map(torch.cuda.memory_allocated, self._gpus))
 
     def peak_bytes(self) -> int | None:
-        """Return the peak in bytes, as defined at the top of this file, or None if unknown."""
+        """Return the peak in bytes, as the module's docstring defines it, or None if unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
         used = sum(
             _bytes(
@@ -72,7 +72,7 @@ class PeakMemory:
         return used + sum(map(torch.cuda.max_memory_allocated, self._gpus)) - self._before
 
     def _weight_bytes(self) -> int:
-        """Count the decoder's own tensors on the target's device, no weights of loaded models."""
+        """Count the decoder's own tensors on the target's device, except loaded models' weights."""
         from decoders.core.own_weights import own_storages, weight_storages
 
         shared = set[int]().union(*map(weight_storages, self._loaded))
@@ -95,24 +95,24 @@ def available_bytes(device: str) -> int:
 
 
 def _bytes(model: Model, adapters: Iterable[str], share: tuple[int, int] = (1, 1)) -> int:
-    """Count a model with adapters, and a share (a numerator and a denominator) of its cache."""
+    """Count a model with adapters, and a share (numerator, denominator) of the model's cache."""
     num_bytes = model.cache_bytes() * share[0] // share[1]
     return model.weight_bytes + num_bytes + sum(map(model.adapter_bytes, adapters))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The machine during one block: CPU time of other processes, in cores, and slow-downs."""
+    """Hold the load during one block: CPU time of other processes, in cores, and slow-downs."""
 
     other_cores: float | None
     throttled: str | None = None
 
 
 class LoadWatch:
-    """Measures the load between two readings of the process table."""
+    """Measure the load between two readings of the process table."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """Read for the first time, beside work on a device, e.g. ``cuda:0``."""
+        """Read the load for the first time, for work on a device, e.g. ``cuda:0``."""
         self._handle = gpu_handle(device)
         self._ignored = {os.getpid()}
         self._look()

@@ -1,4 +1,4 @@
-"""The three passes over a plan: timing, phases, quality.
+"""Make the three passes over a plan: timing, phases, quality.
 
-It imports only `bench.plan` and the layers below.
+The folder imports only `bench.plan` and the layers below.
 """

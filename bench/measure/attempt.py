@@ -1,6 +1,6 @@
-"""One attempt at a planned run: what it has open, what is left to measure, and its status.
+"""Make one attempt at a planned run: open files, find the rest to measure, keep the status.
 
-`bench.runs` calls its passes. An extra has a subclass whose passes workers do.
+`bench.runs` calls the passes of the attempt. An extra has a subclass whose workers do the passes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.stats.validity import INCOMPLETE
 
 @dataclass
 class Attempt:
-    """A measurement of what earlier attempts left, which repeats blocks without a last line."""
+    """Measure the blocks that earlier attempts left, and repeat blocks without a last line."""
 
     run_dir: Path
     setup: Setup
@@ -48,11 +48,11 @@ class Attempt:
         write_status(self.run_dir, self.status)
         try:
             yield
-        except BaseException:  # on a full disk the status may fail too: raise the first error
+        except BaseException:  # on a full disk the status may fail, too: raise the first error
             with suppress(BenchError):
                 self.end(replace(self.status, status="error", verdict=INCOMPLETE))
             command = resume_command(self.run_dir, self.setup.config)
-            self.progress.note(f"what was measured is kept. Go on: {command}")
+            self.progress.note(f"all measurements are kept. Continue: {command}")
             raise
         finally:
             self.progress.close()
@@ -69,7 +69,7 @@ class Attempt:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the file of answers, find what is left, write events of repeats and compiling."""
+        """Open the file of answers, find the rest to measure, write events."""
         with SampleWriter(self.run_dir) as self.writer:
             if num := self.writer.num_cut:
                 self.progress.note(f"{num} damaged bytes at the end of {SAMPLES} were cut off")
@@ -96,11 +96,11 @@ class Attempt:
         self._runner.prepare(self.left)
 
     def time_blocks(self) -> None:
-        """Time the blocks, and split the time of some by phase right after they were timed."""
+        """Time the blocks, and split the time of a chosen block by phase directly afterwards."""
         self._runner.run(self.left, num_done=self.num_done)
 
     def _split(self, block: Block, failed: Collection[str]) -> None:
-        """Split a block's time by phase, if it is chosen, with the cells that did not fail."""
+        """Split the time of a chosen block by phase, for the cells that did not fail."""
         if block.block in self.unphased:
             self.keep_phases(block, measure_phases(self.setup, self.prompts, block, failed))
 
@@ -119,7 +119,7 @@ class Attempt:
             score_quality(*where, attempt=self.number, done=self.scored)
 
     def end(self, status: RunStatus) -> None:
-        """Write a status with its end, which no clock that was set back puts before its start."""
+        """Write a status with its end, never before the start even if the clock was set back."""
         self.status = replace(status, finished_utc=max(utc_now(), status.started_utc or ""))
         write_status(self.run_dir, self.status)
 

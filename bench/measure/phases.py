@@ -1,4 +1,4 @@
-"""The instrumented second pass: splits the time of an answer into phases.
+"""Split the time of an answer into phases, in an instrumented second pass.
 
 It answers a few prompts once more, each right after the block that timed it, because the machine's
 speed drifts over a run. It reads the clock around every call (on a GPU each reading waits for the
@@ -8,7 +8,7 @@ device), which would distort the timed pass. It writes its measurements to ``pha
 prefill    everything up to the first emit (at batch size > 1: target calls on an empty cache)
 draft      calls of the draft model and of drafters' networks, and target calls that read no token
            rows: slots that propose
-verify     all other target calls; a self-driven decoder reports what it drafts and verifies
+verify     all other target calls; a self-driven decoder reports itself which passes verify
 sampling   from logits to the result that the decoder receives: warping, picking, verifying
 scheduler  choosing and merging calls, cutting and counting emitted tokens
 other      the decoder's own code; for a self-driven decoder everything except forward passes: its
@@ -44,13 +44,13 @@ from decoders.core.types import CallResult, Generation, Sampling
 
 
 class PhaseClock:
-    """A clock that charges all time to the current phase, and counts the rows of calls.
+    """Charge all time to the current phase, and count the rows of calls.
 
     `padded_rows` are rows that only pad merged calls to one width.
     """
 
     def __init__(self, now: Any) -> None:
-        """Begin with the phase ``scheduler``, by the clock `now` (in seconds)."""
+        """Begin in the phase ``scheduler``, with the clock `now` (in seconds)."""
         self._now = now
         self.rows = self.padded_rows = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -63,7 +63,7 @@ class PhaseClock:
         self._phase, self._since_s = "scheduler", self._now()
 
     def switch(self, phase: str) -> str:
-        """Charge the time since the last switch, enter `phase`, and return the phase left."""
+        """Charge the time since the last switch, enter `phase`, and return the previous phase."""
         now_s = self._now()
         self.seconds[self._phase] += now_s - self._since_s
         left, self._phase, self._since_s = self._phase, phase, now_s
@@ -142,7 +142,7 @@ def _measure_arm(
 
 
 def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
-    """Return one block of every chosen group, taking the repeats in turn."""
+    """Return one block of every chosen group, from each repeat in turn."""
     groups = chosen_groups(plan, limit)
     repeats = sorted({block.repeat for block in plan.blocks})
     repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
@@ -150,7 +150,7 @@ def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
 
 
 def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
-    """Choose groups of the first repeat with at most `limit` prompts, the families in turn.
+    """Choose groups of the first repeat with at most `limit` prompts, from each family in turn.
 
     At least one group is chosen, unless `limit` is 0.
     """
@@ -212,7 +212,7 @@ def phased_scheduler(
 
 
 class _ChargedAnswer:
-    """An unfinished answer whose forward passes are charged to their phases.
+    """Wrap an unfinished answer whose forward passes are charged to their phases.
 
     Answers of a batch share a forward pass; switching to the current phase again does no harm.
     """

@@ -1,9 +1,9 @@
-"""The quality pass: answers held-out prompts, untimed and batched, and scores the answers.
+"""Make the quality pass: answer held-out prompts, untimed and batched, and score the answers.
 
-It answers "how good", never "how fast". Where a batch would round otherwise than the timed calls,
-answers come one at a time. Each answer is written at once, as one line with the score against the
-reference and the target's scores of its tokens. If decoders give the same answer, the target
-reads it once. A resumed run answers missing prompts only. The baseline's second arm takes no part.
+The pass tells "how good", never "how fast". Where a batch would round differently from the timed
+calls, answers come one at a time. Each answer is written at once, as one line with the score by the
+reference and the target's scores of its tokens. The target reads equal answers of decoders only
+once. A resumed run answers missing prompts only. The baseline's second arm takes no part.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bench.progress import Progress
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.records.samples import Sink
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
 from decoders.core.types import Outcome, Sampling
 from specbench_tasks.scorers import score
 
 ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
-"""Advice if this pass does not fit into memory."""
+"""Advice to a user if this pass does not fit into memory."""
 UNCHANGED = Sampling()
 _LIKELIHOOD_ROWS = 64
 """Rows of logits that are read at a time."""
@@ -53,7 +53,7 @@ def score_quality(
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
     target = setup.models.target
     read = cache(partial(target_scores, target, sampling=setup.sampling))
-    scores = None if target.masked else read  # a masked model has no likelihood to read
+    scores = None if target.masked else read  # a masked model gives no likelihoods
     num_rows = quality_batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
@@ -73,7 +73,7 @@ def score_quality(
             # large batches would compile extra graphs
             eager = arm.models.uncompiled() if num_rows > 1 else nullcontext()
             rounds = [left]
-            if past is not None:  # later turns quote answers, so they wait until these have ended
+            if past is not None:  # later turns quote answers, so they wait for earlier turns
                 turns = sorted({prompt.turn for prompt in left})
                 rounds = [[each for each in left if each.turn == turn] for turn in turns]
             with arm.deadline.ticking(), eager:
@@ -100,7 +100,7 @@ def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score | None) -> Sa
 
 
 class TargetScores(NamedTuple):
-    """Means over an answer's tokens (see `SampleRecord`)."""
+    """Hold means over an answer's tokens (see `SampleRecord`)."""
 
     nll: float
     agreement: float
@@ -112,7 +112,7 @@ def target_scores(
 ) -> TargetScores:
     """Score an answer by the teacher-forced target, whose cache must have a free sequence.
 
-    Of the `sampling` settings only a law counts.
+    Only the law of the `sampling` settings matters.
     """
     nll = entropy = agreed = 0.0
     session = target.open()
@@ -124,7 +124,7 @@ def target_scores(
             call = session.call(ids, output="logits", read=range(len(fed) - 1, len(ids)))
             start = len(tokens) - len(rest) - len(now)
             before = (tokens[: start + row] for row in range(len(now)))
-            distribution = lawful(target.forward([call]), before, sampling).log_softmax(-1)
+            distribution = apply_law(target.forward([call]), before, sampling).log_softmax(-1)
             at = torch.tensor(now, device=distribution.device)
             nll -= float(distribution.gather(-1, at[:, None]).sum())
             agreed += int((distribution.argmax(-1) == at).sum())

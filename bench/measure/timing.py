@@ -1,8 +1,8 @@
-"""The timing pass: every cell answers every prompt, block by block, and each answer is one line.
+"""Make the timing pass: every cell answers every prompt, block by block, one line per answer.
 
 Only `Scheduler.run` is timed. Before it, caches are reserved; after it, texts are decoded, lines
 are written and the progress is redrawn; between blocks, garbage is collected and the machine's load
-is read. If a decoder raises on a prompt, an error row is written and the run goes on.
+is read. If a decoder raises an error on a prompt, an error row is written and the run goes on.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WARMUP_MAX = 6
 WARMUP_BUDGET_S = 10.0
 _MAX_TRIES = 20
 _STABLE = 0.05
-"""Warm-up of a length bucket ends when its last three times are within 5 % of their median."""
+"""The warm-up of a length bucket ends when its last three times are within 5 % of their median."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Timing:
-    """Answers of one arm with stopwatch, peak memory in bytes, energy in joules, and memory."""
+    """Hold answers of one arm: stopwatch, peak memory (bytes), energy (joules), past answers."""
 
     outcomes: list[Outcome]
     watch: Stopwatch
@@ -53,7 +53,7 @@ class _Timing:
 
 @dataclass
 class Runner:
-    """The measurement of a plan's blocks with an open `Setup`, which appends their records.
+    """Measure a plan's blocks with an open `Setup`, and append their records.
 
     `lap` is `LoadWatch.lap`; `after` is called after every block with the cells that failed in it.
     """
@@ -74,7 +74,7 @@ class Runner:
         self._energy = EnergyMeter("" if self.setup.config.device_map else self.setup.device)
 
     def run(self, blocks: Sequence[Block], *, num_done: int = 0) -> None:
-        """Measure `blocks` in order after `prepare`, with `num_done` answers already there."""
+        """Measure `blocks` in order after `prepare`, while `num_done` answers exist already."""
         if not blocks:
             return
         num_left = sum(block.num_answers for block in blocks)
@@ -94,12 +94,12 @@ class Runner:
         self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
-        """Measure a block's cells in its order, and write its last line, which makes it count."""
+        """Measure the cells of a block in order. Its last line makes the block count."""
         failed: set[str] = set()
         prompts = [self.prompts[name] for name in block.prompts]
         sampling = self.setup.repeated(block.repeat)
         num_rows = self.setup.config.batch_size
-        self.lap()  # what lies between blocks is not load during one
+        self.lap()  # load between blocks is not load during a block
         for order, cell in enumerate(block.order):
             timed = self._time_answers(self.setup.arm(cell), prompts, sampling, block)
             where = {"kind": "timing", "decoder": cell, "block": block.block, "order": order}
@@ -227,8 +227,8 @@ class Runner:
 def warm_up_prompt(prompt: Prompt) -> Prompt:
     """Return a prompt of the same length and the same ids in another order, for the warm-up.
 
-    Whatever a decoder keeps of its answer is of no use for the measured prompt. The first id, which
-    may have to begin every text, stays first.
+    So nothing that a decoder keeps of the warm-up helps with the measured prompt. The first id,
+    which may have to begin every text, stays first.
     """
     first, *rest = prompt.ids
     return dataclasses.replace(prompt, ids=(first, *reversed(rest)))
@@ -246,12 +246,12 @@ def make_record(
     """Return the record of an answer and its steps, or of its error as one line.
 
     Args:
-        setup: the run's, which turns tokens into text.
+        setup: the setup of the run, which turns tokens into text.
         prompt: the prompt that was answered.
         outcome: the answer, or the exception that ended it.
         ended_s: end times of the steps, if they were measured.
         decoder: the cell that answered.
-        where: fields of the pass, of the block and of the position in the block.
+        where: fields that name the pass, the block and the position in the block.
     """
     record = SampleRecord(
         decoder=decoder,

@@ -1,1 +1,1 @@
-"""The plan of a run: decoders, models, prompts and their order."""
+"""Plan a run: decoders, models, prompts and their order."""

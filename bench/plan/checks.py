@@ -1,10 +1,10 @@
-"""Everything cheap is checked before anything expensive: `check_first` is the list, in its order.
+"""Check all cheap conditions before any expensive step: `check_first` lists them in order.
 
 The user sees a mistake within seconds. Then GGUF files are converted, weights opened
 (`bench.plan.setup`) and graphs compiled (`bench.plan.compiling`), which may take minutes.
 
-A draft model must number its tokens as the target does. If it did not, every draft would be another
-token than was meant, and all would be rejected without an error.
+A draft model must number its tokens as the target does. Otherwise every draft would mean another
+token to the target, and all drafts would be rejected without an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
-from bench.plan.numerics import open_device, uses_tiles, usual_dtype
+from bench.plan.numerics import default_dtype, open_device, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import check_adapters, locate, model_shelf
 from bench.plan.template import chat_template, today
@@ -45,8 +45,8 @@ def check_first(
     Args:
         config: the job.
         note: takes a line for the user.
-        brings_models: the caller opens models of its own, so only options are checked.
-        reads_tasks: the caller has no tasks of its own, so the configuration's are read.
+        brings_models: the caller opens its own models, so only options are checked.
+        reads_tasks: the caller has no own tasks, so the configuration's tasks are read.
 
     Raises:
         UsageError: an option, a file or a task is wrong, or no prompt fits the model.
@@ -92,7 +92,7 @@ def check_options(run: ResolvedRun) -> None:
 
 
 def refuse_sharing(run: ResolvedRun, option: str) -> None:
-    """Refuse an `option` by which no process has all answers that a decoder remembers."""
+    """Refuse an `option` that spreads answers over processes, if a decoder remembers answers."""
     for cell, decoder in run.decoders.items():
         if decoder.remembers:
             line = f"decoder {cell!r} remembers answers; {option} gives a process only some"
@@ -120,7 +120,7 @@ def check_files(run: ResolvedRun, note: Note) -> dict[str, str]:
 
 
 def check_tasks(run: ResolvedRun, note: Note) -> TaskSet:
-    """Read the tasks, and note if the user's model gets those of the embedded model."""
+    """Read the tasks, and note if the user's model gets the embedded model's tasks."""
     if run.config.model != ZOO and "tasks" not in run.config.model_fields_set:
         note(
             f"--tasks is not given: {run.config.model} answers the generated tasks of the embedded "
@@ -130,7 +130,7 @@ def check_tasks(run: ResolvedRun, note: Note) -> TaskSet:
 
 
 def check_device(run: ResolvedRun) -> str:
-    """Return the run's device, or refuse what it cannot do (`UsageError`, `UnavailableError`)."""
+    """Return the run's device, or refuse options that the device does not support."""
     config, device = run.config, open_device(run.config.device)
     if config.quantize is not None and device.type != "cpu":
         line = f"--quantize {config.quantize} runs only on a CPU (torch's packed kernels)"
@@ -144,8 +144,8 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
     """Refuse models whose weights alone are larger than the free memory (`BenchError`)."""
     config = run.config
     if config.quantize or config.device_map or "target" not in sources:
-        return  # sizes are known only after packing, placement or conversion
-    dtype = config.dtype or usual_dtype(config, device.partition(":")[0], sources["target"])
+        return  # sizes are only known after packing, placement or conversion
+    dtype = config.dtype or default_dtype(config, device.partition(":")[0], sources["target"])
     num_bytes = _BYTES[dtype] * sum(count_weights(path) or 0 for path in sources.values())
     free = available_bytes(device)
     if num_bytes > free:
@@ -157,7 +157,7 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
 
 
 def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase | None]:
-    """Return the tokenizers of models, by role, None for one without, after comparing them.
+    """Compare the tokenizers of models, and return them by role (None: no tokenizer).
 
     Raises:
         UnavailableError: a folder has no configuration, or the target has no tokenizer.
@@ -168,7 +168,7 @@ def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase
         for role, source in sources.items():
             expected = role == "target" or has_tokenizer(source)
             tokenizers[role] = load_tokenizer(source) if expected else None
-            max_context(source)  # its configuration can be read
+            max_context(source)  # the configuration can be read
     target = tokenizers.get("target")
     for role, tokenizer in tokenizers.items():
         if role == "target" or target is None or tokenizer is None:
@@ -186,9 +186,9 @@ def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase
 
 
 def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
-    """Describe the first id that means another text in each tokenizer, if there is one.
+    """Describe the first id that means different texts in the two tokenizers, if there is one.
 
-    Ids of only one of them are left out, and so are special tokens, which are often renamed.
+    Ids that only one tokenizer has do not count, nor do special tokens, which are often renamed.
     """
     marks = {*target.added_tokens_decoder, *draft.added_tokens_decoder}
     target_pieces, draft_pieces = (
@@ -217,7 +217,7 @@ def check_prompts(
     chat = chat_template(tokenizer, config.template_args, config.date or today())
     encoder = PromptEncoder(tokenizer, limit, config.overlong, template=template, chat=chat)
     turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
-    # the tokenizer may fail, or the template not end
+    # the tokenizer may fail, or the template may not end
     with as_error(UnavailableError, before="target refused: "):
         skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]
     if len(skipped) < len(tasks.timing):

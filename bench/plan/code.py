@@ -1,8 +1,8 @@
-"""A decoder's own code: whether it may run, the files that decide what it does, their repository.
+"""Handle a decoder's own code: permission to run, the files that decide, their repository.
 
-A decoder's file runs if the command line names it. Code that only a file names is refused: a
-configuration is data, and a stranger's run folder brings one. Decoders that are built in or
-installed need no permission.
+A decoder's file runs if the command line names the file. Code that only a configuration names is
+refused: a configuration is data, and may come with a stranger's run folder. Decoders that are built
+in or installed need no permission.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CORE, _SHARED = "decoders.core.", "decoders.core.drafting"
 
 
 def law_file(text: str) -> str:
-    """Return the file of a law, ``FILE.py:NAME`` (`UsageError` if it is neither)."""
+    """Return the file of a law ``FILE.py:NAME`` (`UsageError` for a text of another form)."""
     path, colon, name = text.rpartition(":")
     if not (colon and path.endswith(".py") and name.isidentifier()):
         raise UsageError(f"--law {text!r} is not FILE.py:NAME, e.g. grammar.py:Grammar")
@@ -41,7 +41,7 @@ def load_law(text: str, tokenizer: Any) -> Law:
     """Make the law ``FILE.py:NAME``, such as a grammar, by calling NAME with the tokenizer.
 
     Raises:
-        UsageError: there is no such file or name, or it fails.
+        UsageError: there is no such file or name, or the code fails.
     """
     file, name = Path(law_file(text)), text.rpartition(":")[2]
     if not file.is_file():
@@ -49,7 +49,7 @@ def load_law(text: str, tokenizer: Any) -> Law:
     try:
         make: Any = getattr(import_file(file, _law_module(text)), name)
         law: Law = make(tokenizer)
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
+    except (Exception, SystemExit) as error:  # code of other packages may raise anything
         line = f"--law {text} fails: {type(error).__name__}: {error}"
         place = innermost_place(error, {str(file.absolute())})
         raise UsageError(f"{line} ({place})" if place else line) from error
@@ -62,8 +62,8 @@ def _law_module(text: str) -> str:
     return f"bench_law_{Path(law_file(text)).stem}"
 
 
-def code_named(configs: Iterable[RunConfig]) -> list[str]:
-    """Return the files and folders of code that decoders and laws name, importing none."""
+def code_paths(configs: Iterable[RunConfig]) -> list[str]:
+    """Return the files and folders of code that decoders and laws name, without any import."""
     paths = list[str]()
     for config in configs:
         paths += [path for spec in config.specs for path in named_code(spec)]
@@ -72,7 +72,7 @@ def code_named(configs: Iterable[RunConfig]) -> list[str]:
 
 
 def without_code(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a configuration without the code that the user's own `values` name: a file's rest."""
+    """Return a configuration without code that the user's own `values` name: the file's part."""
     named = [name for name in ("decoders", "law") if values.get(name) is not None]
     return config.with_values(**dict.fromkeys(named))
 
@@ -91,12 +91,12 @@ def check_code(
         configs: configurations of the file.
         source: the file.
         allowed: paths that the command line names.
-        command: the command to type, with ``--allow``; None: the user knows it.
+        command: the command to type, with ``--allow``; None: not shown.
 
     Raises:
         UsageError: code is not among the `allowed` paths.
     """
-    named, trusted = code_named(configs), {*map(_real, allowed)}
+    named, trusted = code_paths(configs), {*map(_real, allowed)}
     if not {*map(_real, named)} <= trusted:
         then = f"add {' '.join(_flags(configs))}" if command is None else f"type: {command}"
         line = f"{source} names code, which runs only if the command line names it too"
@@ -104,7 +104,7 @@ def check_code(
 
 
 def _flags(configs: Iterable[RunConfig]) -> list[str]:
-    return [f"--allow {shlex.quote(path)}" for path in code_named(configs)]
+    return [f"--allow {shlex.quote(path)}" for path in code_paths(configs)]
 
 
 def _real(path: str) -> str:
@@ -112,15 +112,15 @@ def _real(path: str) -> str:
 
 
 def own_files(decoder: Decoder) -> list[Path]:
-    """Return the file of a decoder's class and of what it imports from its package or folder.
+    """Return the files of a decoder's class and of its imports from the same package or folder.
 
-    The core, which all decoders share, is left out, except its building blocks of drafting.
+    The core, which all decoders share, is left out, except the parts for drafting.
     """
     return [*_module_files(type(decoder).__module__), *map(Path, decoder.sources)]
 
 
 def law_files(law: str | None) -> list[Path]:
-    """Return the file of a law that is loaded, and of what it imports, as of a decoder."""
+    """Return the files of a loaded law and of its imports, as for a decoder."""
     return [] if law is None else _module_files(_law_module(law))
 
 
@@ -130,22 +130,22 @@ def _module_files(name: str) -> list[Path]:
     while first is not None and pending:
         module = sys.modules.get(name := pending.pop())
         file = _file(module)
-        if module is not None and file is not None and name not in files and _near(file, first):
+        if module is not None and file is not None and name not in files and _is_near(file, first):
             files[name] = file
             pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
     return [files[name] for name in sorted(files)]
 
 
 def code_hash(decoder: Decoder, law: str | None = None) -> str | None:
-    """Return the SHA-256 of the contents of a decoder's and a law's files, or None of none."""
+    """Return the SHA-256 of the files of a decoder and a law, or None without files."""
     files = [*own_files(decoder), *law_files(law)]
     return source_hash(files) if files else None
 
 
 def repository_state(decoders: Iterable[Decoder]) -> GitState | None:
-    """Return the state of the git repository of decoders that are neither built in nor installed.
+    """Return the git state of the repository of decoders that are neither built in nor installed.
 
-    None if all are; without a commit if there is no repository; of several, the first counts.
+    None without such decoders; no commit outside a repository; of several, the first counts.
     """
     files = [
         file
@@ -161,7 +161,7 @@ def repository_state(decoders: Iterable[Decoder]) -> GitState | None:
 
 @functools.cache
 def _imported(source: bytes, package: str) -> frozenset[str]:
-    """Return the names of modules that a source may import, also inside of functions."""
+    """Return the names of modules that a source may import, also inside functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -180,8 +180,8 @@ def _file(module: ModuleType | None) -> Path | None:
     return None if f"{name}.".startswith(_CORE) and not name.startswith(_SHARED) else Path(file)
 
 
-def _near(file: Path, first: Path) -> bool:
-    """Tell whether a file is in the outermost package, or the folder, of the first."""
+def _is_near(file: Path, first: Path) -> bool:
+    """Return whether a file is in the outermost package, or the folder, of the first file."""
     folder = first.parent
     while (folder.parent / "__init__.py").is_file():
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""Compiled calls (`decoders.core.hf.compiled`), the default where they are possible.
+"""Compile calls (`decoders.core.hf.compiled`), by default wherever this is possible.
 
 The graphs of a run are made before the run is planned, so that no measured time includes compiling.
 A model without graphs is measured eagerly from the beginning.
@@ -29,10 +29,10 @@ from decoders.core.hf.model import HFModel
 from decoders.core.hf.self_check import check_graphs
 
 _SWITCH = "TORCH_COMPILE_DISABLE"
-"""Torch's own variable; with 1, calls are eager by default, and no line says so."""
+"""Torch's own variable. If it is 1, calls are eager by default, without a note."""
 _TEXT = [3 + number % 24 for number in range(48)]
 _NUM_TOKENS = 32
-"""A prompt and an answer's length that show which graphs a decoder needs."""
+"""A prompt, and a length of answer, by which each decoder makes the graphs that it needs."""
 Result = TypeVar("Result")
 
 
@@ -51,7 +51,7 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Result], not
         )
         why = next((why for holds, why in reasons if holds), None)
         if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
-            why = None if has_products() else missing_compiler()  # what is compiled needs none
+            why = None if has_products() else missing_compiler()  # compiled code needs no capture
         try:
             if why is None:
                 return opener(run.with_values(compile=True))
@@ -70,9 +70,9 @@ def open_with_graphs(run: ResolvedRun, opener: Opener, progress: Progress) -> Se
 
 
 def make_graphs(setup: Setup, progress: Progress) -> Setup:
-    """Make each decoder's graphs by answering a text, if calls are compiled, and record them.
+    """Make and record each decoder's graphs by answering a text, if calls are compiled.
 
-    `NoGraphError` is raised. Other errors are left to the run's own answers.
+    A `NoGraphError` passes. Any other error will appear in the run's own answers.
     """
     if not setup.config.compile:
         return setup

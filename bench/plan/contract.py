@@ -1,8 +1,8 @@
-"""Checks, before a run, that decoders which claim to be lossless are (`decoders.core.checks`).
+"""Check the claims of lossless decoders before a run (`decoders.core.checks`).
 
 The checks run on tables of known distributions and on a tiny random Llama, so they cost the same
-for every model. Their result is kept in the cache folder under a hash of everything that decides
-it: the harness's own decoders and checks, the decoder's code and options, and library versions.
+for every model. The result is kept in the cache folder under a hash of everything that decides the
+result: the harness's decoders and checks, the decoder's code and options, and library versions.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.hf.checkpoint import cache_folder
 
 LIMIT_S = 300.0
-"""Most seconds that the checks of one decoder may take."""
+"""Time limit, in seconds, of the checks of one decoder."""
 _AGAIN_S = 5.0
 """Seconds until a decoder that swallows the time limit's error is interrupted again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The outcome of a decoder's checks (`Cell.checked`), and the reason if it is not verified."""
+    """Hold the outcome of a decoder's checks (`Cell.checked`), and the reason unless verified."""
 
     outcome: str
     note: str | None = None
 
 
 def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
-    """Return the cells of a setup, the lossless ones with the outcome of their checks.
+    """Return the cells of a setup, with the outcome of the checks of lossless cells.
 
     Each outcome but `VERIFIED` is noted. A sampled run also checks the distribution of answers.
     """
@@ -87,7 +87,7 @@ def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -
 
 
 def examine(decoder: Decoder, sampled: bool) -> Checked:
-    """Run a decoder's checks up to the first that fails, without tables if it cannot run there."""
+    """Run a decoder's checks up to the first failure, except on tables where it cannot run."""
     from decoders.core import checks  # only if no outcome is stored
     from decoders.core.testing.check_models import llama_draws
 
@@ -99,7 +99,7 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
         for check in checks.equality_checks(decoder):
             try:
                 check(decoder)
-            except checks.StepsDifferError as error:  # no matter of losslessness
+            except checks.StepsDifferError as error:  # losslessness is not affected
                 note = str(error)
         if draws:
             checks.check_distribution(decoder)
@@ -139,7 +139,7 @@ def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
 
 
 def code_files(decoder: Decoder) -> list[Path]:
-    """Return the files of a decoder's code: its own, and those of the classes it derives from."""
+    """Return the files of a decoder's code, with those of its base classes."""
     methods = [each for kind in type(decoder).__mro__ for each in vars(kind).values()]
     derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
     files = [file for file in map(Path, sorted(derived)) if file.is_file()]

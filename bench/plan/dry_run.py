@@ -1,4 +1,4 @@
-"""Describes a plan and estimates its time without measuring: `bench run --dry-run`."""
+"""Describe a plan and estimate its time without measuring: `bench run --dry-run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.machine.clock import Stopwatch
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_compiled
 from bench.plan.make import make_plan, quality_batch_size
-from bench.plan.numerics import computed_in
+from bench.plan.numerics import describe_numerics
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
 from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
@@ -26,11 +26,11 @@ _NUM_PROBES = 4
 def dry_run(
     config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
 ) -> list[str]:
-    """Return lines about a plan and its duration, writing nothing (raises as `bench.runs.run`)."""
+    """Return lines about a plan and its duration without writing (raises as `bench.runs.run`)."""
     if part is not None:
         parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)
-    with side_by_side(compiles=False) as children:  # compiling would take longer than this
+    with side_by_side(compiles=False) as children:  # compiling would take longer than the estimate
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
         if part is not None:
@@ -49,7 +49,7 @@ def dry_run(
         *describe(plan),
         head,
         *(f"  {printable(row)}" for row in text.splitlines()),
-        computed_in(config, setup.config),
+        describe_numerics(config, setup.config),
         *lines,
     ]
 
@@ -76,9 +76,9 @@ def _per_family(prompts: Sequence[PlannedPrompt]) -> str:
 
 
 def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]:
-    """Return the seconds of a plan if every decoder is as fast as the baseline, and their basis.
+    """Estimate the seconds of a plan at the baseline's speed, and describe the basis.
 
-    The basis is the baseline's speed on a few of the prompts. A batched answer of the quality pass
+    The basis is the baseline's speed on a few prompts. A batched answer of the quality pass
     is assumed to cost a quarter of a single answer.
     """
     arm = setup.arm(setup.baseline)

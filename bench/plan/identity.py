@@ -1,4 +1,4 @@
-"""Hashes of everything that must not change between a run and its resumption.
+"""Hash everything that must not change between a run and its resumption.
 
 The hashes cover the code that decides what is asked, answered, timed, counted or scored, the
 models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
@@ -48,7 +48,7 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
 def check_identity(
     setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
-    """Raise `UnavailableError` unless a run that began in `env` can go on unchanged."""
+    """Raise `UnavailableError` unless a run that began in `env` can be continued unchanged."""
     now = setup_identity(setup)
     hashes = {name: prompt.hash for name, prompt in prompts.items()}
     before = plan.identity or {}

@@ -1,9 +1,9 @@
-"""A decoder's label that means something: ``idlm@isd`` is the variant that the tables show.
+"""Interpret a decoder's label: ``idlm@isd`` is the variant that the tables show.
 
-A label is a name for a row of the tables and sets no option, except for two kinds of labels. A
+A label is a name for a row of the tables and sets no option, except for two kinds of labels: a
 label of `Decoder.showcase` and a value of the option `mode` choose that variant. Any other label
-that reads as an option, a value or another decoder is refused if nothing sets what it says: the
-defaults would run under a wrong name.
+that reads as an option, a value or another decoder is refused if the options do not agree with the
+label: the defaults would run under a wrong name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Note = Callable[[str], None]
 _NUMBERED = re.compile(r"([a-z_]+?)_?(\d+(?:\.\d+)?)")
 
 
-def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[str, str]:
-    """Return a cell's options, with those that its label means (`UsageError`)."""
+def options_by_label(cell: str, options: Mapping[str, str], note: Note) -> Mapping[str, str]:
+    """Return a cell's options, with the options that its label implies (`UsageError`)."""
     spec = registry.parse_spec(cell)
     label = spec.label
     if label is None:
@@ -50,7 +50,7 @@ def with_meaning(cell: str, options: Mapping[str, str], note: Note) -> Mapping[s
             f"{cell!r} has an option for a label; write {spec.name}:{label}, or "
             f"{spec.name}@LABEL:{label}"
         )
-    if not options and (reading := next(_readings(cls, spec.name, label), None)):
+    if not options and (reading := next(_suggested_meanings(cls, spec.name, label), None)):
         raise UsageError(f"{cell}: a label sets no option, and this one reads as {reading}")
     return options
 
@@ -60,8 +60,8 @@ def written(name: str, options: Mapping[str, str]) -> str:
     return ":".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _readings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
-    """Yield what a label reads as, with what to type for it."""
+def _suggested_meanings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
+    """Yield the meanings that a label suggests, each with the text to type instead."""
     cell = f"{name}@{label}"
     hints = typing.get_type_hints(cls)
     kinds = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
@@ -83,7 +83,7 @@ def _readings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
 
 
 def _note_showcased(name: str, options: Mapping[str, str], note: Note) -> None:
-    """Tell that the tables' row of the same decoder has other options."""
+    """Note that the tables' row of the same decoder has other options."""
     if options or name not in registry.built_in():
         return
     for other in registry.resolve(DecoderSpec(name=name)).modes.values():

@@ -1,4 +1,4 @@
-"""Makes the plan of an open setup (chooses tasks, tokenises, orders blocks)."""
+"""Make the plan of an open setup: choose tasks, tokenise, order blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GROUPS_PER_BATCH = 4
 """Prompts per block in units of the batch size, so that the scheduler can refill ended rows."""
 _BATCH_ON_CPU, _BATCH_ON_GPU, _BATCH_OF_SMALL = 8, 32, 32
 _SMALL = 50_000_000
-"""Most weights of a small model: its CPU calls cost mostly overhead, 32 caches little memory."""
+"""Maximum weights of a small model: its CPU calls are mostly overhead, 32 caches are small."""
 
 
 def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[str, Prompt]]:
@@ -129,14 +129,14 @@ def order_blocks(
 
     Args:
         prompts: names of the timed prompts.
-        cells: the cells, the baseline first, whose second arm is added to every block.
+        cells: the cells, first the baseline, whose second arm is added to every block.
         repeats: blocks per prompt.
         batch_size: 1, or the size whose multiple of prompts forms a block: whole conversations,
             drawn at random, so that the last one may exceed it.
         seed: decides the order.
         group_seed: decides the groups, which all sessions of a job share.
-        same_order: all repeats have the prompts in one order (a decoder remembers), the turns of a
-            conversation ascending, because a later prompt contains the earlier answers.
+        same_order: all repeats have one order of prompts, because a decoder remembers. Turns of a
+            conversation ascend, because a later prompt contains the earlier answers.
     """
     shuffler = random.Random(seed)
     groups: list[tuple[str, ...]] = [(prompt,) for prompt in prompts]
@@ -191,11 +191,11 @@ def quality_batch_size(setup: Setup) -> int:
 
 
 def baseline_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[str | None]:
-    """Return ar's (or the baseline's) answers as histories of later turns (None: it failed)."""
+    """Return ar's (or the baseline's) answers as histories of later turns (None: failed)."""
     decoder = setup.arms.get(BASELINE, setup.arm(setup.baseline)).decoder
     models = Models(target=setup.models.target)
     scheduler = Scheduler(decoder, models, setup.sampling, batch_size(setup))
     room = room_for("the baseline's first turns, answered in batches")
-    with room, models.uncompiled():  # large batches would compile extra graphs
+    with room, models.uncompiled():  # large batches would compile further graphs
         outcomes = scheduler.run([prompt.ids for prompt in prompts])
     return [setup.text(o.tokens) if isinstance(o, Generation) else None for o in outcomes]

@@ -1,4 +1,4 @@
-"""`bench new-decoder`: copies `bench/plan/starter.py` under a new name, and writes its test."""
+"""Copy `bench/plan/starter.py` under a new name, and write its test, for `bench new-decoder`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _MODULES = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
-"""Modules that a decoder's file of the same name would shadow."""
+"""Names of modules that a decoder's file of the same name would shadow."""
 _TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
 
 from pathlib import Path
@@ -28,24 +28,24 @@ from decoders.core.types import DecoderSpec
 FILE = Path(__file__).with_name("{name}.py")
 
 
-def made(k: int):
-    """The decoder as `bench run --decoders {name}.py:{class_name}:k=…` makes it."""
+def decoder(k: int):
+    """Build the decoder as `bench run --decoders {name}.py:{class_name}:k=…` does."""
     return build(DecoderSpec(name=f"{{FILE}}:{class_name}", options={{"k": str(k)}}))
 
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_it_meets_the_contract(k):
-    check_decoder(made(k))
+    check_decoder(decoder(k))
 
 
 def test_an_option_out_of_range_is_refused():
     with pytest.raises(ValueError, match="option 'k'"):
-        made(0)
+        decoder(0)
 '''
 
 
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
-    """Write ``NAME.py`` and its test, and return both and the class's name (`UsageError`)."""
+    """Write ``NAME.py`` and its test, and return both paths and the class's name (`UsageError`)."""
     if not _NAME.fullmatch(name):
         line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)

@@ -1,4 +1,4 @@
-"""How and where a run computes: its devices, dtype, and row-invariant numerics.
+"""Choose the devices, dtype and row-invariant numerics of a run.
 
 A run uses one device, or several under ``--device-map``. Some cells may compute in row-invariant
 numerics (`decoders.core.hf.tiles`). Unless the user gives a tile size, the fastest one on calls of
@@ -34,9 +34,9 @@ _HALF_FROM = 50_000_000
 _EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 TILES = (8, 16, 32)
 _ROWS = (1, 5, 9, 17)
-"""Widths of usual calls, equally weighted: AR's, and those of verifying calls."""
+"""Widths of usual calls, with equal weights: AR's calls, and verifying calls."""
 _TRIED = 10
-"""Rows compared bit for bit: some calls of five have rows on both sides of a block's end."""
+"""Number of rows compared bit for bit: calls of five rows then also cross the ends of blocks."""
 _TIMED = 5
 _PADDED, _PRICE = 16, 0.1
 
@@ -62,7 +62,7 @@ def prepare_process(device: torch.device, threads: int | None = None) -> None:
 
     if threads is not None:
         torch.set_num_threads(threads)
-    if device.index:  # graphs are captured, and kernels in Triton run, on the current one
+    if device.index:  # graphs are captured, and Triton kernels run, on the current device
         torch.cuda.set_device(device)
     leave_out_cudnn(device)
 
@@ -84,20 +84,20 @@ def device_map(name: str) -> str | dict[str, str | int]:
     return dict(placed)
 
 
-def usual_dtype(config: RunConfig, device: str, source: str) -> str:
-    """Return the default dtype of a target at `source` on a device type (``cpu``, ``cuda``)."""
+def default_dtype(config: RunConfig, device: str, source: str) -> str:
+    """Return the default dtype of the target at `source` on a device type (``cpu``, ``cuda``)."""
     if device == "cuda":
         return protocol.DTYPE if config.protocol == "specbench" else "bfloat16"
-    return usual_on_cpu(count_weights(source) if has_bfloat16() else None)
+    return default_cpu_dtype(count_weights(source) if has_bfloat16() else None)
 
 
-def usual_on_cpu(num_weights: int | None) -> str:
+def default_cpu_dtype(num_weights: int | None) -> str:
     """Return the default dtype on a CPU of a model with `num_weights` weights (None: unknown)."""
     return "bfloat16" if (num_weights or 0) > _HALF_FROM and has_bfloat16() else "float32"
 
 
-def computed_in(requested: RunConfig, resolved: RunConfig) -> str:
-    """Say how a run computes, ``computed in float32 on cpu``, and why if that is the default.
+def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
+    """Describe a run's numerics (``computed in float32 on cpu``), with the reason for a default.
 
     Args:
         requested: configuration before the models were opened; a `dtype` of None means the default.
@@ -121,7 +121,7 @@ def computed_in(requested: RunConfig, resolved: RunConfig) -> str:
 
 
 def uses_tiles(run: ResolvedRun) -> bool:
-    """Return whether any cell of the run computes in tiles (`UsageError` if it cannot)."""
+    """Return whether any cell of the run computes in tiles (`UsageError`: not possible)."""
     config = run.config
     if "invariant" not in (config.numerics, *map(run.numerics, run.decoders)):
         if config.tile is not None:
@@ -139,7 +139,7 @@ def uses_tiles(run: ResolvedRun) -> bool:
 
 
 def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:
-    """Return tiled models and the tile, the fastest if None (`UnavailableError`: rows differ)."""
+    """Return tiled models and the tile (None: the fastest). `UnavailableError`: rows differ."""
     roles: dict[str, Any] = {**models.roles}
     with as_error(UnavailableError):
         if tile is None:
@@ -156,17 +156,17 @@ def in_tiles(models: Models, tile: int | None) -> tuple[Models, int]:
 
 
 def pad_rows(model: HFModel, rows: int | None, batch_size: int) -> tuple[int, float | None]:
-    """Set the fewest rows of a model's captured calls, so that calls of few rows share a graph.
+    """Set the minimum rows of a model's captured calls, so that calls of few rows share a graph.
 
     A row then has the same bits in `ar`'s calls and in calls that verify drafts.
 
     Args:
         model: the target, on a GPU.
-        rows: the fewest rows; None: `_PADDED` if one costs at most `_PRICE` more then, else 1.
+        rows: the minimum; None: `_PADDED` if this costs one row at most `_PRICE` more, else 1.
         batch_size: sequences of the calls whose time decides.
 
     Returns:
-        The fewest rows, and if they were timed, what they cost, in calls of one row.
+        The minimum and, if timed, the extra cost of a padded call, in calls of one row.
     """
     price = None
     if rows is None:
@@ -181,7 +181,7 @@ def pad_rows(model: HFModel, rows: int | None, batch_size: int) -> tuple[int, fl
 
 
 def holds(model: HFModel) -> bool:
-    """Return whether rows are bit for bit the same in calls of one, five and all rows."""
+    """Return whether rows have the same bits in calls of one row, of five and of all rows."""
     text = max(1, min(tiles.BLOCK + _TRIED - 3, model.max_length) - _TRIED)
     ids = [(7919 * n + 3) % model.vocab_size for n in range(text + _TRIED)]
     one = _read(model, ids, [text, *[1] * _TRIED])

@@ -1,9 +1,9 @@
-"""The answers of a run so far, of which decoders that remember get their memory.
+"""Keep the past answers of a run, from which decoders that remember get their memory.
 
-A scope is a cell in one repeat of the timing pass, or in the quality pass; nothing else fills its
-memory. Before a block it has the answers to all earlier blocks, in the plan's order, so that stored
-answers make it again: for a resumed run, and for the second pass of a block. An answer to a later
-turn may quote those to the earlier ones, so it enters only after these have ended.
+A scope is a cell in one repeat of the timing pass, or in the quality pass. A memory belongs to one
+scope. Before a block, it has the answers to all earlier blocks in the plan's order, so it can be
+rebuilt from stored answers: for a resumed run, and for the second pass of a block. An answer to a
+later turn may quote answers to earlier turns, so it is added only after these have ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _QUALITY = -1  # in place of a repeat, and in records of a block
 
 
 def later_turns(prompts: Sequence[Prompt]) -> frozenset[int]:
-    """Return the indices of later turns in a batch, which may end before the turns they quote."""
+    """Return the indices of later turns in a batch, which may end before turns that they quote."""
     return frozenset(i for i, each in enumerate(prompts) if each.turn > 1 and len(prompts) > 1)
 
 
 class Memories:
-    """The answers that decoders remember, by cell and repeat, and memories of them."""
+    """Hold the answers that decoders remember, by cell and repeat, and their memories."""
 
     def __init__(self) -> None:
         """Begin without answers."""
@@ -36,7 +36,7 @@ class Memories:
         self._live: dict[str, tuple[int, int, Memory]] = {}  # repeat, number of answers, memory
 
     def load(self, records: Iterable[SampleRecord], prompts: Mapping[str, Prompt]) -> None:
-        """Begin again, with the answers that a run's earlier attempts left."""
+        """Restart with the answers of a run's earlier attempts."""
         self._entries.clear()
         self._live.clear()
         for record in records:
@@ -58,10 +58,10 @@ class Memories:
         return memory
 
     def add(self, cell: str, block: Block, pairs: _Pairs, memory: Memory | None) -> None:
-        """Add a cell's answers to a block, which its `memory` has as they ended."""
+        """Add a cell's answers to a block. The block's `memory` already has them."""
         if memory is not None:
             entries = self._entries[cell, block.repeat]
             answers = [(p.ids, a.tokens) for p, a in pairs if isinstance(a, Generation)]
             entries += [(block.block, *answer) for answer in answers]
-            if len(answers) == len(pairs) == 1:  # several may have ended in another order
+            if len(answers) == len(pairs) == 1:  # several answers may have ended in another order
                 self._live[cell] = block.repeat, len(entries), memory

@@ -1,10 +1,10 @@
-"""Chooses the decoders of a run before any weights are loaded.
+"""Choose the decoders of a run before any weights are loaded.
 
 Costs set to ``auto``, in parts of `hybrid` too, take numbers from a cost folder. `row_cost` is a
 row's share of a call on the folder's curve, at the run's batch size and the shortest measured
-context. `draft_cost` is that of a draft call, found by ``bench cost --run RUN``
+context. `draft_cost` is a draft call's share, found by ``bench cost --run RUN``
 (`bench.extras.cost.explain.draft_costs`). The stored configuration has the numbers, so a run does
-not depend on what becomes of the folder.
+not depend on later changes of the folder.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 from bench.errors import UsageError, as_error
 from bench.machine.env import ROOT
-from bench.plan.labels import Note, with_meaning, written
-from bench.plan.sources import embedded_adapters, embedded_draft, how_to_get, model_shelf
+from bench.plan.labels import Note, options_by_label, written
+from bench.plan.sources import adapter_advice, embedded_adapters, embedded_draft, model_shelf
 from bench.plan.sources import named as named_model
 from bench.records.plan import BASELINE, SECOND
 from bench.registry import extra
 from bench.settings.config import FAST, NUMERICS, ZOO, RunConfig, as_text, cell_spec
 from decoders.core import registry
 from decoders.core.decoder import Decoder, SelfDriven
-from decoders.core.engine.models import model_names, other_kind
+from decoders.core.engine.models import kind_error, model_names
 from decoders.core.hf.checkpoint import is_masked
 from decoders.core.types import DecoderSpec
 
@@ -37,7 +37,7 @@ _MEASURED = ("row_cost", "draft_cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRun:
-    """A configuration and its decoders by cell, the baseline first, built once for all uses."""
+    """Hold a configuration and its decoders by cell, baseline first, built once for all uses."""
 
     config: RunConfig
     decoders: Mapping[str, Decoder]
@@ -93,7 +93,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     all_values: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
     for cell, options in cells.items():
-        options = with_meaning(cell, options, note)
+        options = options_by_label(cell, options, note)
         decoder = build_decoder(cell, options)
         if cell == BASELINE and ("numerics" in options or decoder != type(decoder)()):
             raise UsageError(
@@ -139,13 +139,13 @@ def stored_decoders(config: RunConfig) -> ResolvedRun:
 
 
 def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
-    """Return the named cells with numbers in place of ``auto`` (raises as `choose_decoders`)."""
+    """Return the named cells, ``auto`` replaced by numbers (raises as `choose_decoders`)."""
     folder = config.cost
     measured = None if folder is None else extra("bench.jobs", "auto-options")(Path(folder))
     cells = {cell: dict(options) for cell, options in (config.decoders or {}).items()}
     for cell, options in cells.items():
         for key, text in options.items():
-            settings = f"{key}={text}".split("+")  # one, or those of a part of `hybrid`
+            settings = f"{key}={text}".split("+")  # of one decoder, or of a part of `hybrid`
             part = cell if len(settings) == 1 else text.partition("+")[0]
             for number, setting in enumerate(settings):
                 name, _, value = setting.partition("=")
@@ -180,7 +180,7 @@ def _unmet_need(
     if config.law is not None and (isinstance(decoder, SelfDriven) or not decoder.lossless):
         return "emits tokens that no call of ours verifies, so that no law of --law holds for them"
     for part in decoder.parts:
-        if kind := other_kind(part, masked):
+        if kind := kind_error(part, masked):
             return kind
         if "draft" in part.needs and draft is None:
             return "needs a draft model; pass --draft"
@@ -189,15 +189,15 @@ def _unmet_need(
             return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:
-            return f"needs an adapter named {name!r}; {how_to_get(name, part)}"
+            return f"needs an adapter named {name!r}; {adapter_advice(name, part)}"
     return None
 
 
 def built_in_cells(model: str = ZOO) -> dict[str, Mapping[str, str]]:
     """Return the cells, with options, of a run that names no decoders.
 
-    They are the `decoders` of a named model, else the built-in ones with `Decoder.by_default` and
-    their showcases.
+    These are the `decoders` of a named model, else the built-in decoders with
+    `Decoder.by_default` and their showcases.
     """
     if (entry := named_model(model)) is not None:
         return {spec.cell: spec.options for spec in registry.parse_specs(entry.decoders)}

@@ -1,4 +1,4 @@
-"""Everything a run works with, opened once: models, tokenizer, decoders, sampling, clock.
+"""Open everything that a run uses, once: models, tokenizer, decoders, sampling, clock.
 
 `open_setup` loads what a configuration names; `assemble` combines given models, so that tests run
 without a checkpoint.
@@ -20,13 +20,13 @@ from bench.machine.env import capture
 from bench.plan.checks import check_memory, check_options, read_models
 from bench.plan.code import code_hash, load_law, repository_state
 from bench.plan.numerics import (
+    default_dtype,
     device_map,
     in_tiles,
     open_device,
     pad_rows,
     prepare_process,
     uses_tiles,
-    usual_dtype,
 )
 from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
@@ -52,7 +52,7 @@ _SMALLER = "use a smaller --dtype (bfloat16) or model, or another --device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A cell ready to run: its decoder, only the models that it uses, and its time limit."""
+    """Hold a cell ready to run: its decoder, only the models that it uses, and its time limit."""
 
     cell: Cell
     decoder: Decoder
@@ -62,14 +62,14 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything open during a run.
+    """Hold everything that is open during a run.
 
     `arms` maps cells to arms, the baseline first. `facts` describes the models and adapters,
     including hashes of the weights.
     `stop_ids` end an answer, though a run of a fixed length goes on.
     `compiled` lists the cells that made graphs, with the number of graphs and the seconds spent.
-    `past` has the answers so far that decoders remember. `padding_price` is what padded calls cost
-    on a GPU (`numerics.pad_rows`).
+    `past` has the past answers that decoders remember. `padding_price` is the extra cost of padded
+    calls on a GPU (`numerics.pad_rows`).
     """
 
     config: RunConfig
@@ -91,7 +91,7 @@ class Setup:
         return next(iter(self.arms))
 
     def arm(self, cell: str) -> Arm:
-        """Return the arm of a cell, for the baseline's second arm the baseline's."""
+        """Return the arm of a cell (of the baseline's second arm, the baseline's)."""
         return self.arms[cell.removesuffix(SECOND)]
 
     def precision(self, cell: str) -> str:
@@ -112,7 +112,7 @@ class Setup:
         return len(tokens) - next(ends, len(tokens))
 
     def repeated(self, repeat: int) -> Sampling:
-        """Return the sampling of a repeat, whose seed is its own and equal for all cells."""
+        """Return the sampling of a repeat, with the repeat's seed, equal for all cells."""
         return replace(self.sampling, seed=self.sampling.seed + repeat)
 
     @property
@@ -156,7 +156,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     tiled = uses_tiles(run)
     device = open_device(config.device)
     sources = {role: checkpoint(each, role) for role, each in run.models.items()}
-    dtype = config.dtype or usual_dtype(config, device.type, sources["target"])
+    dtype = config.dtype or default_dtype(config, device.type, sources["target"])
     prepare_process(torch.device("cpu") if config.device_map else device, config.threads)
     tokenizers = read_models(sources)
     check_memory(run, sources, str(device))
@@ -196,7 +196,7 @@ def open_setup(run: ResolvedRun) -> Setup:
     if template is not None:
         facts["target"]["template"] = template.facts
     for role in further:
-        # without a tokenizer of its own, nothing says that its ids are the target's
+        # without a tokenizer, nothing shows that the model's ids are the target's
         if tokenizers[role] is not None:
             for each in models.values():
                 other: Any = each.roles[role]
@@ -224,7 +224,7 @@ def open_setup(run: ResolvedRun) -> Setup:
 
 
 def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.device) -> HFModel:
-    """Load a model, or the placed target (`ValueError`)."""
+    """Load a model, or the target that is placed on devices (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
     kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
@@ -237,7 +237,7 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
-    """Compare a model with transformers' own forward, and note what was not compared."""
+    """Compare a model with transformers' own forward pass, and note what was not compared."""
     from decoders.core.hf.self_check import self_check
 
     if not config.self_check:
@@ -252,7 +252,7 @@ def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
 def _attach(
     run: ResolvedRun, folders: Mapping[str, Path], models: Mapping[str, Models]
 ) -> dict[str, AdapterFacts]:
-    """Load each adapter, attach it to the models that its cells use, and return the facts."""
+    """Load each adapter, attach the adapter to its cells' models, and return its facts."""
     facts: dict[str, AdapterFacts] = {}
     for name, folder in folders.items():
         adapter = load_adapter(name, folder)
@@ -317,7 +317,7 @@ def assemble(
 def _arm(run: ResolvedRun, cell: str, by_numerics: Mapping[str, Models], sampling: Sampling) -> Arm:
     config, decoder, options = run.config, run.decoders[cell], run.options(cell)
     models = by_numerics[run.numerics(cell)]
-    used = models.used_by(decoder)
+    used = models.for_decoder(decoder)
     with as_error(UsageError):
         check_models(decoder, used, cell)
     spec = cell_spec(cell, options)

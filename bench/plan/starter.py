@@ -1,10 +1,10 @@
-"""A decoder to start from: run it, then put a rule of your own into `propose`.
+"""Start from this decoder: run the file, then put your own rule into `propose`.
 
     bench run --decoders starter.py:Starter:k=6
     pytest test_starter.py
 
-A step proposes tokens. One call of the target verifies all of them at once and accepts those that
-it would have chosen itself. So whatever is proposed, the answer is AR's for the same seed.
+A step proposes tokens. One call of the target verifies them all and accepts the tokens that the
+target itself would choose. So the answer is always AR's for the same seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 
 @dataclass(frozen=True, kw_only=True)
 class Starter(DraftAndVerify):
-    """Propose what followed the last token where it occurred before. Lossless, training-free.
+    """Propose the tokens after an earlier occurrence of the last token. Lossless, training-free.
 
     Args:
         k: tokens proposed per step.
@@ -33,19 +33,19 @@ class Starter(DraftAndVerify):
         self.demand(self.k >= 1, "k", "1 or above")
 
     def drafter(self, request: Request) -> Drafter:
-        """Return the drafter of one answer, which keeps the answer's state, never the decoder."""
+        """Return the drafter of one answer. It keeps the answer's state, the decoder never does."""
         return Copies(self.k)
 
 
 class Copies(Drafter):
-    """Drafts for one answer, beside a loop that prefills, verifies, keeps the cache and counts."""
+    """Draft for one answer. The shared loop prefills, verifies, keeps the cache and counts."""
 
     def __init__(self, k: int) -> None:
-        """Keep the largest number of drafts."""
+        """Set the maximum number of drafts."""
         self.k = k
 
     def propose(self, text: Text, most: int) -> Sequence[int]:
-        """Return up to k tokens that may come next, or an empty list. Change this rule.
+        """Return up to k possible next tokens, or an empty list. Change this rule.
 
         `text.tokens` are the prompt and all final tokens; at most `most` drafts are useful. To
         learn from the target's verdict, define `observe(text, verdict)` as well.

@@ -1,6 +1,6 @@
-"""A tokenizer's chat template: rendered within limits, on one date, and described for the record.
+"""Render a tokenizer's chat template within limits and on one date, and describe the template.
 
-A template is a program in a file that anybody may have written. A child renders it
+A template is a program in a file that anybody may have written. A child process renders it
 (`specbench_tasks.child`), on the job's date and with the same random draws every time, so that
 another day or process has the same prompts.
 """
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 Messages = Sequence[Mapping[str, str]]
 _CPU_S = 5
-"""Most seconds of a processor for one prompt."""
+"""Limit of processor seconds for one prompt."""
 _MAX_CHARS = 50_000_000
-"""Most characters of a prompt."""
+"""Limit of characters of a prompt."""
 _QUESTION, _ANSWER = "Where is Oslo?", "It lies in Norway."
-"""A conversation that shows what a template writes."""
+"""A conversation by which a template's text is examined."""
 
 
 class RenderError(ValueError):
-    """A template that renders no prompt of these messages."""
+    """Report a template that renders no prompt of its messages."""
 
 
 class TemplateEndless(ValueError):
-    """A template that reaches a limit of time, memory or length."""
+    """Report a template that reaches a limit of time, memory or length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """A chat template: its text, and its variables beside the messages.
+    """Hold a chat template: its text, and its variables besides the messages.
 
-    `tokens` are the tokenizer's special tokens by name, `arguments` the user's, and `date` (ISO) is
-    the day that ``strftime_now`` tells.
+    `tokens` are the tokenizer's special tokens by name, `arguments` the user's variables. `date`
+    (ISO) is the day that ``strftime_now`` returns.
     """
 
     text: str
@@ -72,11 +72,11 @@ class ChatTemplate:
             messages: roles and contents.
             ask: end where an answer begins.
             go_on: end inside the last message, which an answer continues.
-            seed: of the template's own random draws.
+            seed: the seed of the template's own random draws.
 
         Raises:
             RenderError: the template raises an error, or writes too much.
-            TemplateEndless: it reaches a limit.
+            TemplateEndless: the template reaches a limit.
         """
         variables = {**self.tokens, **self.arguments, "add_generation_prompt": ask}
         variables |= {"continue_final_message": True} if go_on else {}
@@ -102,7 +102,7 @@ def today() -> str:
 def chat_template(
     tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], date: str | None
 ) -> ChatTemplate | None:
-    """Return a tokenizer's template, or None without one or if its class has a way of its own."""
+    """Return a tokenizer's template, or None if it has none or its class formats by itself."""
     if not tokenizer.chat_template or not hasattr(tokenizer, "get_chat_template"):
         return None
     from transformers import PreTrainedTokenizerBase
@@ -118,7 +118,7 @@ def chat_template(
 def template_notes(
     template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
 ) -> list[str]:
-    """Describe what a template does that may surprise (raises `TemplateEndless`)."""
+    """Describe surprising effects of a template (raises `TemplateEndless`)."""
     if template is None:
         ids = [] if tokenizer.chat_template else tokenizer.encode(_QUESTION, verbose=False)
         return _ended(tokenizer, ids, stop_ids)
@@ -127,7 +127,7 @@ def template_notes(
         text = template.render(messages)
         other = template.render(messages, seed=1)
     except RenderError:
-        return []  # each prompt says why
+        return []  # each prompt reports the reason
     if template.dated:
         notes.append(f"its chat template may write a date: {template.date} (--date) in every run")
     if text != other:
@@ -156,7 +156,7 @@ def _ended(
 def _turn_end(
     tokenizer: PreTrainedTokenizerBase, after: str, stop_ids: frozenset[int]
 ) -> list[str]:
-    """Describe a special token that ends an answer in the template, and is no stop id."""
+    """Describe a special token that ends an answer in the template but is no stop id."""
     ids = tokenizer.encode(after.lstrip(), add_special_tokens=False, verbose=False)[:1]
     if not ids or ids[0] in stop_ids or ids[0] not in tokenizer.added_tokens_decoder:
         return []

@@ -1,9 +1,9 @@
-"""Turns conversations into the token ids of prompts, once for all decoders.
+"""Turn conversations into the token ids of prompts, once for all decoders.
 
 A *prompt* is one turn. The chat template is applied exactly once and provides the special tokens; a
 model without a template gets the turns as plain text, joined by newlines, with the special tokens
 that its tokenizer adds. A BOS token is never doubled. Turn 2's history has the answer to turn 1
-from the data, or else the baseline's, so that every decoder answers the very same prompt.
+from the data, or else the baseline's answer, so that every decoder answers the same prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Template = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """Turns conversations into prompts.
+    """Turn conversations into prompts.
 
     Args:
         tokenizer: tokenizer of the target.
@@ -100,7 +100,7 @@ class PromptEncoder:
     def prompt(
         self, conversation: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
     ) -> Prompt | SkippedTurn:
-        """Return a turn, after the turn `before`, as a prompt or the reason for skipping it."""
+        """Return a turn, which follows the turn `before`, as a prompt or as a reason to skip it."""
         skipped = partial(
             SkippedTurn, conversation=conversation.id, turn=turn, family=conversation.family
         )
@@ -138,7 +138,7 @@ class PromptEncoder:
             )
         if before is None or num_cut or before.num_cut:
             return prompt
-        # no call fed the answer's last token, nor an answer of the data
+        # no call fed the last token of an answer, nor an answer of the data
         fed = answers[-1] if conversation.reply(before.turn) is None else ""
         answer = self.tokenizer.encode(fed, add_special_tokens=False, verbose=False)
         pairs = zip(prompt.ids, (*before.ids, *answer[:-1]), strict=False)
@@ -212,7 +212,7 @@ def to_length(prompts: Sequence[Prompt], num_tokens: int, bos: int | None) -> li
 
 
 def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> list[str]:
-    """Return one line about cut prompts and one about skipped prompts, if there are any."""
+    """Return one line about cut prompts and one line about skipped prompts, if there are any."""
     total = len(prompts) + len(skipped)
     lines = []
     if cut := [prompt.num_cut for prompt in prompts if prompt.num_cut]:

@@ -1,1 +1,1 @@
-"""File formats of a run folder."""
+"""Define the file formats of a run folder."""

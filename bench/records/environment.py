@@ -1,4 +1,4 @@
-"""``env.json``: the machine, software and models of a run.
+"""Read and write ``env.json``: the machine, software and models of a run.
 
 `bench.machine.env` fills in the fields. Unknown fields are None.
 """
@@ -21,7 +21,7 @@ ENV = "env.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownFacts:
-    """The facts of a model or a GPU that readers compute with, besides others to show."""
+    """Facts of a model or a GPU by which readers compute, besides facts that are only shown."""
 
     name: str | None = None
     driver: str | None = None
@@ -47,7 +47,7 @@ Facts = Annotated[Mapping[str, Any], AfterValidator(_facts)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Processor with its wide `instructions`, and memory, with the limits of a cgroup on them."""
+    """Processor with its wide `instructions`, and memory, both with the limits of a cgroup."""
 
     system: str | None = None
     release: str | None = None
@@ -68,8 +68,8 @@ class Machine:
 class TorchSettings:
     """Settings of torch, and as `attention` the SDPA kernels that are enabled on a GPU.
 
-    Graphs of calls of up to `product_rows` rows compute a row alike, at a cost of at most
-    `product_price`: on a CPU in products of one row, on a GPU in calls of one row, if measured.
+    Graphs of calls of up to `product_rows` rows give a row the same bits. The extra cost is at most
+    `product_price` (if measured): on a CPU in products of one row, on a GPU in calls of one row.
     """
 
     threads: Num | None = None
@@ -85,7 +85,7 @@ class TorchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """The git checkout, with `branch` None if HEAD is detached."""
+    """State of the git checkout. `branch` is None if HEAD is detached."""
 
     commit: str | None = None
     branch: str | None = None
@@ -94,7 +94,7 @@ class GitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """An adapter: its size, the roles of the `models` it is attached to, its training settings."""
+    """Size of an adapter, the roles of the `models` it is attached to, its training settings."""
 
     variant: str | None = None
     rank: Num | None = None
@@ -149,7 +149,7 @@ class Process:
 class Environment:
     """The content of env.json.
 
-    `gpu` holds facts from the driver (`bench.machine.gpu`), `packages` versions by name, and
+    `gpu` has facts from the driver (`bench.machine.gpu`), `packages` has versions by name, and
     `environment` the allowed environment variables. `git` is the benchmark's commit, `repository`
     that of decoders from another repository. `process` is None until the run ends.
     """
@@ -181,7 +181,7 @@ class Environment:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data, without ``process`` and ``repository`` if they are None."""
-        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists there
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples become lists
         late = ("process", "repository")
         return {key: value for key, value in data.items() if key not in late or value is not None}
 

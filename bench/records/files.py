@@ -1,4 +1,4 @@
-"""Small files that survive kills and full disks, and JSON files read as frozen dataclasses.
+"""Write small files that survive kills and full disks, and read JSON as frozen dataclasses.
 
 A small file is replaced as a whole. A folder has one writer at a time. JSON is read without
 converting numbers or texts. Files of older versions may lack fields; the default None then means
@@ -75,13 +75,13 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         scratch.unlink(missing_ok=True)
-        with scratch.open("xb") as file:  # never through a link of that name
+        with scratch.open("xb") as file:  # do not write through a link of that name
             yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # fails as well on a read-only file system
+        with contextlib.suppress(OSError):  # this, too, fails on a read-only file system
             scratch.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
@@ -98,7 +98,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Replace files by their paths in `folder`, creating folders, and return the full paths.
+    """Replace files by their paths in `folder`, create folders, and return the full paths.
 
     Raises:
         BenchError: a folder on the way is a link, or writing fails.
@@ -132,8 +132,8 @@ def append_text(path: Path, text: str) -> None:
 def refuse_links(folder: Path, path: Path) -> None:
     """Refuse to write to `path` if it, or a folder between `folder` and it, is a link.
 
-    A folder may come from a stranger, and its links lead anywhere. `folder` itself is the user's
-    choice, and so are the folders above it.
+    A folder may come from a stranger, and its links may lead anywhere. `folder` itself and the
+    folders above are the user's choice.
 
     Raises:
         BenchError: there is such a link.
@@ -176,7 +176,7 @@ def cannot_write(path: Path, error: OSError | ValueError) -> BenchError:
 
 
 def check_schema(path: Path, data: dict[str, Any]) -> None:
-    """Raise `UnavailableError` for another schema, except none, as the first versions wrote."""
+    """Raise `UnavailableError` for another schema. The first versions wrote no schema."""
     if (schema := data.get("schema", SCHEMA)) != SCHEMA:
         line = f"{path} has schema {schema}; this version reads {SCHEMA}"
         raise UnavailableError(f"{line}: use the version that wrote it")
@@ -184,7 +184,7 @@ def check_schema(path: Path, data: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object, if it exists (`InvalidRunError`, `UnavailableError`: other schema)."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # never wait for a pipe
         raise InvalidRunError(f"{path} is damaged: it is no ordinary file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -199,7 +199,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def parse(kind: type[T], data: object, source: Path | str) -> T:
-    """Parse JSON data as `kind`, or name `source` and the first bad field (`InvalidRunError`)."""
+    """Parse JSON data as `kind`. An `InvalidRunError` names `source` and the first bad field."""
     try:
         parsed: T = validator(kind).validate_python(data)
     except RecursionError as error:
@@ -225,4 +225,4 @@ def _strict(schema: Any) -> Any:
 validator: Callable[[Any], SchemaValidator] = cache(
     lambda kind: SchemaValidator(_strict(TypeAdapter(kind).core_schema))
 )
-"""Returns the validator of a type. It converts lists to tuples and nothing else."""
+"""Returns the validator of a type, which converts nothing but lists, to tuples."""

@@ -1,4 +1,4 @@
-"""Frames and records of a run as bytes of CSV and Parquet, the same bytes for the same data.
+"""Write frames and records as CSV and Parquet, with the same bytes for the same data.
 
 ``samples.parquet`` can replace ``samples.jsonl`` in a stored run: it holds one row per effective
 record, and the events in its metadata. The times of steps are there as ``steps_lasted_us``: whole
@@ -31,9 +31,9 @@ _GROUP = 1024
 _EVENTS = b"events"
 """Metadata key of the events."""
 _DURATIONS = ("ended_s", "lasted_us")
-"""A column of steps, and its form in the table, whose integers take a quarter of the bytes."""
+"""A column of steps, and its form in the table: integers take a quarter of the bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", *"\uff1d\uff0b\uff0d\uff20")
-"""Beginnings of a cell that spreadsheets evaluate, also in full width."""
+"""First characters of cells that spreadsheets evaluate as formulas, also in full width."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float64(), Kind: pa.string()}
 _TYPES: Mapping[Any, Any] = _SCALARS | {
@@ -46,10 +46,10 @@ _TYPES: Mapping[Any, Any] = _SCALARS | {
 
 
 def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
-    """Return CSV with six significant digits, or all (None), and empty unknown values.
+    """Return CSV with six significant digits, or all (None). Unknown values are empty.
 
-    Text that a spreadsheet would take for a formula gets a `'` in front, and its lines end with a
-    newline alone; numbers stay as they are.
+    Text that a spreadsheet would take for a formula gets a `'` in front. Lines end with a newline
+    alone. Numbers stay as they are.
     """
     safe = frame.rename(columns=_no_formula)
     for place, kind in enumerate(safe.dtypes):
@@ -61,7 +61,7 @@ def csv_bytes(frame: pd.DataFrame, float_format: str | None = "%.6g") -> bytes:
 def _no_formula(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    text = cell.replace("\r\n", "\n").replace("\r", "\n")  # a writer does not quote these
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")  # the writer does not quote these
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
@@ -144,7 +144,7 @@ def _schema(scores: Sequence[str]) -> Any:
 
 
 def _type(kind: Any) -> Any:
-    """Return the type of a field's column, of which None is no value."""
+    """Return the type of a field's column, without None."""
     return next(_TYPES[each] for each in (kind, *typing.get_args(kind)) if each in _TYPES)
 
 

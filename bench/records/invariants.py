@@ -1,4 +1,4 @@
-"""Invariants of a record, which every answer of a run must keep."""
+"""Check the invariants of a record, which every answer of a run must keep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.records.record import SampleRecord
 def broken_invariants(
     record: SampleRecord, max_new_tokens: int, *, verified: bool = False
 ) -> Sequence[str]:
-    """Describe the invariants that a record breaks, none for a failed answer.
+    """Describe the invariants that a record breaks. A failed answer breaks none.
 
     A decoder whose tokens the target verifies (`verified`) feeds each of them, and each draft.
     """

@@ -1,4 +1,4 @@
-"""The plan of a run (``manifest.json``), and what became of it (``run.json``).
+"""Read and write the plan of a run (``manifest.json``) and its status (``run.json``).
 
 A *cell* is a decoder with its options. The baseline, to which speed-ups refer, is ``ar`` unless the
 run says otherwise. It has a second arm, e.g. ``ar@aa``, which runs the same decoder and shows the
@@ -7,7 +7,7 @@ or at batch size B a fixed group of 4B prompts. Repeats run one after another. B
 repeat, and cells within a block, are in seeded random order, so that drift affects all cells
 equally. The plan is written before the first measurement.
 
-``run.json`` tells how a run ended, its counts, and its verdict. It is written when the folder is
+``run.json`` has the status of a run, its counts, and its verdict. It is written when the folder is
 created (``opening``), before the first measurement (``started``), and with the verdict at the end.
 Values not yet known are None and not written.
 """
@@ -28,13 +28,13 @@ from bench.settings.bounds import Gap, Moment, Num, Real, RecordSeed, Time
 
 MANIFEST = "manifest.json"
 BASELINE = "ar"
-"""The usual baseline, and in every run that has it the reference of tokens and likelihoods."""
+"""The usual baseline. In every run that has it, `ar` is the reference of tokens and likelihoods."""
 SECOND = "@aa"
-"""What a baseline's second arm adds to its name."""
+"""Suffix of the name of a baseline's second arm."""
 SAME_TOKENS, SAME_DISTRIBUTION, NO_GUARANTEE = "same tokens", "same distribution", "none"
 """Guarantees of a cell's answers, relative to the baseline's."""
 NOT_VERIFIED = "not verified"
-"""Replaces the guarantee of a cell whose tokens differ, if rounding is not shown to explain it."""
+"""Replaces the guarantee of a cell whose tokens differ, unless rounding is shown to explain it."""
 WRONG = "WRONG"
 """Replaces the guarantee of a cell that claims to be lossless and was found not to be."""
 VERIFIED, CLAIMED, REFUTED = "verified", "claimed", "wrong"
@@ -45,7 +45,7 @@ COMPLETE = "complete"
 
 
 def baseline_arms(arms: Iterable[str]) -> tuple[str, str]:
-    """Return the arm among `arms` that has a second arm, by default ar, and its second arm."""
+    """Return the arm among `arms` that has a second arm (by default ar), and that second arm."""
     baseline = next((arm.removesuffix(SECOND) for arm in arms if arm.endswith(SECOND)), BASELINE)
     return baseline, baseline + SECOND
 
@@ -60,7 +60,7 @@ class Cell:
     decoder's own source files (`bench.plan.code`), `package` the name and version of the installed
     package that has them (None: of none). `checked` is the outcome of the contract's checks when
     the run was planned (`VERIFIED`, `CLAIMED` or `REFUTED`; None: not a lossless cell, or not
-    known); `check_note` says what they found.
+    known); `check_note` has their findings.
     """
 
     cell: str
@@ -123,7 +123,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The content of manifest.json, with hashes (`identity`) that a resume must find unchanged.
+    """The content of manifest.json, with hashes (`identity`) that must not change in a resume.
 
     In a part of a plan (``bench run --part 2/4``), `parts` names the part and `whole` is the digest
     of the whole plan. A merged run lists several parts, or none if it is complete.
@@ -180,8 +180,8 @@ def parse_part(text: str) -> tuple[int, int]:
 def select_part(plan: Plan, text: str) -> Plan:
     """Return part ``I/N`` of a plan: every N-th block, and every N-th prompt of the quality pass.
 
-    So each part has some of every repeat and family. The part keeps the whole plan's block numbers
-    and prompts (`UsageError` if no block is left to time).
+    So each part has blocks of every repeat and family. The part keeps the whole plan's block
+    numbers and prompts (`UsageError` if no block is left to time).
     """
     number, total = parse_part(text)
     scored = {planned.prompt for planned in plan.in_pass("quality")[number - 1 :: total]}
@@ -223,7 +223,7 @@ class Difference:
     between two logits, or above temperature 0 from u to the other token's share of the CDF.
     `places_off` is the largest distance of logits, in units of the dtype's last place: of these,
     and in half precision of all tokens of greedy answers from the target's likeliest ones.
-    `check` is the check of the contract that the cell fails, if it fails one.
+    `check` is the first check of the contract that the cell fails, if any.
     """
 
     cell: str
@@ -241,7 +241,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """How rounding moves the logits of the baseline's own answers, see `bench.verify.floor`.
+    """Effect of rounding on the logits of the baseline's own answers, see `bench.verify.floor`.
 
     The target read `num_tokens` tokens of `num_answers` answers again. In calls of `rows` rows it
     picked the same tokens in `num_same` answers. It picked another token than the baseline
@@ -297,7 +297,7 @@ class RunStatus:
 
     @property
     def guarantees(self) -> dict[str, str]:
-        """Guarantees by cell in place of claimed ones that the answers refute or leave open."""
+        """Guarantees by cell that replace claims which the answers refute or leave open."""
         return {
             each.cell: WRONG if each.num_wrong or each.check else NOT_VERIFIED
             for each in self.differences or ()

@@ -1,9 +1,9 @@
-"""The texts of a run: prompts as token ids (``prompts.jsonl``), and pieces (``vocab.json``).
+"""Store the texts of a run: prompts as ids (``prompts.jsonl``), and pieces (``vocab.json``).
 
-A resumed run reads its prompts here, frozen histories included. It needs neither the tasks' source
-nor any new generation. `bench show` reads the prompts here as well.
+A resumed run reads its prompts from here, with their fixed histories, and needs neither the tasks'
+source nor any new generation. `bench show` reads the prompts from here as well.
 
-A piece is the text that an id adds after another token, for reading a run without a model. It keeps
+A piece is the text that an id adds after another token, for reading a run without a model, with
 leading spaces, which many tokenizers drop at the start of a text. Bytes of a split character become
 the replacement character.
 """
@@ -98,7 +98,7 @@ def read_prompts(run_dir: Path) -> dict[str, Prompt]:
 
 
 def kept_prompts(run_dir: Path) -> dict[str, Prompt]:
-    """Return `read_prompts` of a run, or nothing where it keeps no prompts."""
+    """Return `read_prompts` of a run, or no prompts if the run keeps none."""
     return read_prompts(run_dir) if (run_dir / PROMPTS).is_file() else {}
 
 

@@ -1,4 +1,4 @@
-"""The record of one answer: one line of ``samples.jsonl``.
+"""Define the record of one answer: one line of ``samples.jsonl``.
 
 Each line is one `SampleRecord`: decoder x prompt x repeat, errors included. A *prompt* is one turn
 of a conversation. A *block* is measured together and counts only if complete: one prompt (or, at
@@ -40,9 +40,9 @@ from decoders.core.types import Generation
 Kind = Literal["timing", "quality"]
 
 LEVELS = 127
-"""The stored confidence 1."""
+"""Stored number of the confidence 1."""
 MAX_REJECTED = 32
-"""The limit of a record's ids of rejected drafts per step, and (below) per answer."""
+"""Maximum number of a record's rejected ids per step, and (below) per answer."""
 MAX_REJECTED_PER_ANSWER = 1024
 
 
@@ -52,7 +52,7 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns(_Holder):
-    """The steps of one answer as columns with one entry per step, first the prefill (step 0).
+    """Steps of one answer as columns with one entry per step, first the prefill (step 0).
 
     `emitted` counts each step's tokens, so it splits the answer's ids into steps. Columns with a
     default (see `StepEvent`) are empty in these cases: `passes` if no blocks are refined,
@@ -60,9 +60,9 @@ class StepColumns(_Holder):
     one drafter made all drafts, and `tested`, `overlap` and `alpha` if draft distributions were not
     compared. `source` lists, for each accepted draft, its drafter's index in
     `SampleRecord.drafters`. `confidence` has a number for each draft whose parents were all
-    accepted: twice the drafter's probability of it (given these parents) in 127ths, plus 1 if it
-    was accepted. It is empty for drafters without probabilities. Siblings precede an accepted
-    draft, so drafts of position j follow j - 1 odd numbers.
+    accepted: twice the drafter's probability of the draft (given the parents) in 127ths, plus 1
+    if the draft was accepted. The column is empty for drafters without probabilities. Siblings
+    precede an accepted draft, so drafts of position j follow j - 1 odd numbers.
 
     No column of ``summary.csv`` reads the last three columns. `rejected` lists ids of rejected
     drafts, at most `MAX_REJECTED` per step and `MAX_REJECTED_PER_ANSWER` per answer (their number
@@ -94,18 +94,18 @@ class StepColumns(_Holder):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Most drafts that each step could accept: a chain's length, a tree's depth."""
+        """Number of drafts that each step could accept: a chain's length, a tree's depth."""
         return self.depth or self.drafted
 
     @property
     def first(self) -> int:
-        """The step of the first token, after steps that are empty."""
+        """Index of the step of the first token, after empty steps."""
         return next((step for step, emitted in enumerate(self.emitted) if emitted), 0)
 
-    if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
+    if not TYPE_CHECKING:  # mypy knows declared fields only, each with a value
 
         def __getattr__(self, name: str) -> Any:
-            """Unpack a column, which Python asks for only if the field has no value."""
+            """Unpack a column. Python calls this only if the field has no value."""
             if name not in _INDEX:
                 raise AttributeError(f"steps have no {name}", name=name, obj=self)
             column = tuple(self._packed[_INDEX[name]])
@@ -117,7 +117,7 @@ class StepColumns(_Holder):
 
     @classmethod
     def of(cls, generation: Generation, ended_s: Sequence[float] = ()) -> Self:
-        """Make columns from a generation's steps, and from their end times (s) if known."""
+        """Make columns from a generation's steps and, if known, the steps' end times (s)."""
         steps = generation.steps
         drafters = drafter_names(generation)
         compared = [step for step in steps if any(s.tested is not None for s in steps)]
@@ -176,8 +176,8 @@ class SampleRecord(_Holder):
     baseline's answer as Spec-Bench counts it (`bench.settings.protocol`), only under its protocol.
     If `error` is set, all measurements are None, and `error_at` is the line of the decoder's file
     that raised the error or was running, as ``FILE.py:LINE``. `worker` and `node` (a hash that
-    names a machine) tell who measured the answer if there were several workers. `machine` is the
-    comparability key of its part in a merged run. `num_behind` tokens follow the first end token,
+    names a machine) name the measuring worker if there were several. In a merged run, `machine` is
+    the comparability key of the answer's part. `num_behind` tokens follow the first end token,
     which a run of a fixed length ignores; `text` ends there. `drafters` names the drafters if there
     were several, see `StepColumns`. After `pack`, `tokens` and `steps` are unpacked on demand.
     """
@@ -232,7 +232,7 @@ class SampleRecord(_Holder):
 
     @property
     def has_steps(self) -> bool:
-        """Tell whether `steps` are known, without unpacking them."""
+        """Return whether `steps` are known, without unpacking the steps."""
         return hasattr(self, "_packed") or self.steps is not None
 
     def pack(self) -> None:
@@ -243,10 +243,10 @@ class SampleRecord(_Holder):
         for name in _PARTS:
             object.__delattr__(self, name)
 
-    if not TYPE_CHECKING:  # for mypy every field has a value, and there are no other names
+    if not TYPE_CHECKING:  # mypy knows declared fields only, each with a value
 
         def __getattr__(self, name: str) -> Any:
-            """Unpack a field, which Python asks for only if it has no value."""
+            """Unpack a field. Python calls this only if the field has no value."""
             if name not in _PARTS:
                 raise AttributeError(f"a record has no {name}", name=name, obj=self)
             if name == "tokens":
@@ -291,7 +291,7 @@ class SampleRecord(_Holder):
 
 
 def field_values(data: SampleRecord | StepColumns) -> dict[str, Any]:
-    """Return fields by name, without the copies of every number that `asdict` makes."""
+    """Return fields by name, without copies of every number as by `asdict`."""
     return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
 
 
@@ -304,7 +304,7 @@ _COUNTS = ("drafted", "accepted", "target_calls", "target_rows", "draft_calls", 
 REAL_COLUMNS = ("overlap", "alpha", "ended_s")
 NESTED_COLUMNS = ("source", "confidence", "rejected", "decided")
 _PARTS = ("tokens", "steps")
-"""Fields that `SampleRecord.pack` moves."""
+"""Fields that `SampleRecord.pack` packs."""
 _PACKED = (
     *("tokens", *(field.name for field in dataclasses.fields(StepColumns))),
     *(f"ends of {name}" for name in NESTED_COLUMNS),

@@ -1,4 +1,4 @@
-"""The run folder: all files of a run, and the rules for resuming it.
+"""Read and write a run folder: all files of a run, and the rules for resuming the run.
 
 ``results/<utc>-<name>-<hash>/`` holds ``manifest.json`` (the plan, written before the first
 measurement), ``config.toml``, ``env.json``, ``samples.jsonl`` (append-only, see
@@ -9,14 +9,14 @@ before any model is opened, so a run can be resumed from the start.
 ``{"event": ...}``:
 
 =============  ====================================================================================
-supersede      ``block``, ``before_attempt``: lines of that block from earlier attempts are void
+supersede      ``block``, ``before_attempt``: the block's lines from earlier attempts are void
 load           ``block``, ``attempt``, ``other_cores``: CPU time of other processes, in cores
 compiled       ``cell``, ``graphs``, ``seconds``: graphs that a cell made before the first timing
 =============  ====================================================================================
 
 A stored run has ``samples.parquet`` instead of ``samples.jsonl`` (`bench.records.frames`) and is
 read-only. A timing block counts only if complete: `load_records` returns the *effective* records,
-without those of unfinished blocks and superseded ones.
+without superseded records and records of unfinished blocks.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _FIELDS: Mapping[str, Sequence[Any]] = {
     "compiled": (("cell", str), ("graphs", Num), ("seconds", Time)),
 }
 _EVENTS: Mapping[str, type] = {name: make_dataclass(name, of) for name, of in _FIELDS.items()}
-"""Fields of events; other events, and other fields, are kept and not read."""
+"""Fields of events. Any other event or field is kept but not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as read from its folder, with its effective `records` and all `events`."""
+    """Hold a run as read from its folder, with its effective `records` and all `events`."""
 
     path: Path
     plan: Plan
@@ -70,18 +70,18 @@ class Run:
 
     @property
     def guarantees(self) -> dict[str, str]:
-        """Guarantees by cell: those claimed, unless answers refute them or leave them open."""
+        """Guarantees by cell: the claims, unless answers refute them or leave them open."""
         return {cell.cell: cell.guarantee for cell in self.plan.cells} | self.status.guarantees
 
     def is_exact(self, name: str) -> bool:
-        """Tell whether rounding cannot change a cell's tokens: float32, or row-invariant."""
+        """Return whether rounding cannot change a cell's tokens: float32, or row-invariant."""
         options = next((cell.options for cell in self.plan.cells if cell.cell == name), {})
         numerics = options.get("numerics") or self.config.get("numerics")
         return self.dtype == "float32" or numerics == INVARIANT
 
 
 def load_run(run_dir: Path | str) -> Run:
-    """Read a run folder, whose fields of missing files (env, status) are unknown.
+    """Read a run folder. Fields of missing files (env, status) are unknown.
 
     Raises:
         UsageError: the folder is not a run folder.
@@ -129,7 +129,7 @@ def is_stored(path: Path) -> bool:
 
 
 def refuse_read_only(path: Path) -> None:
-    """Raise `UsageError` for a folder that is only read: it keeps neither records nor prompts."""
+    """Raise `UsageError` for a read-only folder, which keeps neither records nor prompts."""
     if is_stored(path):
         line = f"{path} is a stored run ({SAMPLES_TABLE} without {SAMPLES}), which is only read"
         advice = f"to measure again: bench run --config {path / CONFIG}"
@@ -176,7 +176,7 @@ def _read_samples(run_dir: Path) -> tuple[list[SampleRecord], tuple[_Event, ...]
 def _effective_records(
     records: Iterable[SampleRecord], events: Iterable[_Event], plan: Plan
 ) -> tuple[SampleRecord, ...]:
-    """Return records of finished blocks that are not superseded, and of duplicates the first."""
+    """Return records of finished blocks, without superseded records and repeated duplicates."""
     valid_from = {
         line["block"]: line["before_attempt"] for line in events if line["event"] == "supersede"
     }
@@ -230,7 +230,7 @@ def link_newest(run_dir: Path) -> bool:
         scratch.unlink(missing_ok=True)  # left by a killed process
         scratch.symlink_to(run_dir.name, target_is_directory=True)
         scratch.replace(run_dir.parent / "latest")
-    except OSError:  # a user's folder has this name, or links are refused: never a reason to fail
+    except OSError:  # a user's folder has this name, or links are refused: no reason to fail
         scratch.unlink(missing_ok=True)
         return False
     return True

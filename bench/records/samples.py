@@ -1,4 +1,4 @@
-"""Measurements as they are written: ``samples.jsonl``, ``errors.log`` and ``phases.json``.
+"""Write and read measurements: ``samples.jsonl``, ``errors.log`` and ``phases.json``.
 
 ``samples.jsonl`` gets one whole line per record or event. A failed write is undone. Readers ignore
 a damaged end (a partial line after a kill or a crash of the machine), and the next writer cuts it
@@ -78,10 +78,10 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 class Sink:
-    """Receives measurements: one line per record or event, and tracebacks of failed answers."""
+    """Receive measurements: one line per record or event, and tracebacks of failed answers."""
 
     def record(self, record: SampleRecord, outcome: object = None) -> None:
-        """Take one record, and the traceback if its `outcome` is an error."""
+        """Write one record, and the traceback if its `outcome` is an error."""
         self._append(record.to_json())
         if isinstance(outcome, Exception):
             pass_ = "quality" if record.kind == "quality" else f"repeat {record.repeat}"
@@ -90,11 +90,11 @@ class Sink:
             self.trace(printable(name), printable(trace))
 
     def event(self, event: str, **fields: object) -> None:
-        """Take one event."""
+        """Write one event."""
         self._append(json.dumps({"event": event, **fields}, separators=(",", ":")))
 
     def trace(self, name: str, trace: str) -> None:
-        """Take the traceback of the answer called `name`."""
+        """Write the traceback of the answer called `name`."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -105,7 +105,7 @@ class Sink:
 
 
 class SampleWriter(Sink):
-    """Appends lines to samples.jsonl, undoing failed writes, and tracebacks to errors.log."""
+    """Append lines to samples.jsonl, undo failed writes, and append tracebacks to errors.log."""
 
     def __init__(self, run_dir: Path) -> None:
         """Open the file and cut off a damaged end (raises as `open_in_place`)."""
@@ -122,7 +122,7 @@ class SampleWriter(Sink):
         self._traces: dict[str, str] = {}
 
     def trace(self, name: str, trace: str) -> None:
-        """Append a traceback, or a reference to the first that is equal."""
+        """Append a traceback, or a reference to the first equal traceback."""
         first = self._traces.setdefault(trace, name)
         text = trace if first == name else f"as in {first}\n"
         append_text(self.path.with_name(ERRORS), f"{name}\n{text}\n")
@@ -211,7 +211,7 @@ class PhasedAnswer:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all phases."""
+        """Seconds of all phases together."""
         return sum(self.seconds.values())
 
 

@@ -1,5 +1,5 @@
-"""Tables, figures and texts of finished runs.
+"""Write tables, figures and texts of finished runs.
 
-Imports plan, stats and lower layers, never measure. Only figures/ imports matplotlib; nothing
-imports torch.
+The folder imports plan, stats and lower layers, never measure. Only figures/ imports matplotlib.
+No module imports torch.
 """

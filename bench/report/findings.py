@@ -1,7 +1,7 @@
-"""The findings of a run, computed once: the numbers, tables and sentences of its report.
+"""Compute the findings of a run once: the numbers, tables and sentences of its report.
 
-The Markdown report, the HTML report and the terminal all show a `Findings`. It depends only on the
-run folder, and covers the completed part of an interrupted run.
+The Markdown report, the HTML report and the terminal all show a `Findings`, which depends only on
+the run folder and covers the completed part of an interrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Findings:
-    """Numbers, tables and sentences of one run, all computed from `run`."""
+    """Compute numbers, tables and sentences of one run, all from `run`."""
 
     run: Run
 
@@ -42,7 +42,7 @@ class Findings:
         return {}
 
     def once(self, compute: Callable[[Findings], _T]) -> _T:
-        """Return what a function makes of these findings, computed at its first use only."""
+        """Return a function's result for these findings, computed only at its first use."""
         if compute not in self._computed:
             self._computed[compute] = compute(self)
         return cast("_T", self._computed[compute])
@@ -79,7 +79,7 @@ class Findings:
 
     @property
     def timed_decoders(self) -> list[str]:
-        """The decoders whose ratios of times are speed-ups of their own."""
+        """The decoders whose ratios of times are their own speed-ups."""
         overall = self.summary[self.summary["family"] == ALL]
         return [str(name) for name in overall.loc[overall["no_speedup"].isna(), "decoder"]]
 
@@ -110,7 +110,7 @@ class Findings:
         return mark_wrong(main.headline(self.report_summary, self.verdict, model), self.wrong)
 
     def sizes(self, column: str) -> str:
-        """Format n of every family, as the first decoder (the baseline, if measured) has it."""
+        """Format n of every family, as of the first decoder (the baseline, if measured)."""
         if self.summary.empty:
             return "n = 0"
         first = self.summary[self.summary["decoder"] == self.summary["decoder"].iloc[0]]
@@ -187,8 +187,8 @@ class Findings:
         if missing := ", ".join(c.cell for c in run.plan.cells if c.cell not in measured):
             yield f"Not measured: {missing}."
         yield from conclusion.no_speedups(summary)
-        yield from conclusion.shortfalls(summary)
-        yield from conclusion.looping(summary)
+        yield from conclusion.quality_limits(summary)
+        yield from conclusion.loop_sentences(summary)
         yield from conclusion.ends(run.records, self.decoders)
         for make_caveats in extras("bench.caveats").values():
             yield from make_caveats(self)
@@ -201,7 +201,7 @@ class Findings:
     @property
     def environment(self) -> list[tuple[str, str]]:
         """Machine, versions and so on, as (key, value) lines without absolute paths."""
-        text = "models.target.template.text"  # it may be long; env.json has it
+        text = "models.target.template.text"  # it may be long and is in env.json
         return [entry for entry in flat(self.run.env.to_json()) if entry[0] != text]
 
     @property
@@ -212,7 +212,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNumbers:
-    """The summary and the A/A floor of one run.
+    """Hold the summary and the A/A floor of one run.
 
     `name` is the folder's name, made unique among the runs. `label` heads the run's column: the
     model if no two runs share a model, else `name`.

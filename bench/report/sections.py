@@ -1,4 +1,4 @@
-"""The sections of a report below its main table, each declared once with its figures and data."""
+"""Declare the sections of a report below its main table, each once with its figures and data."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from bench.report.tables.table import Table, mark_wrong
 from bench.stats.intervals import LEVEL
 
 WITH_INTERVALS = f" with {LEVEL} intervals"
-"""The part of a caption that a figure without intervals leaves out."""
+"""Part of a caption, which a figure without intervals leaves out."""
 Plot = tuple[Any, pd.DataFrame]
 """A figure of matplotlib, and its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of the report.
+    """Declare a figure of the report.
 
     Args:
         name: name of its files.
         caption: the text below it, or a function from the figure's data to that text. ``{base}``
             in it is the baseline.
-        without: the reason why a run has no such figure, with the same names.
+        without: the reason why a run has no such figure, with the same placeholder.
         draw: draws it and makes its data from findings, and from the summary without WRONG
             decoders; returns None if the run has no data for it.
         rank: its place among the figures.
-        sample: counts what is drawn, as ``{sample}`` of the caption; None: n of the timed pass, at
-            the caption's end.
+        sample: counts the drawn sample, as ``{sample}`` of the caption; None: n of the timed pass,
+            at the caption's end.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """A section: its tables, each under its own title, or all under the section's.
+    """Declare a section: its tables, each under a title, or all under the section's title.
 
     Args:
         name: the section's anchor on the page.

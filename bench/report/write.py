@@ -1,4 +1,4 @@
-"""`bench report`: write every table, figure and text of a run, from its folder only.
+"""Write every table, figure and text of a run from its folder alone, for `bench report`.
 
 The output depends only on the records: no model, no current time, and writing twice gives the same
 bytes. Every file is replaced atomically, so a reader never sees a partial file.
@@ -43,13 +43,13 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
         BenchError: the folder is not a run or the reference is unknown (exit 2), the run is
             damaged (4), or the folder cannot be written (1).
     """
-    from bench.report.figures import canvas, gallery  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, gallery  # imports matplotlib: only for drawing
 
     run = load_run(run_dir)
     if reference is not None:
         run = dataclasses.replace(run, config={**run.config, "reference": reference})
     findings = Findings(run)
-    # files written earlier may be all that is left of a damaged run
+    # earlier files may be the only rest of a damaged run
     kept = [
         name
         for name in (SAMPLES_TABLE, SUMMARY)
@@ -123,7 +123,7 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
 
 
 def print_next(run: Path, console: Console, *, wide: bool = False) -> None:
-    """Print what to do next with a run, which is named `latest` if it is: open, explain, verify."""
+    """Print the next commands for a run (by the name `latest` if it is): open, explain, verify."""
     link = run.parent / "latest"
     run = link if link.is_symlink() and link.resolve() == run.resolve() else run
     folder, page = (shlex.quote(str(path)) for path in (run, run / "report.html"))
@@ -166,6 +166,6 @@ def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]
         lossy = row[guarantee].text in (NO_GUARANTEE, NOT_VERIFIED)
         return row[index].bold * ("bold" if lossy else "bold green")
 
-    expendable = list(shown)[:2:-1]  # never the decoder, its guarantee and its speed-up
+    expendable = list(shown)[:2:-1]  # always keep the decoder, its guarantee and its speed-up
     blocks = table.to_blocks(console, shown, style, expendable)
     return blocks if wide else blocks[:1]

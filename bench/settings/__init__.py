@@ -1,1 +1,1 @@
-"""Settings of a run: configuration, bounds, protocols, published numbers."""
+"""Define the settings of a run: configuration, bounds, protocols, published numbers."""

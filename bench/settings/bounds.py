@@ -1,4 +1,4 @@
-"""Allowed ranges of settings as types, e.g. one type for every seed or temperature.
+"""Define the allowed ranges of settings as types, e.g. one type for every seed or temperature.
 
 Values outside a range would fail late (a column of 64-bit integers, a timer) or never end.
 """
@@ -20,13 +20,13 @@ from bench.errors import UsageError
 from decoders.core.types import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MAX_COUNT = 1_000_000_000
-"""The limit of counts."""
+"""Limit of counts."""
 _NAME = re.compile(r"[A-Za-z0-9._+@-]+")
 _FINITE = Field(allow_inf_nan=False)
 PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Layer-to-device maps that accelerate computes."""
 MAX_NAME = 100
-"""The limit of characters of a run's name: its folder's is longer, and file systems allow 255."""
+"""Limit of characters of a run's name: the folder's name is longer, and file systems allow 255."""
 _ALLOWED = {
     "greater_than_equal": "it must be {ge:,} or more",
     "greater_than": "it must be above {gt:,}",
@@ -134,7 +134,7 @@ NumDraws = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Format the first error as one line: the key, the allowed values, the given value.
+    """Format the first error as one line: the key, the allowed values, the actual value.
 
     `names` maps keys to the user's names for them, if they differ.
     """
@@ -146,7 +146,7 @@ def format_error(error: ValidationError, names: Mapping[str, str] = MappingProxy
 
 
 def allowed(error: ErrorDetails) -> str:
-    """Describe the allowed values in the words of `_ALLOWED`, or else in the validator's."""
+    """Describe the allowed values in the words of `_ALLOWED`, or else of the validator."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])

@@ -1,7 +1,7 @@
-"""Configuration of a run: `RunConfig`, from defaults, a TOML file and the command line.
+"""Configure a run by `RunConfig`, from defaults, a TOML file and the command line.
 
 The command line overrides the file, and the file overrides the defaults. An unknown key is an
-error. The resolved configuration, ``config.toml`` in the run folder, asks for the same run again.
+error. The resolved configuration, ``config.toml`` in the run folder, describes the same run.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _compared, _amount, _sampling, _devices, _results = (partial(setting, panel=p) f
 class RunConfig(BaseModel):
     """All settings that determine what a run measures.
 
-    None means chosen once the models are open. A field declares all there is to it: type and
-    bounds, default, help and heading of its option, and below it what only the documentation of
-    files says.
+    None means that the value is chosen once the models are open. A field declares everything about
+    a setting: type and bounds, default, help and heading of its option, and below the field the
+    text that only the documentation of files has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -57,13 +57,13 @@ class RunConfig(BaseModel):
     """A table maps each cell (NAME or NAME@LABEL) to its options as text; None: those of
     a named model, else every built-in decoder, whose requirements are met."""
     primary: bounds.Text | None = _compared(
-        None, "Decoder that is not exploratory, or none. [default: the first]"
+        None, "Decoder of the primary comparison, or none. [default: the first]"
     )
-    """Its speed-up over the baseline is not exploratory; ``none``: that of every cell is."""
+    """All other speed-ups over the baseline are exploratory; with ``none``, all are."""
     baseline: bounds.Text | None = _compared(
-        None, "Cell that speed-ups refer to. [default: ar; without ar, the first]"
+        None, "Cell to which speed-ups refer. [default: ar; without ar, the first]"
     )
-    """Tokens and likelihoods are compared with ar's all the same."""
+    """Tokens and likelihoods are always compared with ar's."""
     model: bounds.Text = _compared(ZOO, "Folder, file.gguf, hub id or name.", "-m")
     draft: bounds.Text | None = _compared(None, "Draft model. [default: the zoo's, for the zoo]")
     adapters: dict[bounds.Text, bounds.Text] = _compared(
@@ -92,25 +92,25 @@ class RunConfig(BaseModel):
     """Their time is split by phase; 0: none."""
     repeats: bounds.Repeats = _amount(3, "Timed answers per prompt.")
     batch_size: bounds.BatchSize = _amount(1, "Sequences per batch.")
-    max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Most tokens per answer.")
+    max_new_tokens: bounds.MaxNewTokens = _sampling(256, "Maximum tokens per answer.")
     temperature: bounds.Temperature = _sampling(0.0, "0 is greedy.")
     top_p: bounds.TopP = _sampling(1.0, "1 is off.")
     top_k: bounds.Num = _sampling(0, "0 is off.")
     seed: bounds.Seed = _sampling(0, "Repeat r uses seed + r.")
     law: bounds.Text | None = _sampling(
-        None, "FILE.py:NAME that changes the target's logits, e.g. a grammar's. [default: none]"
+        None, "FILE.py:NAME of a law of the target's logits, e.g. a grammar. [default: none]"
     )
     """``NAME(tokenizer)`` is a function of an answer's ids so far and the logits after them
     (docs/interface.md)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = _devices(
         None,
         "float32, bfloat16 or float16. "
-        "[default: bfloat16 on CUDA, and above 50M weights on CPUs with it; else float32]",
+        "[default: bfloat16 on CUDA, or above 50M weights if the CPU has it; else float32]",
     )
     device: bounds.Text | None = _devices(None, "cpu, cuda, cuda:1. [default: cuda if available]")
     threads: bounds.Threads | None = _devices(None, "CPU threads. [default: cores]")
     attention: Literal["sdpa", "eager"] | None = _devices(
-        None, "sdpa or eager. [default: what the model has]"
+        None, "sdpa or eager. [default: the model's]"
     )
     compile: bool | None = _devices(
         None, "Compile calls, on a GPU to CUDA graphs. [default: on a CPU, where possible]"
@@ -127,7 +127,7 @@ class RunConfig(BaseModel):
         None, "Rows per product if invariant: 8, 16 or 32. [default: measured]"
     )
     pad_rows: bounds.Count | None = _devices(
-        None, "Fewest rows of a GPU's captured calls. [default: 16 where that is cheap, else 1]"
+        None, "Minimum rows of a GPU's captured calls. [default: 16 where that is cheap, else 1]"
     )
     """A row then has the same bits in calls of one and of up to as many rows."""
     reuse_prefix: bool = _devices(False, "Later turns reuse the KV cache of the turn before.")
@@ -140,9 +140,9 @@ class RunConfig(BaseModel):
     """Every opened model is compared (`decoders.core.hf.self_check`)."""
     fixed_length: bool = _amount(False, "Ignore EOS: all answers are equally long.")
     timeout: bounds.Seconds | None = _amount(
-        None, "Most seconds per answer. [default: 300, and 5 per token]"
+        None, "Limit of seconds per answer. [default: 300, plus 5 per token]"
     )
-    """The default is more than any honest decoder needs (`bench.machine.deadline`)."""
+    """The default is more than any working decoder needs (`bench.machine.deadline`)."""
     overlong: Literal["skip", "truncate"] = _amount(
         "skip", "Prompts longer than the context: skip or truncate."
     )
@@ -155,7 +155,7 @@ class RunConfig(BaseModel):
         None, "Date for chat templates that write it. [default: today, UTC]"
     )
     """None: today, if the template asks (`bench.plan.template`)."""
-    session: bounds.Count | None = _amount(None, "A job's session: its own order.")
+    session: bounds.Count | None = _amount(None, "Number of a job's session: decides the order.")
     prompt_tokens: bounds.Count | None = _amount(
         None, "Pad (with other prompts) or cut every prompt to N tokens."
     )
@@ -213,7 +213,7 @@ class RunConfig(BaseModel):
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:4]
 
     def to_toml(self) -> str:
-        """Return TOML without the keys that are None, which resolve to the same values again."""
+        """Return TOML without keys that are None, which will resolve to the same values."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def with_values(self, **values: object) -> RunConfig:
@@ -230,7 +230,7 @@ def cell_spec(cell: str, options: Mapping[str, str]) -> DecoderSpec:
 def load_config(
     file: Path | None, overrides: Mapping[str, object], names: Mapping[str, str] = _AS_KEYS
 ) -> RunConfig:
-    """Return the configuration of a file, with values replaced by the command line's.
+    """Return the configuration of a file, where the command line's values take precedence.
 
     Args:
         file: TOML file, or None.
@@ -253,7 +253,7 @@ def load_config(
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file (`UsageError` if it is unreadable or not TOML)."""
-    if file.exists() and not file.is_file():  # a pipe would be waited for
+    if file.exists() and not file.is_file():  # never wait for a pipe
         raise UsageError(f"cannot read {file}: it is no ordinary file")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

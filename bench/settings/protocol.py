@@ -1,11 +1,11 @@
-"""Spec-Bench's protocol (``--protocol specbench``), and published numbers for comparison.
+"""Apply Spec-Bench's protocol (``--protocol specbench``), and read published numbers.
 
 The protocol follows github.com/hemingkx/Spec-Bench (arXiv 2401.07851), main at fd2c1cd: all 480
 questions, greedy, batch 1, at most 1,024 tokens, float16 on a GPU, three runs, and prompts in
 FastChat's Vicuna v1.1 template for every model. Tokens are counted as in evaluation/speed.py: a
 method's tokens as emitted, the baseline's by tokenising its text again, minus one. Explicit options
 override the protocol and are reported as departures. Order and warm-up differ from Spec-Bench's.
-Turn 2 follows the baseline's answer to turn 1 for every method, not each method's own.
+Turn 2 follows the baseline's answer to turn 1 for every method, not each method's own answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def recount(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
-    """Return how a run that timed `num_turns` departs from the protocol, one line each."""
+    """List the departures from the protocol of a run that timed `num_turns`, one line each."""
     lines = [
         f"{key} is {config[key]}, not {value}"
         for key, value in SPECBENCH.items()

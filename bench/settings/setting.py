@@ -1,4 +1,4 @@
-"""Options of the command line: what a field of the configuration declares, and values from texts.
+"""Declare the option of a configuration's field, and parse values from texts.
 
 The options of `WorkerConfig` decide where blocks are measured, not which blocks. They are not part
 of `RunConfig`, so a run may be resumed with another executor.
@@ -30,10 +30,10 @@ Kind = Literal["local", "ray", "submitit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The option that sets a field, called like it unless `name` says otherwise.
+    """Describe the option that sets a field, with the field's name unless `name` is set.
 
-    It stands under the heading `panel`, in the order of the fields; None: only a file sets it.
-    `parse` makes a field's value of an option that may be repeated.
+    The help lists the option under the heading `panel`, in the order of the fields; None: only a
+    file sets the field. `parse` makes a field's value of an option that may be repeated.
     """
 
     help: str
@@ -44,7 +44,7 @@ class Setting:
 
 
 def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:
-    """Declare a field by its default, which its help tells, and its `Setting`."""
+    """Declare a field by its default, which the help states, and its `Setting`."""
     from pydantic import Field
 
     if isinstance(default, str | int | float) and not isinstance(default, bool):
@@ -106,7 +106,7 @@ def parse_arguments(texts: Sequence[str] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Number of workers, the executor that starts them, and its options.
+    """Hold the number of workers, the executor that starts them, and the executor's options.
 
     Ray takes ``address`` and an actor's options; submitit takes ``folder``, ``cluster`` and the
     options of its ``update_parameters``.

@@ -1,4 +1,4 @@
-"""Statistics of records: counters, times, intervals, quality, validity.
+"""Compute statistics of records: counters, times, intervals, quality, validity.
 
-Pure functions of records. Imports records and below. No torch.
+All functions are pure. The folder imports records and the layers below, never torch.
 """

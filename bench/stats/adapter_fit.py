@@ -1,6 +1,6 @@
-"""Warnings about drafts that are poor or cannot work: adapters and draft models that do not fit.
+"""Warn about drafts that are poor or cannot work: adapters and draft models that do not fit.
 
-Answers are right nevertheless, and their numbers measured; but they say little about the method.
+The answers are still right, and the numbers are measured, but they say little about the method.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.text import counted
 from decoders.core.adapter_config import SLOT_VARIANTS
 
 _MAX_TOP_P_GAP = 0.05
-"""Largest difference of top-p from a trained value that counts as trained."""
+"""Maximum difference of top-p from a trained value that counts as trained."""
 
 
 def model_warnings(
@@ -25,7 +25,7 @@ def model_warnings(
 ) -> list[str]:
     """Return the models' notes, and a line for each adapter or draft model that does not fit.
 
-    Such are adapters outside their training, and drafts of a shorter context than the run's texts.
+    Adapters outside their training do not fit, nor draft models whose context is too short.
     """
     lines = list(models.notes)
     for name, facts in (models.adapters or {}).items():
@@ -56,7 +56,7 @@ def model_warnings(
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    if facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # a network has no such limits
+    if facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # a network has no limits
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
@@ -74,7 +74,7 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
 
 
 def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[str]:
-    """Return a line for each lossless drafting cell without a draft, or without an accepted one."""
+    """Return a line for each lossless drafting cell without a draft or an accepted draft."""
     drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
     warnings = []
     for cell, answers in group_by(r for r in timed(records) if r.decoder in drafting).items():

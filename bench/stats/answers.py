@@ -1,15 +1,15 @@
-"""Comparisons of answers: with the baseline's, and with an earlier one of the same decoder.
+"""Compare answers with the baseline's, and with an earlier answer of the same decoder.
 
 An answer depends on the prompt, the options and the seed. If a decoder answers one prompt twice
 with one seed (greedy: with any seed) and the same tokens, its counters are therefore equal; a
-difference shows that something survived the first answer, e.g. a module global that holds earlier
-text. Its speed then depends on how often a prompt was repeated, which no user's prompts are.
+difference shows that some state survived the first answer, e.g. a module global that holds earlier
+text. The speed then depends on how often a prompt was repeated, and users do not repeat prompts.
 
 Two sources give such pairs: the repeats of a greedy run, and the instrumented second pass
-(``phases.json``), which answers a timed block again with its seed. Nothing is concluded where
-rounding may act: answers with other tokens count only in exact precision, the second pass too, and
-if the baseline differs from itself, the device is not deterministic and proves nothing. Answers of
-a decoder that declares a memory are compared only after the same answers in the same order.
+(``phases.json``), which answers a timed block again with its seed. Where rounding may act, nothing
+is concluded: different tokens and the second pass count only in exact precision, and if the
+baseline differs from itself, the device is not deterministic and proves nothing. Answers of a
+decoder that declares a memory are compared only after the same answers in the same order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def first_difference(answer: Sequence[int], expected: Sequence[int]) -> int | No
 
 
 def _pairs(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> tuple[Pair, ...]:
-    """Return the timed answers to each prompt and repeat that the baseline answered, too."""
+    """Return the timed answers to each prompt and repeat that the baseline also answered."""
     expected = {(r.prompt, r.repeat): r.tokens or () for r in counters.timed(baseline)}
     return tuple(
         (r.prompt, r.tokens or (), expected[r.prompt, r.repeat], r.repeat)
@@ -56,7 +56,7 @@ def _pairs(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) ->
 def identical_to_ar(
     records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]
 ) -> float | None:
-    """Return the share of answers equal to the baseline's, of those error-free on both sides."""
+    """Return the share of answers equal to the baseline's, if free of errors on both sides."""
     same = [answer == expected for _, answer, expected, _ in _pairs(records, baseline)]
     return ratio(sum(same), len(same))
 
@@ -76,7 +76,7 @@ def _shared(pairs: Iterable[Pair]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A cell's answers to prompts and repeats that the baseline answered too, in measured order."""
+    """Hold a cell's answers to prompts and repeats that the baseline also answered, as measured."""
 
     cell: str
     pairs: tuple[Pair, ...]
@@ -113,17 +113,17 @@ def compare_with_baseline(cells: Iterable[Cell], records: Iterable[SampleRecord]
     ]
 
 
-def carried(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
+def state_leaks(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
     """Return a line for each decoder that provably carries state between answers.
 
-    `phased` has the second pass. Rounding may change the tokens of cells that are not planned.
+    `phased` has the second pass. Cells that are not planned count as cells with rounding.
     """
     timed, greedy = counters.timed(run.records), not run.config.get("temperature")
     exact = {cell.cell: run.is_exact(cell.cell) for cell in run.plan.cells}
     remembering = {cell.cell for cell in run.plan.cells if cell.remembers}
     if any(len(answers) > 1 for answers in baseline_answers(timed, by_repeat=not greedy)):
         return ()
-    differences: defaultdict[str, list[str]] = defaultdict(list)  # "" for a pair without any
+    differences: defaultdict[str, list[str]] = defaultdict(list)  # "": no difference
     if greedy and len({record.repeat for record in timed}) > 1:
         _compare_repeats(timed, exact, differences, remembering)
     for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):

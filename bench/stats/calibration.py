@@ -1,7 +1,7 @@
-"""Do drafters know when they are right? Their confidences against the acceptance of drafts.
+"""Measure calibration: compare the confidences of drafters with the acceptance of drafts.
 
-A draft is *tested* if all drafts before it on its path were accepted; its confidence is the
-drafter's probability of it, which is a claim about this test. Sources: ECE, Guo et al. 2017 (arXiv
+A draft is *tested* if all drafts before it on its path were accepted. Its confidence is the
+probability that the drafter gives it, a claim about this test. Sources: ECE, Guo et al. 2017 (arXiv
 1706.04599, equation 3); Brier 1950. Letters: C levels of confidence.
 """
 
@@ -18,7 +18,7 @@ from bench.stats.counters import by_cluster, timed, timed_steps
 from bench.stats.intervals import Estimate, jackknife
 
 Counts = npt.NDArray[np.float64]
-"""Tested drafts ``[2, C]``: rejected and accepted ones by confidence."""
+"""Numbers of tested drafts ``[2, C]``: rejected, and accepted, by confidence."""
 NUM_BINS = 15
 CONFIDENCES = np.arange(LEVELS + 1) / LEVELS
 BINS = np.maximum(np.ceil(CONFIDENCES * NUM_BINS).astype(int) - 1, 0)

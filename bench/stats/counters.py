@@ -1,10 +1,10 @@
-"""Every counter of a run, defined as in docs/metrics.md, from timing records without an error.
+"""Compute every counter of a run, as docs/metrics.md defines it, from error-free timing records.
 
 Counters are *pooled*: sums over all answers divided by sums over all answers, so a long answer
 weighs more than a short one. Calls, rows and tokens of the prefill (step 0) are kept separate.
 
 Answers to one conversation depend on each other, so they are one *cluster*. So do answers to the
-same text under two names: a prompt that stands twelve times in a file is no sample of twelve.
+same text under two names: a prompt that occurs twelve times in a file is not a sample of twelve.
 Conversations are therefore one cluster if any of their prompts have the same hash of ids.
 """
 
@@ -75,7 +75,7 @@ def by_cluster(records: Iterable[SampleRecord]) -> dict[str, list[SampleRecord]]
 
 
 def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
-    """Warn if conversations of the timing pass ask the same text."""
+    """Warn if conversations of the timing pass have the same text."""
     timed_texts = [(each.conversation, each.hash) for each in prompts if "timing" in each.passes]
     clusters = join_clusters(timed_texts)
     if not (repeated := len(clusters) - len(set(clusters.values()))):
@@ -89,7 +89,7 @@ def repeated_texts(prompts: Iterable[PlannedPrompt]) -> list[str]:
 def join_clusters(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the cluster of each name: names that share a hash, directly or not, are one cluster.
 
-    A cluster has the alphabetically first of its names. An empty hash is unknown.
+    The alphabetically first name becomes the cluster's name. An empty hash is unknown.
     """
     parent: dict[str, str] = {}
 
@@ -108,7 +108,7 @@ def join_clusters(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Sums over answers, from which all counter ratios are computed.
+    """Hold sums over answers, from which all counter ratios are computed.
 
     `first_*` and `prefill_*` count step 0. `later_*` count all other steps, including cold steps
     (no drafts) and steps that commit nothing. `drafted`, `depth` and `accepted` count all steps.

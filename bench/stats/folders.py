@@ -1,4 +1,4 @@
-"""A folder of runs at a glance: which folders are runs, and their verdicts, without their plans."""
+"""Look through a folder of runs: find run folders and their verdicts without reading plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired, clustered statistics: geometric-mean speed-ups, means, and their 95 % intervals.
+"""Compute paired, clustered statistics: geometric-mean speed-ups, means, and 95 % intervals.
 
 Repeated measurements are dependent: the repeats of a prompt are reduced to their median, and the
 prompts of a conversation form one cluster (Miller, arXiv 2411.00640). Coverage is simulated in
@@ -34,7 +34,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number of `num` values in `clusters` clusters, with its 95 % interval (None: unknown).
+    """Hold a number of `num` values in `clusters` clusters, with a 95 % interval (None: unknown).
 
     `dropped` counts pairs excluded for an error on either side. The standard `error` and its
     degrees of freedom `df` are on the scale of the mean (log for a speed-up).
@@ -51,11 +51,11 @@ class Estimate:
 
     @property
     def differs_from_one(self) -> bool:
-        """Tell whether the interval is known and does not cover 1."""
+        """Return whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     def exceeds(self, floor: Estimate) -> bool:
-        """Tell whether the value differs from 1, and by more than both ends of the A/A `floor`."""
+        """Return whether the value differs from 1, by more than both ends of the A/A `floor`."""
         ends = [end for end in (floor.value, floor.low, floor.high) if end]
         noise = max((max(end, 1 / end) for end in ends), default=1.0)
         if self.value is None or not self.differs_from_one:
@@ -155,16 +155,16 @@ def t_ppf(share: float, df: float) -> float:
 
 
 Repeats = Sequence[tuple[float, float]]
-"""Pairs (baseline time, arm time) of one prompt, for the repeats that both finished."""
+"""Pairs (baseline time, arm time) of one prompt, for the repeats that both arms finished."""
 
 
 def log_ratio_of_medians(repeats: Repeats) -> float:
-    """Return the log ratio of both sides' medians, which ignore disturbed repeats."""
+    """Return the log ratio of both sides' medians, on which disturbed repeats have no influence."""
     return math.log(median(base for base, _ in repeats) / median(arm for _, arm in repeats))
 
 
 def mean_log_ratio(repeats: Repeats) -> float:
-    """Return the mean of the repeats' log ratios, for sides that ran right after each other.
+    """Return the mean of the repeats' log ratios, for sides that ran directly after each other.
 
     Common slow-downs cancel: the interval is three quarters as wide (docs/log.md).
     """
@@ -183,7 +183,7 @@ def paired_speedup(
         baseline: timed units of the baseline.
         arm: timed units of the decoder.
         time: seconds of a unit; a pair without them is left out.
-        log_ratio: one log ratio from the repeats of a prompt.
+        log_ratio: computes one log ratio from the repeats of a prompt.
     """
     pairs: dict[str, list[tuple[float, float]]] = {}
     clusters: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A metric: the data of a cell that it is computed from, its unit, its declaration.
+"""Define a metric: the data from which it is computed, its unit, its declaration.
 
 `bench.stats.metrics` declares all of them.
 """
@@ -29,18 +29,18 @@ _NOT_SCORED = Quality(_NO_ESTIMATE, None)
 
 @dataclass(frozen=True, kw_only=True)
 class CellData:
-    """Records and timed units of a decoder in a family, from which its metrics are computed.
+    """Hold records and timed units of a decoder in a family, from which metrics are computed.
 
     Args:
         decoder: the cell, NAME or NAME@LABEL.
         family: a family of tasks, or `all`.
-        records: its records; `baseline` has those of ar.
-        units: its timed units; `baseline_units` and `second_units` have those of the arms of
-            `over`, the baseline.
-        quality: its quality; `telling_quality` leaves out families that cannot show a loss.
+        records: records of the cell; `baseline` has the records of ar.
+        units: timed units of the cell; `baseline_units` and `second_units` have the units of the
+            two arms of the baseline `over`.
+        quality: quality of the cell; `telling_quality` leaves out families that show no loss.
         quality_tells: whether the family can show a loss; None if unknown.
-        guarantee: what the run shows that it guarantees.
-        cell: its entry in the plan.
+        guarantee: the guarantee of the cell that the run confirms.
+        cell: entry of the cell in the plan.
         prompts: the run's prompts by name, where they are kept.
         read_bytes: bytes of the target's weights that every call reads.
     """
@@ -63,16 +63,16 @@ class CellData:
 
     @property
     def comparable_to_ar(self) -> bool:
-        """True if its tokens can be compared with ar's."""
+        """True if the cell's tokens can be compared with ar's."""
         return self.decoder == BASELINE or bool(self.cell and self.cell.comparable_to_ar)
 
     @cached_property
     def no_speedup(self) -> str | None:
         """The reason why no ratio of times is a speed-up of this decoder, or None.
 
-        The last step of most answers was that of their first token, a single call after which
-        hardly more than the prefill was timed; or it drafted nothing, so that its steps are ar's.
-        A loop that reports all its tokens at its end made further calls.
+        Most answers ended at the step of their first token, a single call in which hardly more than
+        the prefill was timed. Or the decoder drafted nothing, so that its steps are ar's. (A loop
+        that reports all its tokens at its end made further calls.)
         """
         steps = list(counters.timed_steps(self.records))
         if self.decoder == self.over or not steps:
@@ -110,16 +110,16 @@ class CellData:
 
     @cached_property
     def pairs(self) -> Estimate:
-        """The speed-up end to end, of the baseline over itself, too."""
+        """The speed-up end to end (of the baseline over itself, too)."""
         return paired_speedup(self.baseline_units, self.units, TIME)
 
     @cached_property
     def decode_pairs(self) -> Estimate:
-        """The speed-up from the first token on, of the baseline over itself, too."""
+        """The speed-up from the first token on (of the baseline over itself, too)."""
         return paired_speedup(self.baseline_units, self.units, DECODE_TIME)
 
     def over_ar(self, pairs: Estimate) -> Estimate:
-        """Return a speed-up, which is exactly 1 for the baseline, if it is the decoder's."""
+        """Return a speed-up (exactly 1 for the baseline), or None if there is a `no_speedup`."""
         if self.decoder != self.over:
             return _NO_ESTIMATE if self.no_speedup else pairs
         return Estimate(value=1.0, low=1.0, high=1.0) if pairs.num else _NO_ESTIMATE
@@ -155,13 +155,13 @@ class CellData:
         return calibration.calibrate(self.records)
 
     def compared(self, part: str, whole: str) -> float | None:
-        """Return the sum of a column of steps / the sum of another, see `compared_ratio`."""
+        """Return the sum of a column of steps / the sum of another column, see `compared_ratio`."""
         return parallel_counters.compared_ratio(counters.timed_steps(self.records), part, whole)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricUnit:
-    """A metric's unit, with the format of printed numbers and the factor before it."""
+    """Hold a metric's unit, the format of printed numbers, and the factor before formatting."""
 
     name: str = ""
     spec: str = ".2f"
@@ -186,13 +186,13 @@ JOULES = MetricUnit("J")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A metric's place in the main table of a report.
+    """Hold a metric's place in the main table of a report.
 
     Args:
         text: its heading; a metric with an interval names the level behind it.
         rank: columns are sorted by rank.
         terminal: its heading on a terminal, in several lines; empty: `text`.
-        first: whether terminal and page show the column at once; both fold the others.
+        first: whether terminal and page show the column at once; both fold all other columns.
         bare: whether a terminal shows no interval.
     """
 
@@ -205,7 +205,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A metric in the table of a paper: heading, words in the caption, format if it is another."""
+    """Hold a metric's heading in the table of a paper, words in the caption, and other format."""
 
     heading: str
     caption: str
@@ -214,12 +214,12 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """A metric in the gate of `bench compare`.
+    """Hold a metric's rule in the gate of `bench compare`.
 
     Args:
         better: the better direction.
         relative: whether its change is relative to the base.
-        tolerance: tolerance without a gate file; None: the gate's general one.
+        tolerance: tolerance without a gate file; None: the gate's general tolerance.
         name: its key in a gate file; empty: the metric's name.
     """
 
@@ -231,14 +231,14 @@ class Gated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric's declaration.
+    """Hold a metric's declaration.
 
     Args:
         name: its column.
         formula: formula or meaning, in Markdown.
         section: the heading of docs/metrics.md that explains it.
-        compute: its value or estimate from a cell's data; None for the end of an interval.
-        end_of: the metric whose interval ends here, and `end`, ``low`` or ``high``.
+        compute: computes the value or estimate from a cell's data; None for an interval's end.
+        end_of: the metric of whose interval this is the `end`, ``low`` or ``high``.
         unit: its unit.
         better: the better direction.
         spec: format of a printed number; empty: the unit's.
@@ -258,7 +258,7 @@ class Metric:
     gate: Gated | None = None
 
     def text(self, value: float | None, spec: str = "") -> str:
-        """Print a value in the format `spec`, by default the metric's, a share without its unit."""
+        """Format a value by `spec`, by default the metric's format. A share has no unit."""
         if self.unit is SHARE:
             return percent(value, "")
         if value is None or math.isnan(value):
@@ -267,7 +267,7 @@ class Metric:
 
 
 def compute(data: CellData, metrics: Mapping[str, Metric]) -> dict[str, object]:
-    """Compute all metrics of a cell, an estimate's ends as columns of their own."""
+    """Compute all metrics of a cell, with the ends of an estimate as separate columns."""
     values = {name: each.compute(data) for name, each in metrics.items() if each.compute}
     entries = {name: values[each.end_of or name] for name, each in metrics.items()}
     return {
@@ -279,7 +279,7 @@ def compute(data: CellData, metrics: Mapping[str, Metric]) -> dict[str, object]:
 def metric(
     formula: str, compute: Callable[[CellData], object] | None, *, section: str = "", **facts: Any
 ) -> Any:
-    """Declare a field of `SummaryRow`, with further fields of its `Metric` in `facts`."""
+    """Declare a field of `SummaryRow`, with `facts` as further fields of its `Metric`."""
     entry = Metric(name="", formula=formula, section=section, compute=compute, **facts)
     return field(default=None, metadata={_KEY: entry})
 

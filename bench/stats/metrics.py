@@ -1,8 +1,8 @@
-"""The metrics of a run, each declared once: formula, value, unit, direction, headings, format.
+"""Declare the metrics of a run, each once: formula, value, unit, direction, headings, format.
 
 A field of `SummaryRow` is a column of summary.csv. The main table, the table of a paper, the gate,
-docs/metrics.md and docs/schema.md derive from it. Unknown values are None, and so are columns that
-an older version's summary lacks. `bench.stats.summary` makes the frame.
+docs/metrics.md and docs/schema.md derive from the fields. Unknown values are None, and so are
+columns that an older version's summary lacks. `bench.stats.summary` makes the frame.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _calibrated = partial(metric, section="Calibration of drafts", better="less", sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """A row of the summary: one decoder in one family. Its fields are the columns, in order.
+    """Hold a row of the summary: one decoder in one family. The fields are the columns, in order.
 
     Outside readers rely on the columns up to `errors`, in this order.
     """

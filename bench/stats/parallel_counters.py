@@ -1,4 +1,4 @@
-"""Counters from the literature on parallel decoding, computed only from records.
+"""Compute counters from the literature on parallel decoding, only from records.
 
 They cover rounds, the overlap of draft and target distributions, passes, accuracy under
 parallelism, and the losses of lossy outputs. All other counters are in `bench.stats.counters`.
@@ -22,14 +22,14 @@ LOOP_SHARE = 0.5
 LOOP_EXCESS = 0.1
 """Excess over the baseline's share above which answers count as loops."""
 COPIED_RUN = 4
-"""Fewest tokens of a run that counts as copied: of a match of 3, `lookup` gains from the fourth."""
+"""Minimum length of a copied run: after a match of 3 tokens, `lookup` gains from the fourth."""
 
 
 def round_shares(steps: Iterable[StepColumns]) -> dict[str, float | None]:
     """Return cold, accepted and rejected rounds / later steps, None without any drafts.
 
-    A cold round verified no drafts. An accepted round accepted as many as the depth, a rejected one
-    fewer; drafts cut off by EOS or the budget are not accepted, as in `Tally.acceptance_rate`.
+    A cold round verified no drafts. An accepted round accepted as many drafts as its depth, a
+    rejected round fewer. Drafts behind EOS or budget are not accepted (`Tally.acceptance_rate`).
     """
     pairs: Counter[tuple[int, int]] = Counter()
     for columns in steps:
@@ -133,7 +133,7 @@ def repeated_trigrams(records: Iterable[SampleRecord]) -> float | None:
 
 
 def loops(share: float | None, baseline: float | None) -> bool | None:
-    """Tell whether a share is a loop: above `LOOP_SHARE`, or `LOOP_EXCESS` above the baseline."""
+    """Return whether a share means loops: above `LOOP_SHARE`, or `LOOP_EXCESS` above ar's share."""
     if share is None:
         return None
     return share > LOOP_SHARE or (baseline is not None and share > baseline + LOOP_EXCESS)
@@ -156,7 +156,7 @@ def per_token(
 
 
 def nll_over(records: Iterable[SampleRecord], baseline: Iterable[SampleRecord]) -> Estimate:
-    """Estimate `per_token` nll minus the baseline's, on prompts that both answered, in nats.
+    """Estimate `per_token` nll minus the baseline's in nats, on prompts that both cells answered.
 
     The interval is a jackknife over conversations. There is none if the differences do not vary.
     """

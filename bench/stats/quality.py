@@ -1,4 +1,4 @@
-"""Quality of a decoder's answers in the untimed pass.
+"""Compute the quality of a decoder's answers in the untimed pass.
 
 A family's quality is the mean of its primary score over answers. For translation it is corpus
 BLEU, or mean sentence BLEU if the plan has no gold answers.
@@ -32,14 +32,14 @@ Gold = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A score from 0 to 1 with its interval, and the name of the metric."""
+    """Hold a score from 0 to 1 with its interval, and the name of the metric."""
 
     estimate: Estimate
     metric: str | None
 
     @property
     def tells(self) -> bool:
-        """Tell whether the (baseline's) quality is so far above 0 that a loss would be visible."""
+        """Return whether the (baseline's) quality is so far above 0 that a loss would show."""
         value = self.estimate.value
         return value is not None and value >= max(FLOOR, 2 * (self.estimate.error or 0.0))
 
@@ -72,7 +72,7 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
         scorable = [*answers, *(r for r in failed if r.prompt in gold)]
         groups = group_by(scorable, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
-        return Quality(_clipped(_at_an_end(jackknife(items, corpus_bleu))), "corpus BLEU")
+        return Quality(_clipped(_extreme_interval(jackknife(items, corpus_bleu))), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
@@ -80,13 +80,13 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
     names = [clusters[r.conversation] for _, r in rows]
     estimate = cluster_mean([value for value, _ in rows], names)
-    return Quality(_clipped(_at_an_end(estimate)), name)
+    return Quality(_clipped(_extreme_interval(estimate)), name)
 
 
-def _at_an_end(estimate: Estimate) -> Estimate:
-    """Return an interval of scores that are all 0 or all 1, whose spread tells nothing.
+def _extreme_interval(estimate: Estimate) -> Estimate:
+    """Return an interval of scores that are all 0 or all 1, and thus have no spread.
 
-    It ends where Clopper and Pearson's does for as many right or wrong conversations.
+    It is Clopper and Pearson's interval for as many right or wrong conversations.
     """
     if estimate.error != 0.0 or estimate.df is None or estimate.value not in (0.0, 1.0):
         return estimate
@@ -99,7 +99,7 @@ def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quali
     """Estimate the unweighted mean over the scored families.
 
     The mean is unknown if fewer than `num_families` were scored. `num_families` counts families in
-    which any decoder was scored: otherwise a decoder would gain by failing in a hard family.
+    which any decoder was scored: otherwise a decoder would gain by a failure in a hard family.
     """
     estimates = [q.estimate for q in families if q.estimate.value is not None]
     if len(estimates) < num_families:
@@ -115,7 +115,7 @@ def _clipped(estimate: Estimate) -> Estimate:
 
 
 def with_telling_quality(summary: pd.DataFrame) -> pd.DataFrame:
-    """Replace quality in the `all` rows by quality over the families that can show a loss."""
+    """Replace quality in the `all` rows by the quality over families that can show a loss."""
     is_telling = summary["quality_tells"].notna() & summary["family"].eq("all")
     columns = {f"quality{end}": summary[f"telling_quality{end}"] for end in ("", "_low", "_high")}
     return summary.assign(

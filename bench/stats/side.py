@@ -1,4 +1,4 @@
-"""A finished run, read for comparison or display."""
+"""Read a finished run for comparison or display."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORT = 9
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot(Run):
-    """A run with its current verdict."""
+    """Hold a run with its current verdict."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -34,7 +34,7 @@ class RunSnapshot(Run):
 
     @property
     def same_as_ar(self) -> frozenset[str]:
-        """The cells that guarantee exactly the baseline's tokens, to which head is held too."""
+        """Cells that guarantee exactly the baseline's tokens, as head must, too."""
         return frozenset(c.cell for c in self.plan.cells if c.guarantee == SAME_TOKENS)
 
     @property
@@ -63,16 +63,16 @@ class RunSnapshot(Run):
         return code and code[:_SHORT]
 
     def num_wrong(self, cell: str) -> int | None:
-        """Count a cell's answers with wrong tokens: other than the baseline's, without a near-tie.
+        """Count a cell's answers with wrong tokens: not the baseline's, and without a near-tie.
 
-        None if not checked: the cell guarantees nothing, or the run ended before the check.
+        None if unchecked: the cell guarantees nothing, or the run ended before the check.
         """
         if (difference := self.difference(cell)) is not None:
             return difference.num_wrong
         return 0 if self.status.differences is not None and cell in self.same_as_ar else None
 
     def difference(self, cell: str) -> Difference | None:
-        """Return how a cell's tokens differ from the baseline's, if they do."""
+        """Return the difference of a cell's tokens from the baseline's, if there is one."""
         return next((d for d in self.status.differences or () if d.cell == cell), None)
 
 

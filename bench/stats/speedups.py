@@ -1,4 +1,4 @@
-"""The estimators of a speed-up, each with a 95 % interval, on answers that both sides finished.
+"""Estimate a speed-up in three ways, with 95 % intervals, on answers that both sides finished.
 
 * *Geometric mean* of paired per-prompt ratios of time per token: the headline. It has Student's
   t-interval on the logs, clustered by conversation.
@@ -45,7 +45,7 @@ _Rates = tuple[int, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedups:
-    """All estimators of one decoder's speed-up in one family.
+    """Hold all estimates of one decoder's speed-up in one family.
 
     `more_prompts` is the number of additional prompts that would narrow the headline's interval to
     +-5 % if they scattered like the measured ones; 0 if it is narrow enough.
@@ -104,7 +104,7 @@ def _log_of_totals(conversations: Iterable[_Sums]) -> float:
 def _rates(
     baseline: Iterable[Unit], arm: Iterable[Unit], questions: Mapping[str, Sequence[_Pair]]
 ) -> dict[str, list[_Rates]]:
-    """Return the rates of questions, which are conversations: sums over their turns.
+    """Return the rates of questions. A question is a conversation: its rate sums over turns.
 
     A question has no rates in a repeat in which a turn failed on either side.
     """

@@ -1,4 +1,4 @@
-"""The summary of records: one row per decoder and family, and one row `all` per decoder.
+"""Summarise records: one row per decoder and family, and one row `all` per decoder.
 
 The columns that outside readers rely on come first, in a fixed order. Unknown is null, never 0.
 """
@@ -37,7 +37,7 @@ def decoder_order(run: Run) -> list[str]:
 
 
 def family_order(families: Iterable[str]) -> list[str]:
-    """Order families as Spec-Bench does, then lists, then unknown families by name."""
+    """Order families as in Spec-Bench, then lists, then unknown families by name."""
     present = set(families)
     return [f for f in FAMILIES if f in present] + sorted(present - set(FAMILIES))
 

@@ -1,4 +1,4 @@
-"""All times of a run: the units that were timed, and seconds per token.
+"""Compute all times of a run: the units that were timed, and seconds per token.
 
 Times are pooled (sum of seconds / sum of tokens). Speed-ups are not ratios of pooled times: they
 are paired, see `bench.stats.intervals`.
@@ -16,10 +16,10 @@ from bench.stats.counters import Tally, group_by, join_clusters, ratio, timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One timed unit: an answer, or at batch size > 1 a whole group of prompts.
+    """Hold one timed unit: an answer, or at batch size > 1 a whole group of prompts.
 
     `key` is the same for every decoder and repeat. `cluster` is the conversation (or the group), or
-    the first of those that ask the same text. If an answer has an error, `ok` is False and no time
+    the first conversation with the same text. If an answer has an error, `ok` is False and no time
     counts. `decode_*` begin after the first token's step; `decode_seconds` is None for a group.
     `recounted` is the length of the baseline's answer as Spec-Bench counts it, under its protocol.
     """
@@ -49,7 +49,7 @@ class Unit:
 
 
 def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
-    """Return the timed units of one decoder's records, sorted by repeat, failed units included.
+    """Return the timed units of one decoder's records by repeat, failed units included.
 
     A group of several families has the family None. Records of several machines give no units,
     because their times cannot be pooled.

@@ -1,4 +1,4 @@
-"""The verdict on a run (whether its numbers may be used), and warnings for readers.
+"""Judge a run (may its numbers be used?), and warn readers.
 
 ==========  =======================================================================================
 DAMAGED     records that run.json counts, or implies, are missing
@@ -9,7 +9,7 @@ VALID       the whole plan was measured, and nothing is broken
 ==========  =======================================================================================
 
 If several verdicts apply, the first in this order counts. A run is judged whenever it is read.
-Noise gives a warning, not a verdict. *Drift* is how much slower the baseline became
+Noise gives a warning, not a verdict. *Drift* is the slow-down of the baseline within the run
 (`bench.stats.workers.drifts`); in a run with workers, it is the largest drift of a worker.
 """
 
@@ -37,7 +37,7 @@ from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, is_stored
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, read_phases
 from bench.stats.adapter_fit import draft_warnings, model_warnings
-from bench.stats.answers import baseline_answers, carried
+from bench.stats.answers import baseline_answers, state_leaks
 from bench.stats.counters import group_by, repeated_texts
 from bench.stats.intervals import Estimate
 from bench.stats.workers import Part, drifts, noise_floor, run_parts
@@ -46,12 +46,12 @@ from bench.text import counted, factor, percent
 MAX_OTHER_CORES = 0.5
 _MAX_DRIFT = 0.05
 _GAPS = (0.03, 0.06, 0.125, 0.25)
-"""Distances from a tie; first differences are counted below each."""
+"""Distances from a tie. First differences are counted below each distance."""
 _UNVERIFIED = {
     False: "not verified, as it leaves ar's tokens more often than rounding does",
     True: "not verified, as the run measured no rounding of its own to compare with",
 }
-"""The reason why a cell's differences are not verified, by whether there is no floor."""
+"""Reason why a cell's differences are not verified: without a floor (True) or with one."""
 _RESHAPED = "ar@rows"
 """Prefix of cells in which the baseline decodes with calls of another shape."""
 UNKNOWN = "unknown"
@@ -67,8 +67,8 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 
 def judge(run: Run) -> RunStatus:
-    """Return a run's status with the verdict on its measurements so far, and the reasons."""
-    damage, state = _damage(run), carried(run, read_phases(run.path))
+    """Return a run's status with the verdict on its present measurements, and the reasons."""
+    damage, state = _damage(run), state_leaks(run, read_phases(run.path))
     reasons = {
         DAMAGED: damage,
         INVALID: (*_broken(run), *_unanswered(run, [run.plan.baseline]), *state),
@@ -103,7 +103,7 @@ def judge(run: Run) -> RunStatus:
 
 
 def _difference_lines(status: RunStatus, *, wrong: bool) -> tuple[str, ...]:
-    """Describe how the wrong cells (or the others) differ from the baseline, one line per cell."""
+    """Describe how the wrong (or all other) cells differ from the baseline, one line per cell."""
     lines = []
     for difference in status.differences or ():
         if (difference.cell in status.wrong) != wrong:
@@ -191,7 +191,7 @@ def _unfinished(run: Run) -> tuple[str, ...]:
 
 
 def _advice(run: Run) -> str:
-    """Say how to resume, unless it is a side of `bench ab` or a stored run (not resumable)."""
+    """Advise how to resume the run, unless it is a side of `bench ab` or a stored run."""
     if run.status.ab or is_stored(run.path):
         return ""
     name = run.path.resolve().name
@@ -248,7 +248,7 @@ def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
 
 
 def _noise_warnings(run: Run, parts: Sequence[Part], drift: float | None) -> list[str]:
-    """Warn of other load in blocks that count, and of a baseline that was not steady."""
+    """Warn of other load in blocks that count, and of an unsteady baseline."""
     attempts = {r.block: r.attempt for r in run.records if r.kind == "timing"}
     loads = [
         event
@@ -279,7 +279,7 @@ def _noise_warnings(run: Run, parts: Sequence[Part], drift: float | None) -> lis
 
 
 def drifted(drift: float | None) -> bool:
-    """Tell whether the baseline's time per token changed too much in a run to compare times."""
+    """Return whether the baseline's time per token changed too much to compare times."""
     return drift is not None and abs(drift) > _MAX_DRIFT
 
 
@@ -298,7 +298,7 @@ def _unsteady(subject: str, floor: Estimate, name: str) -> list[str]:
 
 
 def _claim_warnings(cells: Iterable[Cell]) -> list[str]:
-    """Warn of distributions that no check could verify, and of steps that depend on the past."""
+    """Warn of distributions that no check verifies, and of steps that depend on past answers."""
     warnings = []
     for cell in cells:
         if cell.check_note is None or cell.checked == REFUTED:

@@ -1,10 +1,10 @@
-"""Statistics of each worker of a run: noise floor, drift.
+"""Compute statistics of each worker of a run: noise floor, drift.
 
 All decoders and both baseline arms of a block run in one worker. A worker's own speed therefore
 cancels in every paired ratio, and the ratios of all workers may be pooled.
 
-The *drift* of a worker, or of a run without workers, is how much slower the baseline became from
-the first to the last third of its blocks. It is the difference of two medians of log times per
+The *drift* of a worker, or of a run without workers, is the slow-down of the baseline from the
+first to the last third of the blocks. It is the difference of two medians of log times per
 token, each time relative to its prompt's median over all workers. If every prompt was measured in
 only one block, it is a `trend`.
 """
@@ -28,16 +28,16 @@ from bench.stats.intervals import Estimate, paired_speedup
 from bench.stats.times import Unit, timed_units, units_by_decoder
 
 _MIN_BLOCKS = 9
-"""Fewest blocks for a worker's drift: three in each third."""
+"""Minimum number of blocks for a worker's drift: three in each third."""
 _LEVEL = 0.01
 """Significance level of a trend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Measurements of one worker (or one machine of a merged run).
+    """Hold the measurements of one worker (or one machine of a merged run).
 
-    `floor` compares the baseline's second arm with the first; `units` are what was timed, by arm.
+    `floor` compares the baseline's second arm with the first. `units` are timed units by arm.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """Name of the worker, with its node if known."""
+        """Name of the worker, with the node if known."""
         return f"{self.name} (node {self.node})" if self.node else self.name
 
 

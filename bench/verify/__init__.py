@@ -1,1 +1,1 @@
-"""Checks whether a decoder is lossless: the evidence and the verdict."""
+"""Check whether a decoder is lossless: the evidence and the verdict."""

@@ -1,9 +1,9 @@
-"""Finds the first difference of two answers and tests whether rounding explains it.
+"""Find the first difference of two answers, and test whether rounding explains the difference.
 
-Kernels of different shapes round differently, so a token may change where the target hardly prefers
-one. At the first difference, the target runs once more, by itself, on the common beginning. The
-distance from a tie is the gap between the two tokens' logits (greedy), or how far the CDF would
-have to move for u to pick the other token (sampled).
+Kernels of different shapes round differently, so a token may change where two tokens are about as
+likely. At the first difference, the target runs once more, by itself, on the common beginning. The
+distance from a tie is the gap between the two tokens' logits (greedy), or the shift of the CDF by
+which u would pick the other token (sampled).
 
 A difference within the dtype's margin is a *near-tie*; a larger one is *wrong*. One margin m in
 logits serves both modes: logits that move by m/2 each way move a border of the CDF by at most
@@ -12,8 +12,8 @@ Margins hold where the largest logit is 2 or more, and shrink with smaller logit
 
 For decoders that guarantee the baseline's exact tokens, any difference is wrong in row-invariant
 numerics, and any difference but a near-tie in greedy float32 runs. In sampled float32 runs, a
-difference is wrong beyond `BLUNDER` margins, and not verified between one margin and these. In half
-precision, the run's own rounding decides (`bench.verify.floor`).
+difference beyond `BLUNDER` margins is wrong, and a smaller one beyond a margin is not verified. In
+half precision, the run's own rounding decides (`bench.verify.floor`).
 
 Letters: V vocabulary, T temperature, u the uniform of a position.
 """
@@ -34,29 +34,29 @@ from bench.records.plan import REFUTED, Cell, Difference, Floor, with_checks
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import Compared, Pair, compare_with_baseline, first_difference
-from bench.verify.floor import Likeliest, bound, is_frequent, last_place
-from decoders.core.engine.forms import lawful
+from bench.verify.floor import Likeliest, bound, exceeds_rounding, last_place
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, warp
 from decoders.core.types import Sampling
 
 MARGINS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25, "invariant": 0.0}
-"""Limit of the gap of two tied logits, by the model's dtype; row-invariant numerics have none."""
+"""Maximum gap of two tied logits, by the model's dtype; none in row-invariant numerics."""
 BLUNDER = 4
-"""Margins from a tie beyond which no rounding explains a difference of sampled float32 answers."""
+"""Number of margins beyond which rounding explains no difference of sampled float32 answers."""
 _FULL_MARGIN = 2.0
-"""Largest logit from which on a margin holds in full."""
+"""Value of the largest logit from which on a margin holds in full."""
 Answered = tuple[str, tuple[int, ...]]
 """(prompt name, answer's tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers: after `num_equal` tokens, at a `distance` from a tie.
+    """Describe two answers' first difference: after `num_equal` tokens, `distance` from a tie.
 
-    `by` names the distance: between logits (``logits``), from u to the other token's interval of
-    the CDF (``edge``), or infinite because one answer is a prefix of the other (``length``).
+    `by` is the kind of distance: between logits (``logits``), from u to the other token's interval
+    of the CDF (``edge``), or infinite because one answer is a prefix of the other (``length``).
     `places` is the distance of logits in units of the dtype's last place.
     """
 
@@ -85,8 +85,8 @@ def differences(
         setup: the run's models and cells.
         records: the run's answers.
         prompts: the run's prompts by name.
-        floor: judges the cells that rounding may excuse; without it, these are not verified.
-        cells: planned cells, of which those that failed the contract's checks are added.
+        floor: judges cells that rounding may excuse; without a floor, these are not verified.
+        cells: planned cells; those that failed the contract's checks are added.
     """
     result = []
     whole: dict[Answered, Likeliest] = {}
@@ -122,7 +122,7 @@ def differences(
 def _beyond_rounding(
     each: Compared, parted: Sequence[Divergence], whole: Mapping[Answered, Likeliest], floor: Floor
 ) -> int | None:
-    """Count the answers beyond the run's rounding, or return None if 0 cannot be verified."""
+    """Count the answers beyond the run's rounding, or return None if no count is verified."""
     limit = bound(floor)
     nowhere = Likeliest(0, 0, 0.0)
     num_wrong = sum(
@@ -137,13 +137,13 @@ def _beyond_rounding(
         places = [(first_difference(pair[1], pair[2]), len(pair[2])) for pair in each.pairs]
         num = len(each.unequal)
         num_tokens = sum(length if place is None else place + 1 for place, length in places)
-    return None if is_frequent(floor, num, num_tokens) else 0
+    return None if exceeds_rounding(floor, num, num_tokens) else 0
 
 
 def _examined(
     setup: Setup, precision: str, unequal: Sequence[Pair], prompts: Mapping[str, Prompt]
 ) -> list[Divergence]:
-    """Examine each answer at its first difference, equal greedy repeats once."""
+    """Examine each answer at its first difference, and equal greedy repeats only once."""
     divergences: dict[Pair, Divergence] = {}
     parted = []
     for name, answer, expected, repeat in unequal:
@@ -158,7 +158,7 @@ def _examined(
 
 
 def edge_margin(margin: float, temperature: float) -> float:
-    """Return the most that rounding of logits by `margin` moves a border of the CDF."""
+    """Return the largest shift of a border of the CDF when logits round by `margin`."""
     return margin / (4 * temperature)
 
 
@@ -170,19 +170,19 @@ def examine(
     sampling: Sampling,
     precision: str,
 ) -> Divergence | None:
-    """Return the first difference of an answer from the baseline's, or None if they are equal.
+    """Return the first difference of an answer from the baseline's, or None if both are equal.
 
-    Both continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`. The target runs
-    one forward pass on the prompt and the common beginning, with an empty KV cache.
+    Both answers continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`. The
+    target runs one forward pass on the prompt and the common beginning, with an empty KV cache.
     """
     index = first_difference(answer, expected)
     if index is None:
         return None
     margin = MARGINS[precision]
-    if index == min(len(answer), len(expected)):  # they stopped by different rules
+    if index == min(len(answer), len(expected)):  # both stopped by different rules
         return Divergence(index, "length", math.inf, margin)
     cold = _cold_logits(target, (*prompt, *expected[:index]))
-    (logits,) = lawful(cold, [expected[:index]], sampling)
+    (logits,) = apply_law(cold, [expected[:index]], sampling)
     magnitude = float(torch.where(logits.isfinite(), logits, 0.0).abs().max())
     margin *= min(1.0, magnitude / _FULL_MARGIN)
     unit = float(last_place(logits[None], precision))
@@ -216,7 +216,7 @@ def _to_token(distribution: Tensor, u: float, token: int) -> float:
 
 
 def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:
-    """Return the distribution ``[V]``, and those with top-k or top-p cuts moved by the margin."""
+    """Return the distribution ``[V]``, and variants with top-k or top-p cuts moved by a margin."""
     edge = edge_margin(margin, sampling.temperature)
     cuts = {(sampling.top_k, sampling.top_p)}
     if sampling.top_p < 1:

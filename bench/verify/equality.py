@@ -1,4 +1,4 @@
-"""Compares a decoder's answers with the baseline's, and with the noise of a different call shape.
+"""Compare a decoder's answers with the baseline's, and with the noise of another call shape.
 
 If a decoder claims equality, every difference must be a near-tie (`bench.verify.divergence`), and
 near-ties may not be much more frequent than in the noise floor: AR itself with as many rows per
@@ -30,7 +30,7 @@ ABOVE_FLOOR = 0.001
 
 @dataclass(slots=True, kw_only=True)
 class EqualityCheck:
-    """One decoder's answers compared with the baseline's under one sampling.
+    """Compare one decoder's answers with the baseline's under one sampling.
 
     `equal_tokens` has, for every compared answer, the number of tokens before the first difference.
     `parted` has the first differences, each with its prompt's name. `errors` has the errors of the
@@ -52,7 +52,7 @@ class EqualityCheck:
         outcome: Outcome,
         expected: Sequence[int],
     ) -> None:
-        """Compare one answer, running the target once more at the first difference."""
+        """Compare one answer, and run the target once more at the first difference."""
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
@@ -168,7 +168,7 @@ def mode(sampling: Sampling) -> str:
 
 
 def failed(errors: Sequence[str]) -> str:
-    """Say how many answers failed, and why the first did."""
+    """Return the number of failed answers, and the first failure's reason."""
     return f"{len(errors)} failed: {errors[0]}"
 
 

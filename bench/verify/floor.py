@@ -1,23 +1,23 @@
-"""A run's own rounding: how far the shape of a call moves the logits of AR's answers.
+"""Measure a run's own rounding: how far the shape of a call moves the logits of AR's answers.
 
-In half precision a right decoder leaves AR's tokens where rounding in calls of another shape tips a
-tie. How much rounding explains depends on the model and the machine, so the run measures it: the
-target reads AR's own answers again, in calls of one row (AR's), of `rows` new rows (a verifying
-call's), and of many rows (a prompt's). Up to its first difference, AR that decodes in calls of
-`rows` rows reads the same text: this reading is the arm ``ar@rowsN``.
+In half precision a right decoder leaves AR's tokens where rounding in calls of other shapes decides
+a tie. The size of rounding depends on the model and the machine, so the run measures it: the target
+reads AR's own answers again, in calls of one row (as AR), of `rows` new rows (as a verifying call),
+and of many rows (as for a prompt). Up to the first difference, AR in calls of `rows` rows reads the
+same text: this reading is the arm ``ar@rowsN``.
 
-At each position the readings give other gaps between the two likeliest logits. The largest change
-is the floor's `moved`, in units of the last place of the dtype at the row's largest logit, so that
-logits of any scale are judged alike.
+At each position the readings give different gaps between the two likeliest logits. The largest
+change is the floor's `moved`, in units of the last place of the dtype at the row's largest logit,
+so that logits of any scale are judged alike.
 
 A first difference is beyond rounding if the target is farther from a tie there than `SLACK` times
-the largest change, which counts as one unit at least: as much as rounding two logits can move
-their gap. A greedy decoder must also be as near to the likeliest token at every later position,
+the largest change, which counts as one unit at least: so much can rounding two logits move a gap.
+A greedy decoder must also be as near to the likeliest token at every later position,
 whatever its text: its whole answer is read in calls of many rows. If nothing is beyond rounding, a
-decoder may still take the other side of ties too often. Its tokens that are not the likeliest
-(sampled: its first differences) per token are compared with the floor's flips by an exact
-conditional test of two rates, at the level `LEVEL`, against shapes that round `RATIO` times as
-often as the floor's.
+decoder may still take the wrong side of ties too often. The rate of its tokens that are not the
+likeliest (sampled: of its first differences) is compared with the rate of the floor's flips by an
+exact conditional test of two rates, at the level `LEVEL`, against shapes that round `RATIO` times
+as often as the floor's.
 
 Letters: T tokens of an answer, R rows, V vocabulary.
 """
@@ -39,7 +39,7 @@ from bench.records.plan import BASELINE, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import compare_with_baseline
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.model import Model
 from decoders.core.sampling import Uniforms, pick, warp
@@ -49,7 +49,7 @@ SLACK = 2.0
 RATIO = 2.0
 LEVEL = 1e-4
 MAX_TOKENS = 4096
-"""Tokens of AR's answers that are read, or a little more: they bound a floor's time."""
+"""Number of tokens of AR's answers to read (or a few more), which bounds a floor's time."""
 _MANY_ROWS = 64
 _BITS = {"bfloat16": 7, "float16": 10, "float32": 23}
 """Bits of the mantissa after the binary point."""
@@ -65,7 +65,7 @@ def last_place(logits: Tensor, precision: str) -> Tensor:
 def measure_floor(
     setup: Setup, records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
 ) -> Floor | None:
-    """Measure a run's rounding, if a cell that rounding may excuse left AR's tokens."""
+    """Measure a run's rounding, if a cell that rounding may excuse deviates from AR's tokens."""
     compared = compare_with_baseline([arm.cell for arm in setup.arms.values()], records)
     parted = [
         each.cell
@@ -94,8 +94,8 @@ def bound(floor: Floor) -> float:
     return SLACK * max(1.0, floor.moved)
 
 
-def is_frequent(floor: Floor, num: int, num_tokens: int) -> bool:
-    """Tell whether `num` differences in `num_tokens` tokens are more than rounding makes."""
+def exceeds_rounding(floor: Floor, num: int, num_tokens: int) -> bool:
+    """Return whether `num` differences in `num_tokens` tokens are more than rounding makes."""
     # given the sum of both, a cell's differences are binomial
     seen = RATIO * num_tokens
     share = seen / max(1.0, seen + floor.num_tokens)
@@ -104,10 +104,10 @@ def is_frequent(floor: Floor, num: int, num_tokens: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Likeliest:
-    """How near the tokens of a greedy answer are to the target's likeliest ones.
+    """Measure how near the tokens of a greedy answer are to the target's likeliest tokens.
 
     `num_other` of `num_tokens` tokens are not the likeliest; the farthest is `places` last places
-    below it.
+    below.
     """
 
     num_tokens: int
@@ -138,7 +138,7 @@ class Likeliest:
 
 
 def _rows(setup: Setup, parted: Sequence[str], records: Sequence[SampleRecord]) -> int:
-    """Return the rows of an arm of AR's, or of the median later call of the `parted` cells."""
+    """Return the rows of an arm of AR, or of the median later call of the `parted` cells."""
     arms = [arm.cell for arm in setup.arms.values() if arm.cell.name == BASELINE]
     if (rows := max(int(cell.options.get("rows", 1)) for cell in arms)) > 1:
         return rows
@@ -202,12 +202,12 @@ def read(
     """
     session = target.open()
     try:
-        yield lawful(target.forward([session.call(prompt, output="logits")]), [()], sampling)
+        yield apply_law(target.forward([session.call(prompt, output="logits")]), [()], sampling)
         for start in range(0, len(answer) - 1, rows):
             fed = answer[start : min(start + rows, len(answer) - 1)]
             call = session.call(fed, output="logits", read=range(len(fed)))
             before = (answer[: start + row + 1] for row in range(len(fed)))
-            yield lawful(target.forward([call]), before, sampling)
+            yield apply_law(target.forward([call]), before, sampling)
     finally:
         target.close(session)
 

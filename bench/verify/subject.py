@@ -1,4 +1,4 @@
-"""A decoder that `bench verify` examines: its checks, and its findings so far.
+"""Examine one decoder for `bench verify`: run its checks, and keep its findings.
 
 One check is the output distribution of decoders that do not claim AR's exact tokens. At
 temperatures above 0, an uncoupled decoder emits different tokens from AR, drawn from the same
@@ -37,7 +37,7 @@ MAX_DISTANCE = 0.1
 """A test that can detect only larger total-variation distances is inconclusive."""
 NUM_CONTEXTS = 4
 NUM_TOKENS = 4
-"""Tokens of an answer on a real model: one of the prefill, the rest of one or more steps."""
+"""Number of tokens of an answer on a real model: one from the prefill, the rest from steps."""
 
 Context = tuple[str, tuple[int, ...]]
 
@@ -52,12 +52,12 @@ def answer(arm: Arm, sampling: Sampling, prompt: Prompt, memory: Memory | None =
 
 @dataclass(frozen=True, slots=True)
 class DistributionTest:
-    """Answers drawn from one decoder, and where: on a table or after a context."""
+    """Hold answers drawn from one decoder, and their place: a table, or a context of the target."""
 
     where: str
     draws: Draws
     exact: bool = True
-    """False in half precision, where the distribution itself depends on a call's shape."""
+    """False in half precision, as the distribution itself then depends on a call's shape."""
 
 
 def judge_distributions(tests: Sequence[DistributionTest]) -> list[Finding]:
@@ -92,7 +92,7 @@ def judge_distributions(tests: Sequence[DistributionTest]) -> list[Finding]:
     return results
 
 
-def unsure_contexts(
+def uncertain_contexts(
     target: Model,
     prompts: Sequence[Prompt],
     answers: Mapping[str, tuple[int, ...]],
@@ -129,7 +129,7 @@ def _entropies(
 
 @dataclass(slots=True)
 class Subject:
-    """One decoder and its findings, stored at once so that an interruption loses nothing."""
+    """Hold one decoder and its findings, stored at once so that an interruption loses none."""
 
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
@@ -148,17 +148,17 @@ class Subject:
         return self.arm.decoder.lossless
 
     @property
-    def keeps_distribution_only(self) -> bool:
+    def tests_distribution(self) -> bool:
         """Return whether the distribution is tested: of AR and of uncoupled lossless decoders."""
         return self.lossless and (self.name == BASELINE or not self.arm.decoder.coupled)
 
     @property
-    def fits_tables(self) -> bool:
+    def runs_on_tables(self) -> bool:
         """Return whether the decoder runs on tables."""
         return not any(finding.outcome == "elsewhere" for finding in self.tables[:1])
 
     def run(self, title: str, checks: Sequence[Check], failure: CheckOutcome = "wrong") -> None:
-        """Run checks of the contract up to the first that fails, and remark steps that differ.
+        """Run checks of the contract up to the first failure, and note steps that differ.
 
         A decoder that cannot run them (its own weights fit one model only) is left to the model.
         The outcome of a `failure` is ``open`` where the output may be right nevertheless.
@@ -180,7 +180,7 @@ class Subject:
         self.tables.append(Finding(title, outcome, words, {"checks": names}))
 
     def begin(self, sampling: Sampling, precision: str) -> EqualityCheck | None:
-        """Begin a comparison with AR, unless it is of an uncoupled or lossy decoder's samples."""
+        """Begin a comparison with AR, except of samples of an uncoupled or lossy decoder."""
         if not (sampling.greedy or (self.lossless and self.arm.decoder.coupled)):
             return None
         comparison = EqualityCheck(decoder=self.name, sampling=sampling, precision=precision)
@@ -188,7 +188,7 @@ class Subject:
         return comparison
 
     def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
-        """Draw the answers of a test, which counts if it is interrupted but not if it fails."""
+        """Draw the answers of a test. An interrupted test counts, a failed test does not."""
         self.distributions.append(test)
         try:
             test.draws.draw(first_seed, num_rows)

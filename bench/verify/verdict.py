@@ -1,4 +1,4 @@
-"""The outcome of `bench verify`, as table and JSON: findings, a verdict per decoder, exit code.
+"""Report the outcome of `bench verify`: findings, a verdict per decoder, and the exit code.
 
 =============  ====================================================================================
 lossless       the decoder passed every check
@@ -25,15 +25,15 @@ from bench.records.files import write_json
 
 SCHEMA = 1
 CheckOutcome = Literal["passed", "wrong", "open", "measured", "noted", "elsewhere"]
-"""`noted`: passed, with a remark on steps, which change no token. `elsewhere`: the decoder cannot
-run there, and other checks judge it."""
+"""`noted`: passed, with a note on steps that change no token. `elsewhere`: the decoder cannot run
+this check, and other checks judge the decoder."""
 Losslessness = Literal["lossless", "lossy", "wrong", "inconclusive"]
 _STYLES = {"lossless": "green", "lossy": "yellow", "wrong": "bold red", "inconclusive": "magenta"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of one decoder, with the fault that it would have caught (`power`)."""
+    """Hold one check of one decoder, with the fault that it could detect (`power`)."""
 
     check: str
     outcome: CheckOutcome
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All findings about one decoder, `complete` if no planned check is missing."""
+    """Hold all findings about one decoder, `complete` if no planned check is missing."""
 
     decoder: str
     lossless: bool
@@ -65,7 +65,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """The findings of all decoders, and how they were measured.
+    """Hold the findings of all decoders, and notes on the method.
 
     `notes` are sentences on margins and levels, `facts` are further entries of the JSON.
     """
@@ -123,7 +123,7 @@ class VerifyReport:
 
 
 def _columns(*, headed: bool) -> Table:
-    """Make an empty table of checks, as wide as all others, with long names folded."""
+    """Make an empty table of checks, as wide as all other tables, with long names folded."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=headed, expand=True)
     table.add_column("check", width=23, overflow="fold")
     table.add_column("found", ratio=1, overflow="fold")

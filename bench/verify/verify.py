@@ -1,4 +1,4 @@
-"""`bench verify`: tests whether decoders that claim to be lossless are (docs/verify.md).
+"""Test the claims of lossless decoders, for `bench verify` (docs/verify.md).
 
 There are three kinds of evidence, cheapest first:
 
@@ -9,7 +9,7 @@ There are three kinds of evidence, cheapest first:
 3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
 Calls are compiled where `bench run` compiles them, except the large batches of 3. Nothing is timed.
-After an interruption, the findings so far are judged, printed and written.
+After an interruption, the existing findings are judged, printed and written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.errors import UsageError
 from bench.plan.checks import check_first
 from bench.plan.compiling import open_with_graphs
 from bench.plan.make import batch_size, tokenise
-from bench.plan.numerics import computed_in, open_device, usual_dtype
+from bench.plan.numerics import default_dtype, describe_numerics, open_device
 from bench.plan.select import ResolvedRun
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.plan.sources import checkpoint
@@ -42,7 +42,7 @@ from bench.verify.subject import (
     DistributionTest,
     Subject,
     answer,
-    unsure_contexts,
+    uncertain_contexts,
 )
 from bench.verify.verdict import VerifyReport
 from decoders.core.checks import (
@@ -61,7 +61,7 @@ _TEMPERATURE = 0.8
 NUM_DRAWS = 5000
 _TABLE_BATCH = 64
 _TABLE_SHARE = 2
-"""Draws on a table per draw on the model: tables are faster, and their answers of more cells."""
+"""Draws on a table per draw on the model: tables are faster, and their answers have more cells."""
 
 
 def verify(
@@ -75,9 +75,9 @@ def verify(
     """Examine the decoders of a configuration (raises as `bench.runs.run`).
 
     Args:
-        config: its `repeats`, `batch_size` and `quality_limit` are ignored.
-        progress: shows the course.
-        distribution: test answers on the model itself, too.
+        config: `repeats`, `batch_size` and `quality_limit` are ignored.
+        progress: the display of the course.
+        distribution: also test the distribution of answers on the model itself.
         num_draws: answers per test of a distribution.
         opener: opens the models.
     """
@@ -86,7 +86,7 @@ def verify(
     config = config.with_values(baseline=None)
     run = check_first(config, progress.note, brings_models=brings)
     setup = open_with_graphs(exact_by_default(run, brings_models=brings), opener, progress)
-    progress.note(computed_in(config, setup.config))
+    progress.note(describe_numerics(config, setup.config))
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
     for line in (*tasks.notes, *count_lines(prompts, skipped)):
@@ -100,7 +100,7 @@ def verify(
         if BASELINE in run.decoders:
             work.answers(work.greedy)
             work.answers(work.sampled)
-            with setup.models.uncompiled():  # batches of many would compile extra graphs
+            with setup.models.uncompiled():  # large batches would compile further graphs
                 work.distributions(everyone=distribution)
     except KeyboardInterrupt:
         interrupted = True
@@ -117,12 +117,12 @@ def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> Resolv
         return run
     device = open_device(config.device).type
     source = config.model if brings_models else checkpoint(config.model)
-    dtype = config.dtype or usual_dtype(config, device, source)
+    dtype = config.dtype or default_dtype(config, device, source)
     return run if dtype == "float32" else run.with_values(numerics="invariant")
 
 
 class _Work:
-    """The course of one examination, whose subjects keep the findings."""
+    """Run one examination, whose subjects keep the findings."""
 
     def __init__(
         self, setup: Setup, prompts: Sequence[Prompt], progress: Progress, num_draws: int
@@ -131,7 +131,7 @@ class _Work:
         self._num_draws, self._seed = num_draws, setup.config.seed
         self._precision = setup.precision(setup.baseline)
         self._exact = self._precision in ("float32", "invariant")
-        self._floor_every = 4 if self._exact else 1  # exact: every fourth prompt is enough
+        self._floor_every = 4 if self._exact else 1  # exact numerics: every fourth prompt is enough
         self._subjects = [Subject(arm) for arm in setup.arms.values()]
         self._floors: list[EqualityCheck] = []
         self._expected: dict[str, tuple[int, ...]] = {}
@@ -148,8 +148,8 @@ class _Work:
             if check_perfect_drafts_are_accepted in checks_for(decoder):
                 perfect = [check_perfect_drafts_are_accepted]
                 subject.run("perfect drafts on a table", perfect, failure="open")
-            if subject.keeps_distribution_only and subject.fits_tables:
-                # draws of a self-driven one are never merged
+            if subject.tests_distribution and subject.runs_on_tables:
+                # draws of a self-driven decoder are never merged
                 share = 1 if isinstance(decoder, SelfDriven) else _TABLE_SHARE
                 draws = table_draws(decoder, self._num_draws * share)
                 subject.draw(DistributionTest("on a table", draws), self._seed, _TABLE_BATCH)
@@ -186,14 +186,14 @@ class _Work:
             self._progress.step(prompt.name)
 
     def distributions(self, *, everyone: bool) -> None:
-        """Draw on the model: for everyone, or for the decoders that no table can judge."""
-        subjects = [subject for subject in self._subjects if subject.keeps_distribution_only]
-        subjects = [subject for subject in subjects if everyone or not subject.fits_tables]
+        """Draw on the model for all decoders, or only for decoders that no table can judge."""
+        subjects = [subject for subject in self._subjects if subject.tests_distribution]
+        subjects = [subject for subject in subjects if everyone or not subject.runs_on_tables]
         if not subjects:
             return
         sampling = dataclasses.replace(self.sampled, max_new_tokens=NUM_TOKENS)
         target = self._setup.models.target
-        contexts = unsure_contexts(target, self._prompts, self._expected, sampling)
+        contexts = uncertain_contexts(target, self._prompts, self._expected, sampling)
         self._progress.start("distributions", len(subjects) * len(contexts))
         for name, ids in contexts:
             for subject in subjects:

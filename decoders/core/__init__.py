@@ -1,1 +1,1 @@
-"""The decoder interface (its files keep their paths), and the engine behind it."""
+"""Define the decoder interface (whose files keep their paths) and the engine behind it."""

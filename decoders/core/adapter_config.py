@@ -17,7 +17,7 @@ CODES: tuple[Code, ...] = get_args(Code)
 FORMAT = 1
 SlotVariant = Literal["o-ptp", "c-ptp", "refine", "isd"]
 Variant = str
-"""A variant of slots, or of a registered network, which has no slots in calls (`HiddenAdapter`)."""
+"""A kind of slots, or a registered network, which has no slots in calls (`HiddenAdapter`)."""
 SLOT_VARIANTS: tuple[SlotVariant, ...] = get_args(SlotVariant)
 MASKED_VARIANTS: tuple[SlotVariant, ...] = ("refine", "isd")
 """Variants whose slots carry a mask instead of a uniform."""
@@ -25,27 +25,27 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 _OF_NETWORKS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "num_layers", "bias_rank")
 SizeRule = tuple[bool, str, str]
-"""Whether a field is right, its name, and its allowed values."""
+"""Result of a field's check, the field's name, and its allowed values."""
 _ANCHORED = "an anchored o-ptp adapter"
 _OF_DYADIC = "conditioned or embedding_hidden"
 _WITH_TOKENS = "0 for refine (its passes have no base row to start from), anchored and standalone"
 
 
 def is_masked(variant: Variant) -> bool:
-    """Tell whether adapters of a variant draft without uniforms."""
+    """Return whether adapters of a variant draft without uniforms."""
     return variant in MASKED_VARIANTS if variant in SLOT_VARIANTS else bool(network(variant).masked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """Everything in an adapter except its weights. Fields marked * are not in the paper.
+    """Describe everything in an adapter except its weights. Fields marked * are not in the paper.
 
     Attributes:
         variant: ``o-ptp``: the slot that carries u_k predicts token k. ``c-ptp``: it predicts the
             distribution of token k + 1. ``isd`` and ``refine``: a slot at a token's position
             carries a mask (in ``refine``, a mask or that token) and predicts the distribution of
             the next token; ``isd`` slots see earlier slots, ``refine`` slots their whole block.
-            All others name a network on the last hidden state, which has no slots in calls.
+            Any other variant names a network on the last hidden state, without slots in calls.
         num_slots: slots per training window; for ``refine`` the longest block, for a network the
             number of drafts that it was trained for.
         layers: (in, out) of every gated layer of the base model; empty for a network.
@@ -70,7 +70,7 @@ class AdapterConfig:
         num_words: number of frequent words that a network's head scores; 0: the whole vocabulary.
         num_layers: number of layers of a network.
         bias_rank: rank of the bias of a draft on the next one's logits; 0: no bias.
-        sizes: further numbers of a network, by its own names.
+        sizes: further numbers of a network, by the names that the network gives them.
         order: order in which `pick` accumulates a distribution.
         base: facts of the base model (architecture, hash of its weights).
         measured: held-out report: per-slot accuracy, survival, calibration.
@@ -142,7 +142,7 @@ class AdapterConfig:
         rules.append((uses >= {*self.sizes}, "sizes", f"a table of {extra} for {self.variant}"))
         try:
             return [*rules, *(kind.rules(self) if kind else ())]
-        except Exception as error:  # foreign code may raise anything
+        except Exception as error:  # code of other packages may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{self.variant} cannot check its sizes ({reason})") from error
 

@@ -24,9 +24,9 @@ def verify_block(
     The share of the first i drafts is w_i = min(1, w_(i-1) target(x_i) / draft(x_i)), w_0 = 1. The
     residual after them is max(0, w_i target - draft), without a draft w_i target; its mass is m_i.
     The drafts up to the last i that passes its test, with probability m_i / (m_i + 1 - w_i), are
-    accepted, and the next token is drawn from the residual after them. As a draft that fails its
-    test may be accepted, tests behind the accepted drafts decide too: no uniform of a step may be
-    used in another (`Uniforms.at_step`). Arguments and result as in `verify_rejection`.
+    accepted, and the next token is drawn from the residual after them. A draft that fails its test
+    may still be accepted, so tests behind the accepted drafts also decide: no two steps may share
+    a uniform (`Uniforms.at_step`). Arguments and result are those of `verify_rejection`.
 
     Source: Sun et al. 2024 (arXiv 2403.10444), Algorithm 2.
     """

@@ -1,4 +1,4 @@
-"""The contract of every decoder, as checks that third parties can import.
+"""Check the contract that every decoder keeps, by functions that other packages can import.
 
     from decoders.core.checks import check_decoder
     check_decoder(MyDecoder(block=4))
@@ -28,7 +28,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.plugins import network
-from decoders.core.testing.check_models import EOS, halves, llamas, table_draws, tables
+from decoders.core.testing.check_models import EOS, disjoint_tables, llamas, table_draws, tables
 from decoders.core.testing.goodness import Draws
 from decoders.core.types import Generation, Law, Outcome, Sampling, StepEvent
 
@@ -40,7 +40,7 @@ _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5]
 
 
 def check_decoder(decoder: Decoder) -> None:
-    """Run every check that applies, or raise an `AssertionError` with expectation and result."""
+    """Run every check that applies, and raise an `AssertionError` about the first that fails."""
     for check in checks_for(decoder):
         check(decoder)
 
@@ -101,26 +101,26 @@ def _all(decoder: Decoder, num_seeds: int = 3) -> Iterator[tuple[list[int], Samp
         yield prompt, sampling, generate(decoder, prompt, sampling, models)
 
 
-def _described(step: StepEvent | None) -> str:
-    """List tokens and drafts of a step, and its other fields that are not empty."""
+def _describe_step(step: StepEvent | None) -> str:
+    """List the tokens and drafts of a step, and all further fields that are not empty."""
     values = {} if step is None else asdict(step)
     usual = ("tokens", "drafted", "accepted")
     return ", ".join(f"{k}={v}" for k, v in values.items() if v or k in usual) or "no step"
 
 
 def check_steps_concatenate(decoder: Decoder) -> None:
-    """Check that steps' tokens and counts add up to the answer.
+    """Check that the tokens and counts of all steps add up to the answer.
 
     Accepted <= depth <= drafted, and the target was fed all drafts. A step that verifies emits its
-    leading tokens, accepted drafts, and at most one token after them. If given, `rejected` has all
-    rejected drafts (in a tree: of one branch), and `decided` covers all tokens.
+    leading tokens, accepted drafts, and at most one token after them. `rejected`, if set, has all
+    rejected drafts (of a tree: those of one branch); `decided`, if set, covers all tokens.
     """
     for prompt, sampling, answer in _all(decoder):
         where = f"{decoder} on {prompt} at T={sampling.temperature}, seed {sampling.seed}"
         joined = tuple(token for step in answer.steps for token in step.tokens)
         assert joined == answer.tokens, f"{where}: steps give {joined}, answer {answer.tokens}"
         for step in answer.steps:
-            shown = _described(step)
+            shown = _describe_step(step)
             assert 0 <= step.accepted <= step.max_accepted <= step.drafted, (
                 f"{where}: more drafts accepted than drafted; never count the bonus token: {shown}"
             )
@@ -171,11 +171,11 @@ def check_runs_repeat(decoder: Decoder) -> None:
 
 
 class StepsDifferError(AssertionError):
-    """The tokens of two answers are the same, their steps are not: lossless, but not one speed."""
+    """Report two answers of equal tokens but different steps: lossless, but of different speeds."""
 
 
 def is_verdict(error: BaseException) -> bool:
-    """Tell whether a check or the engine refutes the decoder, not an assertion of its own."""
+    """Return whether an error is a check's or the engine's, not the decoder's own assertion."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     by_core = bool(files) and Path(files[-1]).is_relative_to(Path(__file__).parent)
     return isinstance(error, AssertionError) and by_core
@@ -192,7 +192,7 @@ def _check_tokens(outcome: Outcome, expected: Generation, where: str, when: str)
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An answer, the one it must equal, and what they are answers to."""
+    """Pair an answer with the answer that it must equal, and describe their prompt."""
 
     outcome: Outcome
     expected: Generation
@@ -201,7 +201,7 @@ class _Pair:
 
 
 def _check_same(pairs: Iterable[_Pair]) -> None:
-    """Compare the tokens of each pair as it is made, and at the end the steps of all."""
+    """Compare the tokens of each pair once its answer exists, and the steps of all at the end."""
     compared = []
     for pair in pairs:
         _check_tokens(pair.outcome, pair.expected, pair.where, pair.when)
@@ -215,7 +215,7 @@ def _check_same(pairs: Iterable[_Pair]) -> None:
                 each for each in enumerate(both) if each[1][0] != each[1][1]
             )
             line = f"{pair.where} gives the same tokens in other steps {pair.when}; step {number}"
-            raise StepsDifferError(f"{line}: {_described(step)}; not {_described(other)}")
+            raise StepsDifferError(f"{line}: {_describe_step(step)}; not {_describe_step(other)}")
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
@@ -231,7 +231,7 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
 
 
 def check_tokens_ignore_the_memory(decoder: Decoder) -> None:
-    """Check that tokens do not depend on earlier answers, nor steps on anything but their text.
+    """Check that earlier answers never change tokens, and change steps only by their text.
 
     Sampled tokens of an uncoupled decoder may change with its drafts (`check_distribution`).
     """
@@ -281,7 +281,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
 
 
 def check_stays_in_the_cache(decoder: Decoder) -> None:
-    """Check that prompt and budget may fill the context exactly, and no token more."""
+    """Check that prompt and budget may fill the context exactly, but not exceed it by a token."""
     prompt = [1, 2, 3, 4, 5]
     models = tables(decoder, max_length=len(prompt) + 16)
     sampling = Sampling(temperature=0.9, max_new_tokens=16)
@@ -304,7 +304,7 @@ def check_coupled_equals_ar(decoder: Decoder) -> None:
 
 
 def check_lawful_answers_equal_ar(decoder: Decoder) -> None:
-    """Check that under a law answers are AR's, and fail where AR's fail: where nothing is lawful.
+    """Check that under a law answers equal AR's, and fail where no token is lawful, as AR's do.
 
     Sampled answers are checked if the decoder is coupled.
     """
@@ -312,7 +312,7 @@ def check_lawful_answers_equal_ar(decoder: Decoder) -> None:
 
 
 def _law(answer: tuple[int, ...], logits: Tensor) -> Tensor:
-    """Forbid the last word again, and every word after some answers."""
+    """Forbid a repetition of the last token, and after some answers every token."""
     logits[list(answer[-1:])] = -torch.inf
     return logits - torch.inf if len(answer) > 2 and sum(answer) % 7 == 0 else logits
 
@@ -321,7 +321,7 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
     models, under = tables(decoder), "" if law is None else " under a law"
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = replace(_sampling(temperature, seed=seed), law=law)
-        expected = _ars_answer(tuple(prompt), sampling)
+        expected = _ar_answer(tuple(prompt), sampling)
         answer = _answer(decoder, prompt, sampling, models)
         assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
 
@@ -329,7 +329,7 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
 def _answer(
     decoder: Decoder, prompt: Sequence[int], sampling: Sampling, models: Models
 ) -> tuple[int, ...] | str:
-    """Return an answer's tokens, or under a law why it failed."""
+    """Return an answer's tokens, or the reason why it failed under a law."""
     (outcome,) = Scheduler(decoder, models, sampling).run([prompt])
     if isinstance(outcome, Generation):
         return outcome.tokens
@@ -339,7 +339,7 @@ def _answer(
 
 
 @functools.cache
-def _ars_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
+def _ar_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
     decoder = Autoregressive()
     return _answer(decoder, prompt, sampling, tables(decoder))
 
@@ -361,9 +361,9 @@ def check_draws(draws: Draws, name: str) -> None:
 
 
 def check_real_tensors(decoder: Decoder) -> None:
-    """Check answers of a tiny random Llama: its results are inference tensors, its cache real.
+    """Check answers of a tiny random Llama, which has inference tensors and a real cache.
 
-    Answers do not depend on earlier prompts or the batch; those that must be AR's are AR's.
+    Answers do not depend on earlier prompts or the batch, and equal AR's where they must.
     """
     models, prompts = llamas(decoder), _PROMPTS[:3]
     for temperature in (0.0, 0.9):
@@ -378,12 +378,12 @@ def check_real_tensors(decoder: Decoder) -> None:
             together = Scheduler(decoder, models, sampling, 3).run(prompts[::-1])
             for prompt, outcome, before in zip(prompts, together[::-1], alone, strict=True):
                 where = f"{decoder} on {prompt} of a tiny Llama"
-                # steps may hold confidences, which calls of another shape round otherwise
+                # steps may hold confidences, which calls of another shape round differently
                 _check_tokens(outcome, before, where, "in a batch of 3 after other prompts")
 
 
 def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
-    """Check that drafts equal to the target are all accepted (slots without u: if greedy)."""
+    """Check that drafts equal to the target's are all accepted (slots without u: if greedy)."""
     blind = any(is_masked(variant) for part in decoder.parts for variant in part.variants)
     for temperature in (0.0,) if blind else (0.0, 0.9):
         sampling = _sampling(temperature)
@@ -394,12 +394,12 @@ def check_perfect_drafts_are_accepted(decoder: Decoder) -> None:
                 # in a tree the accepted branch may be shorter than the longest branch
                 is_chain = step.max_accepted == step.drafted
                 all_accepted = step.accepted == step.drafted if is_chain else not step.rejected
-                assert all_accepted, f"{decoder} rejected a perfect draft: {_described(step)}"
+                assert all_accepted, f"{decoder} rejected a perfect draft: {_describe_step(step)}"
 
 
 def check_disjoint_drafts_are_rejected(decoder: Decoder) -> None:
-    """Check that drafts which the target never picks are never accepted."""
-    models = halves(decoder)
+    """Check that no draft is accepted which the target never picks."""
+    models = disjoint_tables(decoder)
     for temperature in (0.0, 0.9):
         for prompt in _PROMPTS:
             answer = generate(decoder, prompt, _sampling(temperature), models)

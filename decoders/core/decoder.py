@@ -1,4 +1,4 @@
-"""The `Decoder` interface: a coroutine that generates one sequence.
+"""Define the `Decoder` interface: a coroutine that generates one sequence.
 
 A decoder's options are exactly its dataclass fields (numbers, names, paths), so that a text spec
 can rebuild it. A decoder never runs a model: it yields a `Call`, receives the `CallResult`, and
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """The earlier answers of one scope, as a decoder that remembers keeps them."""
+    """Hold the earlier answers of one scope for a decoder that remembers."""
 
     def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """Take in an answer that has ended (nothing else may change a memory)."""
+        """Add an answer that has ended (nothing else may change a memory)."""
 
 
 class PastAnswers(list[tuple[tuple[int, ...], tuple[int, ...]]]):
-    """A memory of prompts and their answers in the order in which these ended."""
+    """Remember prompts and their answers, in the order in which the answers ended."""
 
     def add(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         """Append an answer."""
@@ -44,7 +44,7 @@ Role = Literal["target", "draft"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt for a decoder: ids, sampling, and an empty session per model.
+    """Describe one prompt for a decoder: ids, sampling, and an empty session per model.
 
     `draft` and `adapter` are set if the decoder needs them; `adapters` maps names to the adapters
     of all its parts, `models` to sessions of named models. `uniforms` belong to the sequence: a
@@ -66,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Base of every decoder. Its properties select the contract checks and the models to open.
+    """Define a decoder, whose properties select the contract checks and the models to open.
 
     Attributes:
         name: the decoder's name, set by `@register`.
@@ -86,12 +86,12 @@ class Decoder:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Needs: ``draft``, ``model:NAME``, ``network`` (of `variants`), or option ``adapter``."""
+        """Parts: ``draft``, ``model:NAME``, ``network`` (of `variants`), or option ``adapter``."""
         return ()
 
     @property
     def sequences(self) -> int:
-        """Most open sequences of one answer in a model (see `Session.fork`)."""
+        """Maximum number of open sequences of one answer in a model (see `Session.fork`)."""
         return 1
 
     @property
@@ -108,7 +108,7 @@ class Decoder:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Variants of adapter that the decoder can run, the usual one first (empty: any)."""
+        """Variants of adapter that the decoder can run, with the default first (empty: any)."""
         return ()
 
     @property
@@ -123,7 +123,7 @@ class Decoder:
 
     @property
     def drafts(self) -> bool:
-        """True if steps verify drafts: a run then warns if none was made, or none accepted."""
+        """True if steps verify drafts: a run then warns if no draft is made or accepted."""
         return True
 
     @property
@@ -141,7 +141,7 @@ class Decoder:
         return None if self.remembers is None else PastAnswers()
 
     def comparable_to_ar(self, sampling: Sampling) -> bool:
-        """Tell whether "identical to AR" is defined: if greedy, or if coupled."""
+        """Return whether "identical to AR" is defined: if greedy, or if coupled."""
         return self.target_kind == "causal" and (sampling.greedy or self.coupled)
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
@@ -149,7 +149,7 @@ class Decoder:
         demand(holds, f"option {option!r} of decoder {self.name!r}", getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
-        """Raise `ValueError` about an option that the chosen value of `option` does not read.
+        """Raise `ValueError` about a set option that the value of `option` leaves without effect.
 
         `reads` maps each value of `option` to the options that only some values read. An option
         with its default value does not count as given.
@@ -172,16 +172,16 @@ class Decoder:
 
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of code that `options`, as written in a spec, name, importing none."""
+        """Return the paths of code that the options of a spec name, without importing that code."""
         del options
         return ()
 
     def own_weights(self) -> Iterable[Tensor | nn.Module]:
-        """Return weights that count as memory and are not found (`decoders.core.own_weights`)."""
+        """Return weights to count as memory that `decoders.core.own_weights` does not find."""
         return ()
 
     def check_models(self, target: Model, draft: Model | None) -> None:
-        """Raise `ValueError` if the decoder cannot run on these models, which are loaded."""
+        """Raise `ValueError` if the decoder cannot run on these loaded models."""
 
     def steps(self, request: Request) -> Steps:
         """Generate one answer: yield calls and emits forever (the scheduler cuts the answer)."""
@@ -189,7 +189,7 @@ class Decoder:
 
 
 class Answer(Protocol):
-    """An answer in progress, as a `SelfDriven` decoder sees it."""
+    """Represent an answer in progress for a `SelfDriven` decoder."""
 
     @property
     def request(self) -> Request:
@@ -200,17 +200,17 @@ class Answer(Protocol):
         """True once the answer reached a stop id or its budget, after which emits are dropped."""
 
     def ran(self, role: Role, num_rows: int) -> None:
-        """Count a forward pass that begins: one model, `num_rows` rows of this sequence."""
+        """Count a forward pass that begins: of one model, over `num_rows` rows of this sequence."""
 
     def passed(self) -> None:
-        """Mark the end of that forward pass."""
+        """Mark the end of the current forward pass."""
 
     def emit(self, emit: Emit) -> None:
-        """End a step at the time of this call, as a yielded `Emit` does."""
+        """End a step now, as yielding an `Emit` does in other decoders."""
 
 
 class SelfDriven(Decoder):
-    """A decoder that runs its models itself, with its own cache, from the prompt to the end.
+    """Define a decoder that runs its models itself, with its own cache, from the prompt to the end.
 
     It reports its forward passes and emits as they happen; the code that cuts, counts and times
     them is the same for all decoders. `answer` gets up to B sequences if `batches`, else one.

@@ -1,4 +1,4 @@
-"""Copies to a device that do not block the host, and sizes that keep the shapes of graphs few."""
+"""Copy to a device without blocking the host, and round sizes so that graphs have few shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Switches:
-    """Ways to compute calls on a GPU that differ in speed alone.
+    """Select ways to compute calls on a GPU that differ in speed alone.
 
     `kernels` are this project's, in Triton (`core.kernels`). `ahead` begins calls before the token
     that they feed is read (`hf.ahead`).
@@ -24,12 +24,12 @@ class Switches:
 
 
 switches = Switches()
-"""Those of this process; `bench.extras.cost.bare` sets them to compare them."""
+"""The switches of this process; `bench.extras.cost.bare` sets them to compare speeds."""
 _has_triton = find_spec("triton") is not None
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Tell whether kernels in Triton run on a device, which must be the process's current one."""
+    """Return whether Triton kernels run on a device, which must be the process's current device."""
     return (
         switches.kernels
         and _has_triton
@@ -39,12 +39,12 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def runs_triton(states: Tensor) -> bool:
-    """Tell whether kernels in Triton, which have no gradient and add in float32, fit states."""
+    """Return whether Triton kernels, which have no gradient and add in float32, can read states."""
     return has_kernels(states.device) and states.itemsize <= 4 and not torch.is_grad_enabled()
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return numbers, or a host tensor (in its own dtype), as a tensor on a device.
+    """Copy numbers, or a host tensor (whose dtype is kept), to a tensor on a device.
 
     Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
     """
@@ -53,12 +53,12 @@ def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) 
 
 
 def staged(on_host: Tensor, device: torch.device) -> Tensor:
-    """Return a host tensor in pinned memory if the device is a GPU."""
+    """Copy a host tensor to pinned memory if the device is a GPU, else return it unchanged."""
     return on_host.pin_memory() if device.type == "cuda" else on_host
 
 
 def fetched(values: Tensor) -> Callable[[], Tensor]:
-    """Queue a copy to the host, and return a function that waits for it and returns it."""
+    """Queue a copy to the host, and return a function that waits for the copy and returns it."""
     if values.device.type == "cpu":
         return lambda: values
     on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -74,12 +74,12 @@ def fetched(values: Tensor) -> Callable[[], Tensor]:
 
 
 def graph_size(number: int, bucketed: bool) -> int:
-    """Round a size up: to a power of two if `bucketed`, else to 2, as 1 needs another graph."""
+    """Round a size up to a power of two if `bucketed`, else 1 to 2, as 1 needs another graph."""
     return power_of_two(max(1, number)) if bucketed else max(2, number)
 
 
 def first_rows(rows: Iterable[int], num_rows: int) -> range:
-    """Return all of `num_rows` rows up to the last of `rows`, rounded up to a power of two."""
+    """Return the first rows up to the last of `rows`, a power of two of them, within `num_rows`."""
     return range(min(power_of_two(max(rows) + 1), num_rows))
 
 
@@ -89,5 +89,5 @@ def power_of_two(number: int) -> int:
 
 
 def padded(numbers: Sequence[float]) -> list[Any]:
-    """Return numbers with zeros up to a power of two of them, or none."""
+    """Append zeros to numbers up to a power of two, but return an empty list as it is."""
     return [*numbers, *[0] * (power_of_two(len(numbers)) - len(numbers))] if numbers else []

@@ -1,4 +1,4 @@
-"""Row-to-row masks of one call, as pure functions.
+"""Make the row-to-row masks of one call, by pure functions.
 
 Each returns a bool tensor ``[N, N]`` for `Session.call(mask=…)`: entry (i, j) is True where row i
 sees row j. Every row also sees the committed cache, which is not part of a mask.
@@ -26,7 +26,7 @@ ROOT = -1
 
 
 def causal(num_rows: int) -> Tensor:
-    """Let every row see itself and the rows before it: bool ``[N, N]``, a call's default."""
+    """Let every row see itself and the rows before it, a call's default: bool ``[N, N]``."""
     return torch.ones(num_rows, num_rows, dtype=torch.bool).tril_()
 
 
@@ -45,11 +45,11 @@ def tree(parents: Sequence[int]) -> Tensor:
 
 
 shared_tree = functools.lru_cache(512)(tree)
-"""The mask of a `tree` by a tuple of parents, made once for each shape: not to be changed."""
+"""The mask of a `tree` by a tuple of parents, cached for each shape: do not change it."""
 
 
 def depths(parents: Sequence[int]) -> tuple[int, ...]:
-    """Count the ancestors of each row of a `tree`, so that its position is length + depth."""
+    """Count the ancestors of each row of a `tree`: the row's position is length + this depth."""
     depths: list[int] = []
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)

@@ -1,4 +1,4 @@
-"""Models and sessions: the owner of the KV cache, and a decoder's view of it.
+"""Define models, which own the KV cache, and sessions, through which decoders use the cache.
 
 A `Model` holds weights and a KV cache of B rows; a `Session` is one sequence's cache row. Decoders
 make `Call`s with sessions and move the committed length; the scheduler passes calls to
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from decoders.core.types import MaskedForm
 
 MERGED_ROWS = 64
-"""Most rows of a call that a CPU runs with others: more have no reading of weights to share."""
+"""A CPU merges calls of at most this many rows: larger calls save nothing by sharing weights."""
 
 
 class Model(ABC):
-    """A language model with a KV cache that any number of sessions share.
+    """Define a language model with a KV cache that any number of sessions share.
 
     Open sessions use the first cache rows.
 
@@ -67,7 +67,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def adapters(self) -> Mapping[str, AdapterConfig]:
-        """Attached adapters by the name that a call with slots gives."""
+        """Attached adapters by the name that a call with slots uses."""
 
     @abstractmethod
     def adapter_bytes(self, name: str) -> int:
@@ -76,18 +76,18 @@ class Model(ABC):
     @property
     @abstractmethod
     def library_module(self) -> Any:
-        """The same weights as a plain transformers module, for the loops of other libraries."""
+        """A plain transformers module with the same weights, for the loops of other libraries."""
 
     @abstractmethod
     def cache_bytes(self) -> int:
         """Return the bytes of the preallocated KV cache (0 before `reserve`)."""
 
     def holds(self, num_rows: int, capacity: int) -> bool:
-        """Tell whether `num_rows` sequences of `capacity` tokens fit into the cache."""
+        """Return whether `num_rows` sequences of `capacity` tokens fit into the cache."""
         return num_rows <= self._size[0] and capacity <= self._size[1]
 
     def reserve(self, num_rows: int, capacity: int) -> None:
-        """Allocate a cache of exactly this size (no-op if it exists) while no session is open."""
+        """Allocate a cache of exactly this size, unless it exists, while no session is open."""
         assert not self._open, f"{len(self._open)} sessions are open; close them first"
         self._size = num_rows, capacity
 
@@ -108,7 +108,7 @@ class Model(ABC):
         session.row = -1
 
     def wipe(self, row: int) -> None:  # noqa: B027 - few read more than a text
-        """Clear a cache row: NaN beyond a text would spoil it, because zero times NaN is NaN."""
+        """Clear a cache row: NaN behind a text would spoil the text, as zero times NaN is NaN."""
 
     @abstractmethod
     def copy_row(self, source: int, row: int, length: int) -> None:
@@ -123,22 +123,22 @@ class Model(ABC):
         """
 
     def forward_reading(self, calls: Sequence[Call], reads: TokenReads) -> Tensor:
-        """Run calls as `forward`. Logits that were read `ahead` are good until the next pass."""
+        """Run `forward` on calls. Logits that were read `ahead` are valid until the next pass."""
         return self.forward(calls)
 
     def ahead(self, logits: Tensor) -> Ahead:
-        """Return what was read with the pass that gave these logits, by form."""
+        """Return the results, by form, that the pass of these logits read itself."""
         return {}
 
     def as_graph(
         self, work: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return ``work(inputs)``, which a GPU may capture for equal (hashable) `work`."""
+        """Return ``work(inputs)``, of which a GPU may capture one graph per (hashable) `work`."""
         return work(inputs)
 
     @abstractmethod
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
-        """Run an attached network once for calls of distinct sessions that share name and shape."""
+        """Run an attached network once for calls of distinct sessions and equal name and shape."""
 
     @abstractmethod
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
@@ -147,11 +147,11 @@ class Model(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftCall:
-    """Drafts of a network on the target's hidden states, requested by `Session.draft`.
+    """Request drafts of a network on the target's hidden states, by `Session.draft`.
 
     The network `name` reads states ``[N, D]`` of new text, some `rows` of `states` (None: all), and
-    the `tokens` picked there, and keeps what it needs of earlier text. No deeper drafts than
-    `max_depth` are of use. `uniforms` are the slots', or each level's, `shape.width` in turn.
+    the `tokens` picked there, and keeps its own state of earlier text. Drafts deeper than
+    `max_depth` are of no use. `uniforms` are those of the slots, or `shape.width` of each level.
     """
 
     session: Session
@@ -172,7 +172,7 @@ class DraftCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One forward pass that a decoder requests by `Session.call`, which explains the fields.
+    """Request one forward pass by `Session.call`, which explains the fields.
 
     Its N rows (`num_rows`) are `tokens` in order, then `slots`; every row sees the whole committed
     cache. Rows and layers are counted from the first.
@@ -203,7 +203,7 @@ class Call:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Say what a decoder forgot that reads a result from the call itself."""
+            """Tell a decoder that reads a result from the call that it must yield the call."""
             advice = "`result = yield request.target.call(…)` gives its result"
             raise AttributeError(f"a Call has no {name!r}; {advice}", name=name, obj=self)
 
@@ -217,7 +217,7 @@ class Call:
 
 
 class Session:
-    """One sequence of one model: committed length and work counters.
+    """Hold one sequence of one model: its committed length and its work counters.
 
     `length` tokens are in the cache. `calls` and `rows` count the work done (padding excluded);
     `draft_calls` and `draft_rows` count the work of drafters' networks, and `fed` the rows of text
@@ -237,7 +237,7 @@ class Session:
 
     @property
     def room(self) -> int:
-        """Most rows that the next call may have."""
+        """Maximum number of rows of the next call."""
         return self.capacity - self.length
 
     def reset(self) -> None:
@@ -262,7 +262,7 @@ class Session:
                 f"fork() of a closed session, or beyond the {root.max_sequences} sequences of an "
                 "answer that Decoder.sequences declares; close() one first, or declare more"
             )
-        root.forks.append(twin := self.model.open())  # at once, so that it is closed in any case
+        root.forks.append(twin := self.model.open())  # now, so that the fork is closed in any case
         self.model.copy_row(self.row, twin.row, self.length)
         twin.text, twin.length, twin.base = self.text[: self.length], self.length, self.base
         twin.root, twin.hidden, twin.fed = root, self.hidden, self.fed
@@ -306,8 +306,8 @@ class Session:
         Args:
             tokens: ids of the token rows, appended to the cache in order; empty only with slots.
             output: the form of the result, or several (see `CallResult`).
-            read: token rows to read, ascending; negative counts from the end; default: the last.
-            positions: of each row; by default tokens continue the text, slots begin at the last.
+            read: token rows to read, ascending; negative: from the end; default: the last row.
+            positions: one per row; by default tokens continue the text, slots begin at the last.
             mask: bool ``[N, N]``, row i sees row j; default causal.
             slots: rows that follow the tokens, run through an adapter and are not cached.
             drafts: the K drafts that K + 1 read rows verify (`acceptance`, `block`, `tree`).
@@ -317,9 +317,9 @@ class Session:
             hidden_layers: numbers of layers whose states are returned instead of the last; 0: the
                 embedded rows; -1: the last, after the norm.
             barred: ids that the read rows never predict.
-            uniforms: those that draw and test; None: the sequence's, of position alone.
-            chain: calls that follow with this one's pick; one result has the picks of all.
-            ahead: True if a call of this one's pick follows, which a GPU may begin unread.
+            uniforms: uniforms for draws and tests; None: the sequence's, by position alone.
+            chain: calls that follow with this call's pick; one result has the picks of all calls.
+            ahead: True if a call of this call's pick follows; a GPU may begin it before the read.
 
         Raises:
             ValueError: if the call cannot run (a decoder error); it says what to change.
@@ -337,7 +337,7 @@ class Session:
         named = (*(read or ()), *states)
         if named and not -num_tokens <= min(named) <= max(named) < num_tokens:
             raise ValueError(f"a call of {num_tokens} tokens has no rows {named} to read")
-        places = range(num_tokens)  # which takes numbers from the end, too
+        places = range(num_tokens)  # rows may count from the end
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
         outputs = forms(output if isinstance(output, str) else tuple(output))
@@ -375,7 +375,7 @@ class Session:
         max_depth: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> DraftCall:
-        """Describe a call of an attached drafter's own network, which runs once it is yielded."""
+        """Describe a call of an attached drafter's network, which runs once the call is yielded."""
         return DraftCall(
             session=self,
             name=name,
@@ -389,13 +389,13 @@ class Session:
         )
 
     def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:
-        """Commit the text of a draft call that took so many passes and rows of its network."""
+        """Commit the text of a draft call, and count the passes and rows of its network."""
         self.fed = {**self.fed, call.name: self.fed.get(call.name, 0) + len(call.tokens)}
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 
     def committed(self, call: Call, hidden: Tensor | None = None, more: Sequence[int] = ()) -> None:
-        """Commit the token rows of a call that ran, with `hidden` states, and `more` behind it."""
+        """Commit the token rows of a call that ran, its `hidden` states, and `more` tokens."""
         self.hidden, self.chained = hidden, None
         self.kept = ()  # from now on these entries may be overwritten
         self.text[self.length :] = tokens = (*call.tokens, *more)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return ``"did you mean 'x'? "`` with the name that begins so or is closest, or no text."""
+    """Return ``"did you mean 'x'? "`` with a name that begins so or is close, or an empty text."""
     names = list(allowed)
     longer = [each for each in names if len(name) > 1 and each.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Check what a call requests: forms of outputs, barred ids, layers of states, calls to follow."""
+"""Check a call's requests: forms of output, barred ids, layers of states, calls to follow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 VERIFYING = ("acceptance", "block", "tree")
 _PICKING = ("picks", "argmax", "draws", "probs")
 _CHAIN_ROWS = 4
-"""Most rows of a call that begins a chain: prompts do not."""
+"""Maximum number of rows of a call that begins a chain; prompts never do."""
 _FORMS = (*_PICKING, "logits", "entropy", *VERIFYING)
 
 
 class Chain(NamedTuple):
-    """Calls that follow a call, each of the last pick alone, with the same output and uniforms.
+    """Announce calls that follow, each feeding only the last pick, with equal output and uniforms.
 
     `num` calls follow, or none behind a pick whose confidence is below `stop`. On a GPU one graph,
     with room for `size` of them, may run them all: `size` should not vary from call to call.
@@ -27,12 +27,12 @@ class Chain(NamedTuple):
 
 @functools.cache
 def forms(output: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the forms of an output, each once."""
+    """Return the forms of an output without repetition."""
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 
 
 def demand_readable(call: Any) -> None:
-    """Raise `ValueError` if a call's rows cannot be read as requested, and say what to change."""
+    """Raise `ValueError` with a remedy if a call's rows cannot be read as requested."""
     _demand_forms(forms(call.output), _FORMS)
     barred = sorted(call.barred)
     if call.slots is not None:
@@ -74,7 +74,7 @@ def _demand_forms(outputs: tuple[str, ...], allowed: tuple[str, ...]) -> None:
 
 
 def layer_numbers(layers: Sequence[int], model: Any) -> tuple[int, ...]:
-    """Count negative numbers of layers from the end, or raise `ValueError` for one too many."""
+    """Count negative layer numbers from the end, or raise `ValueError` for a missing layer."""
     try:
         return tuple(range(model.num_layers + 1)[layer] for layer in layers)
     except IndexError:
@@ -84,7 +84,7 @@ def layer_numbers(layers: Sequence[int], model: Any) -> tuple[int, ...]:
 
 
 def chain_steps(calls: Sequence[Any]) -> int:
-    """Return the size of the chains that follow calls, if one graph can run all of them, else 0."""
+    """Return the size of the chains behind calls if one graph can run all the chains, else 0."""
     size = 0 if calls[0].chain is None else calls[0].chain.size
     for call in calls if size else ():
         if call.chain is None or call.chain.size != size or call.num_rows > _CHAIN_ROWS:
@@ -93,16 +93,16 @@ def chain_steps(calls: Sequence[Any]) -> int:
 
 
 def num_announced(calls: Sequence[Any]) -> int:
-    """Return how many calls of each of these may run before they come."""
+    """Return the number of announced calls, behind every one of these calls, that may run early."""
     return chain_steps(calls) or int(launches_next(calls))
 
 
 def launches_next(calls: Sequence[Any]) -> bool:
-    """Tell whether each of these is one row, and announces that its pick alone follows."""
+    """Return whether each call has one row and announces a call that feeds only its pick."""
     return all(call.ahead and call.num_rows == 1 and reads_its_last(call) for call in calls)
 
 
 def reads_its_last(call: Any) -> bool:
-    """Tell whether a call reads the last of plain tokens, and nothing else."""
+    """Return whether a call has only plain tokens and reads only the last."""
     alone = call.mask is None and call.read == (len(call.tokens) - 1,)
     return alone and not (call.positions or call.slots or call.hidden or call.barred)

@@ -1,4 +1,4 @@
-"""Weights that a decoder holds itself, besides the models and adapters that are opened for it."""
+"""Find weights that a decoder holds besides the models and adapters that are opened for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _module_tensors(module: Any) -> Iterable[Tensor]:
 
 
 def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
-    """Yield the tensors that a thing of module `file` leads to, through objects of that module."""
+    """Yield the tensors that are reachable from an object through objects of the module `file`."""
     if id(thing) in seen:
         return
     seen.add(id(thing))
@@ -59,7 +59,7 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
         parts = thing.__closure__ or ()
     elif isinstance(thing, _CONTAINERS):
         parts = gc.get_referents(thing)
-    elif kind.__module__ == "functools":  # a cache of that file, or a partial function
+    elif kind.__module__ == "functools":  # a cache of this file's function, or a partial function
         is_local = getattr(thing, "__module__", None) in (file, "functools")
         parts = gc.get_referents(thing) if is_local else ()
     elif kind.__module__ == file and not isinstance(thing, type):

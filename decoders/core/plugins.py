@@ -1,4 +1,4 @@
-"""Kinds of networks on hidden states, registered by variant, and imports of installed packages.
+"""Register kinds of networks on hidden states by variant, and import installed packages.
 
 A class that names its `variant` registers itself when it is imported (`HiddenAdapter`). Modules are
 imported when a variant is first needed: those of `decoders.core.adapter`, then the entry point of
@@ -44,7 +44,7 @@ def import_plugin(point: EntryPoint, noun: str) -> ModuleType:
     """Import the module of an entry point, or raise a `ValueError` that names its package."""
     try:
         return importlib.import_module(point.module)
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
+    except (Exception, SystemExit) as error:  # code of other packages may raise anything
         package = point.dist.name if point.dist else point.module
         raise ValueError(
             f"{noun} {point.name!r} of the installed package {package!r} cannot be imported: "

@@ -1,11 +1,11 @@
-"""Products of rows with weights, and attention: torch's, and in graphs on a CPU our own C++ code.
+"""Multiply rows with weights, and attend: by torch, and in graphs on a CPU by our own C++ code.
 
-The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but some
-multiply many rows faster. The most rows for our code are measured once per machine.
+The libraries read weights at half the bandwidth of some memories and caches (docs/log.md), but
+some multiply many rows faster. Up to how many rows our code is faster is measured per machine.
 
 Grouping joins the query heads of a key-value head as rows of one product, which reads each entry
-once; torch's kernels repeat the entries (docs/log.md). On a GPU, few rows use a kernel of ours
-first, because torch's with a mask run a head of few rows on only one of the GPU's processors.
+once; torch's kernels repeat the entries (docs/log.md). On a GPU, calls of few rows use our own
+kernel: torch's kernels with a mask run a head of few rows on only one of the GPU's processors.
 
 Letters: B sequences, N rows, T entries seen, H query heads, K key-value heads, E width of a head, R
 rank.
@@ -34,27 +34,27 @@ _SOURCE = Path(__file__).with_suffix(".cpp")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ROUNDS, _MATRICES, _SHAPE = 7, 8, (2048, 1024)
 _max_rows: dict[torch.dtype, int] = {}
-"""Most rows for our code by dtype, once it is loaded."""
+"""Maximum number of rows for our code, by dtype, once the code is loaded."""
 _prices: dict[torch.dtype, float] = {}
 
 VECTORS = {"cpp.vec_isa_ok": True}
-"""Setting of torch's compiler: use all vector instructions of the processor. Its own probe compiles
-for none, without a word, if the probe's process fails or takes a minute."""
+"""Setting of torch's compiler: use all vector instructions of the processor. Torch probes them
+itself, but silently uses none if the probing process fails or takes a minute."""
 _TIE, _PRICE = 1.05, 0.1
 """Our code computes N rows if it takes at most `_TIE` times as long as the library, or longer by at
-most `_PRICE` products of one row: with one code, a row has the same bits in calls of any size."""
+most `_PRICE` products of one row: if one code computes all, a row has the same bits in any call."""
 _TRIES, _MANY, _MERGED = 3, 64, 1 << 40
 _merges = False
-"""Whether the rows of a traced pass are those of several sequences, each of few rows."""
+"""Whether the rows of a traced pass belong to several sequences of few rows each."""
 GROUPED_ROWS = 16
-"""Most rows of a grouped call; each head of a wider call has enough rows for its own product."""
+"""Maximum number of rows of a grouped call; each head of a wider call fills its own product."""
 _PROCESSORS, _WIDE = 128, 32
 """This many key-value heads over all sequences keep a GPU busy; with this many rows per head too,
 torch's kernel is faster (results/reference/h100/attention.csv)."""
 
 
 def make(library: Path) -> None:
-    """Compile the code."""
+    """Compile our code."""
     from torch._inductor import config
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -71,7 +71,7 @@ def make(library: Path) -> None:
 
 
 def load(library: Path) -> dict[torch.dtype, int]:
-    """Load the code and return its row limits by dtype, which are measured once and stored."""
+    """Load our code, and return its row limits by dtype, which are measured once and stored."""
     if not hasattr(torch.ops.decoders, "product"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
         torch.library.register_fake("decoders::product", _unfilled)
@@ -96,7 +96,7 @@ def load(library: Path) -> dict[torch.dtype, int]:
 
 
 def rows_and_price(dtype: torch.dtype) -> tuple[int, float] | None:
-    """Return the most rows for our code, once loaded, and what it loses, in products of one row."""
+    """Return the row limit of our loaded code, and its largest loss, in products of one row."""
     return (_max_rows[dtype], _prices[dtype]) if dtype in _prices else None
 
 
@@ -105,7 +105,7 @@ def _unfilled(x: Tensor, weight: Tensor, *_: object) -> Tensor:
 
 
 def _measure(dtype: torch.dtype) -> tuple[int, float]:
-    """Return the most rows for our code, and what it loses at most (`rows_and_price`)."""
+    """Measure the row limit of our code and its largest loss (`rows_and_price`)."""
     few, price, one_row_s = 0, 0.0, 0.0
     weights = torch.ones(_MATRICES, *_SHAPE, dtype=dtype)  # larger than a core's cache
     if dtype == torch.float32:  # stored as in `gating.laid_out`
@@ -130,13 +130,13 @@ def _measure(dtype: torch.dtype) -> tuple[int, float]:
 
 
 def _is_traced() -> bool:
-    """Tell whether a graph for a CPU is traced that may call our code."""
+    """Return whether a graph for a CPU is traced that may call our code."""
     return torch.compiler.is_exporting() and bool(_max_rows)
 
 
 @contextmanager
 def merging(is_merged: bool) -> Iterator[None]:
-    """Trace products of rows ``[1, R, in]`` of several sequences inside, if they are `merged`."""
+    """Trace the products inside as those of rows ``[1, R, in]`` of many sequences if `merged`."""
     global _merges
     _merges = is_merged
     try:
@@ -146,10 +146,10 @@ def merging(is_merged: bool) -> Iterator[None]:
 
 
 def _limit(rows: Tensor, sequences: int = 1) -> int:
-    """Return the most rows for our code while a graph for a CPU is traced, else 0.
+    """Return the row limit of our code while a graph for a CPU is traced, else 0.
 
-    In bfloat16 they are those of one sequence, so that a row has the same bits in a batch, if our
-    code keeps up with the library at `_MANY` rows, and so at more. A graph may serve any number.
+    In bfloat16 the limit applies per sequence, so that a row has the same bits in a batch, if our
+    code keeps up with the library at `_MANY` rows, and thus at more. A graph may serve any number.
     """
     limit = _max_rows.get(rows.dtype, 0) if _is_traced() else 0
     if rows.dtype != torch.bfloat16 or limit < _MANY:
@@ -167,8 +167,8 @@ def product(
 ) -> Tensor:
     """Return rows ``[B, N, in]`` times a weight ``[out, in]``, plus a bias ``[out]``.
 
-    Flat rows ``[R, in]`` are those of so many `sequences`. Slots, whose `gate` ``[B, N, 1]`` is 1,
-    do not change which code multiplies the tokens beside them.
+    Flat rows ``[R, in]`` belong to this number of `sequences`. Slots, whose `gate` ``[B, N, 1]`` is
+    1, do not change which code multiplies the token rows.
     """
     if not (limit := _limit(rows, sequences)):
         return F.linear(rows, weight, bias)
@@ -180,7 +180,7 @@ def product(
 def gated_product(
     rows: Tensor, weight: Tensor, low: Tensor | None, high: Tensor, gate: Tensor
 ) -> Tensor:
-    """Return rows times a weight ``[out, in]``, plus their low-rank delta times a gate.
+    """Return rows times a weight ``[out, in]``, plus the rows' low-rank delta times a gate.
 
     Args:
         rows: ``[B, N, in]``.
@@ -202,7 +202,7 @@ def gated_product(
 
 
 def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) -> Tensor:
-    """Return rows times a weight ``[out, in]``, or times the other one where the gate is 1.
+    """Return rows times a weight ``[out, in]``, or times the `other` weight where the gate is 1.
 
     The arguments are those of `gated_product`.
     """
@@ -231,7 +231,7 @@ def gated(states: Tensor, activation: Callable[[Tensor], Tensor] = F.silu) -> Te
 
 
 def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
-    """Rotate states ``[…, heads, N, E]`` by positions, whose cosines and sines `turn` has."""
+    """Rotate states ``[…, heads, N, E]`` by the cosines and sines `turn` of their positions."""
     low, high = states.chunk(2, -1)
     return states * turn[0] + torch.cat((-high, low), -1) * turn[1]
 
@@ -239,7 +239,7 @@ def rotated(states: Tensor, turn: Sequence[Tensor]) -> Tensor:
 def leave_out_cudnn(device: torch.device) -> None:
     """Switch cuDNN's attention off in this process, if `device` is a GPU, before its models open.
 
-    As in vLLM: cuDNN plans again for every shape.
+    vLLM does likewise: cuDNN makes a new plan for every shape.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)

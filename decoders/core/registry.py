@@ -1,4 +1,4 @@
-"""Find a decoder's class lazily by name: built-in file, entry point, or ``path.py:Class``."""
+"""Find a decoder's class by name when needed: built-in file, entry point, or ``path.py:Class``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from decoders.core.types import DecoderSpec
 
 ENTRY_POINT_GROUP = "bench.decoders"
 _MAX_INTEGER = 1_000_000_000
-"""The largest number of an option; a larger number is a mistake and would never finish."""
+"""Largest number of an option. A larger number is a mistake and would never finish."""
 _NEEDS = r"draft|adapter|network|model:[\w.-]+"
 _FOLDER = Path(__file__).resolve().parent.parent
 D = TypeVar("D", bound=type[Decoder])
@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
 
 
 def built_in() -> tuple[str, ...]:
-    """Return the names of built-in decoders, those among the extras included."""
+    """Return the names of built-in decoders, including those of `decoders.extras`."""
     return tuple(sorted(_modules()))
 
 
@@ -58,7 +58,7 @@ def _modules() -> dict[str, str]:
 
 
 def package(name: str) -> str | None:
-    """Return name and version of the installed package that brings a decoder, if one does."""
+    """Return the name and version of the installed package that has a decoder, or None."""
     points = () if name in built_in() else _plugins()
     dist = next((point.dist for point in points if point.name == name), None)
     return None if dist is None else f"{dist.name} {dist.version}"
@@ -94,7 +94,7 @@ def parse_spec(text: str) -> DecoderSpec:
 
 
 def resolve(spec: DecoderSpec) -> type[Decoder]:
-    """Return the class that a spec names, else `ValueError` with the nearest name."""
+    """Return the class that a spec names, or raise `ValueError` with the nearest name."""
     path, colon, class_name = spec.name.rpartition(":")
     if colon:
         file = Path(path)
@@ -143,7 +143,7 @@ def build(spec: DecoderSpec) -> Decoder:
     except TypeError as error:
         hint = "; give its field a default" if "required" in str(error) else ""
         raise ValueError(f"decoder {spec.name!r} cannot be made: {error}{hint}") from error
-    for key in allowed:  # nothing else can be stored and read again
+    for key in allowed:  # values of other types cannot be stored and read again
         if not isinstance(value := getattr(decoder, key, None), str | int | float | None):
             kind = f"is a {type(value).__name__}; allowed: bool, int, float, str (also for a path)"
             raise ValueError(f"option {key!r} of decoder {spec.name!r} {kind}")
@@ -152,7 +152,7 @@ def build(spec: DecoderSpec) -> Decoder:
 
 
 def _check_fields(cls: type[Decoder]) -> None:
-    """Refuse a class whose options look like fields but are none, so that nothing could set them.
+    """Refuse a class whose options only look like fields, which no spec could set.
 
     A class that only inherits its fields needs no decorator of its own.
     """
@@ -170,7 +170,7 @@ def _check_fields(cls: type[Decoder]) -> None:
 
 
 def _check_needs(decoder: Decoder, name: str) -> None:
-    """Refuse needs that the runner does not know: it would open nothing for them."""
+    """Refuse needs that the runner does not know, because it would open no model for them."""
     needs: object = decoder.needs
     if not isinstance(needs, tuple) or not all(re.fullmatch(_NEEDS, str(each)) for each in needs):
         raise ValueError(
@@ -197,7 +197,7 @@ def named_code(spec: DecoderSpec) -> tuple[str, ...]:
         return (path,)
     try:
         return resolve(spec).code_in(spec.options)
-    except (ValueError, ImportError):  # `build` tells what is wrong
+    except (ValueError, ImportError):  # `build` explains what is wrong
         return ()
 
 
@@ -235,7 +235,7 @@ def _plugins() -> tuple[EntryPoint, ...]:
 
 
 def import_file(path: Path, name: str) -> ModuleType:
-    """Import a Python file under a name, passing on whatever it raises."""
+    """Import a Python file under a name, and let any exception of the file pass."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

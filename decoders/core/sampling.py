@@ -1,4 +1,4 @@
-"""Sampling and verification: functions that turn distributions into tokens.
+"""Sample and verify: turn distributions into tokens.
 
 * `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position). A counter-based generator
@@ -35,11 +35,11 @@ MAX_VALUES = 2**24  # most values processed at once: 128 MiB of float64
 
 
 class Uniforms:
-    """Uniforms in [0, 1) addressed by stream and output position (0: the first new token).
+    """Generate uniforms in [0, 1) by stream and output position (0: the first new token).
 
     ``draw`` feeds `pick`, for AR, drafts and coupled verification. ``accept`` feeds the acceptance
     tests of rejection sampling, and ``recover`` draws the token after the accepted drafts. Neither
-    of these two streams ever reuses a number that decided something else.
+    of these two streams ever reuses a number that decided anything else.
 
     Position alone is enough if no draft behind the accepted ones influences a decision. Otherwise
     each step needs uniforms that no other step has: `fresh`, or all of a step's by `at_step`.
@@ -57,7 +57,7 @@ class Uniforms:
         self._last: Uniforms | None = None
 
     def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
-        """Return the uniform of an output position, a separate one for each `candidate`."""
+        """Return the uniform of an output position, a different number for each `candidate`."""
         assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
         block, offset = divmod(position, _BLOCK)
         address = (_STREAMS[stream], block, candidate)
@@ -71,7 +71,7 @@ class Uniforms:
         return values[offset]
 
     def at_step(self, step: int) -> Uniforms:
-        """Return the uniforms of a step, which no other step has (step 0: of position alone)."""
+        """Return uniforms that only this step has (step 0: those by position alone)."""
         if self._last is None or self._last._step != step:
             self._last = copy.copy(self)
             self._last._step, self._last._blocks = step, {}
@@ -103,16 +103,16 @@ def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
 def likeliest(logits: Tensor) -> Tensor:
     """Return the likeliest tokens ``[R]``, or V (no token) for rows with NaN or +infinity.
 
-    Thus the copy of the tokens also tells the host about NaN, without another wait.
+    Thus the host learns of NaN from the copied tokens, without another wait.
     """
     values, ids = highest(logits)
     return torch.where(values < torch.inf, ids, logits.shape[-1])
 
 
 def highest(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's highest value ``[R]``, NaN above all, and its index (a CPU: its first).
+    """Return each row's highest value ``[R]`` (NaN is highest) and its index (on a CPU the first).
 
-    On a CPU NumPy searches in a seventh of torch's time.
+    On a CPU, NumPy takes a seventh of torch's time.
     """
     if rows.device.type != "cpu":
         return rows.max(-1)
@@ -133,7 +133,7 @@ def nucleus(probs: Tensor, top_p: float | Tensor, *, sync: bool = True) -> Tenso
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
     `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
-    have less mass than `top_p`, so that no row depends on other rows, ties included. With `sync`,
+    have less mass than `top_p`, so no row depends on other rows, even in ties. With `sync`,
     synchronize to check whether any row needs a full sort; without it these rows become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
@@ -168,7 +168,7 @@ def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
 
 
 def pick(probs: Tensor, u: Tensor) -> Tensor:
-    """Invert the CDF in vocabulary order: the first token whose cumulative mass exceeds u.
+    """Invert the CDF in vocabulary order: pick the first token whose cumulative mass exceeds u.
 
     `probs` are weights ``[R, V]`` (u is scaled by their sum), `u` are uniforms ``[R]`` float64.
     Returns ids ``[R]``, never of zero weight, or V (no token) if weights are NaN or all zero.
@@ -179,7 +179,7 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
     """Run `work` on parts of `rows` ``[R, V]`` and `beside` ``[R]`` and concatenate the results.
 
-    No part has many more values than `MAX_VALUES`, which bounds the memory besides the rows.
+    A part has hardly more than `MAX_VALUES` values, which bounds the memory besides the rows.
     """
     count = -(-rows.numel() // MAX_VALUES)
     if count < 2:
@@ -197,7 +197,7 @@ def _inverted(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Verify K drafts by K + 1 target picks for the same u (else `ValueError`)."""
+    """Verify K drafts by K + 1 target picks for the same u (other numbers raise `ValueError`)."""
     if len(picks) != len(drafts) + 1:
         raise ValueError(
             f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "

@@ -15,11 +15,11 @@ from decoders.core.sampling import highest, in_parts, likeliest, pick, warp
 from decoders.core.types import Confidence, Sampling
 
 FORMS = frozenset({"picks", "draws", "argmax", "probs"})
-"""Forms of `CallResult` that are read here."""
+"""Forms of `CallResult` that this module reads."""
 
 
 class TokenRead(NamedTuple):
-    """A form, a measure of confidence, and what warps the logits (all else at its default)."""
+    """Read tokens in a form, with a measure of confidence, from logits warped by `warping`."""
 
     form: str
     confidence: Confidence
@@ -43,7 +43,7 @@ class TokenRead(NamedTuple):
         Returns:
             Tokens ``[R]`` for `picks`, else tokens and confidences, float64 ``[2, R]``.
         """
-        form, sampling, sure = self.form, self.sampling, None
+        form, sampling, confidences = self.form, self.sampling, None
         if form == "picks":
             if uniforms is None:
                 return likeliest(logits), None
@@ -57,16 +57,16 @@ class TokenRead(NamedTuple):
             tokens = likeliest(logits) if uniforms is None else pick(probs, uniforms)
         else:
             probs = torch.softmax(logits, -1)
-            sure, tokens = highest(probs)
-        if sure is None or self.confidence != "prob":
-            indices = tokens.clamp(max=probs.shape[-1] - 1)  # V marks NaN and is no index
-            sure = rate_confidence(probs, indices, self.confidence)
-        numbers = torch.stack((tokens.double(), sure.double()))
+            confidences, tokens = highest(probs)
+        if confidences is None or self.confidence != "prob":
+            indices = tokens.clamp(max=probs.shape[-1] - 1)  # V marks NaN and cannot be an index
+            confidences = rate_confidence(probs, indices, self.confidence)
+        numbers = torch.stack((tokens.double(), confidences.double()))
         return numbers, probs if form == "probs" else None
 
 
 TokenReads = Mapping[TokenRead, tuple[Sequence[int], Sequence[float]]]
-"""Reads of a pass, with their rows among all that it reads, and their uniforms."""
+"""Reads of a pass, with their rows among all its read rows, and their uniforms."""
 Ahead = Mapping[str, tuple[Tensor, Tensor | None]]
 """Results of reads by form, computed with the logits."""
 

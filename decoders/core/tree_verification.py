@@ -1,4 +1,4 @@
-"""Verification of drawn trees of drafts by recursive rejection.
+"""Verify drawn trees of drafts by recursive rejection.
 
 Letters: B sequences, K drafts of each, W of them behind one row (both padded to the most), V
 vocabulary.
@@ -39,7 +39,7 @@ def verify_tree(
         u_recover: ``[B, K + 1]`` float64, one for the token after each row.
 
     Returns:
-        Accepted rows, the last one repeated, and tokens, ``[B, K + 2]`` int64.
+        Accepted rows (padded with the last row), then the token, ``[B, K + 2]`` int64.
 
     Source: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """

@@ -1,11 +1,11 @@
-"""The frozen data that decoders, scheduler and records exchange.
+"""Define the frozen data that decoders, scheduler and records exchange.
 
 Terms (one meaning everywhere): a *call* is one forward pass of one model for one sequence. A *row*
 is one query position in a call. A *slot* is a row without a token of its own, which runs through
 an adapter. A *step* is one turn of a decoder's loop and ends with an `Emit`. *Drafted* tokens were
 proposed; *accepted* tokens were confirmed by the target. The *bonus* token, which the verifying
 call adds itself, never counts as accepted. Drafts of one step may form a tree; its *depth* is the
-length of its longest path, which is the most drafts that could have been accepted.
+length of its longest path, which is the largest possible number of accepted drafts.
 
 Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabulary.
 """
@@ -28,24 +28,24 @@ NO_UNIFORM = -1.0
 """Marks a slot without a uniform, which carries the adapter's learned vector instead."""
 
 Law = Callable[[tuple[int, ...], "Tensor"], "Tensor"]
-"""A law of logits: from an answer's tokens so far and the target's logits ``[V]`` after them to the
-logits to sample from. It may forbid tokens (-inf), and must depend on nothing else. It is also
-called with drafts that it forbids behind them, whose rows are never accepted."""
+"""A law of logits: a function of an answer's tokens and the target's next logits ``[V]``, which
+returns the logits to sample from. A law may forbid tokens (-inf), and must depend on nothing else.
+It is also called behind drafts that it forbids, whose rows are never accepted."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1000.0
-"""Below, logits / temperature overflow; above, every distribution is nearly uniform."""
+"""Bounds of temperatures: below, logits / temperature overflow; above, all is nearly uniform."""
 
 MASKED = -1
-"""Marks a masked slot, which shows no token."""
+"""Marks a masked slot, which shows the adapter no token."""
 
 MAX_DRAFTS = 120
-"""Most rows of drafts in one verifying call. After the longest prompt and answer, every cache has
-room for these rows and for the row before them."""
+"""Maximum number of draft rows in one verifying call. After the longest prompt and answer, every
+cache has room for these rows and for the row before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling settings: temperature, top-k, top-p, budget, stop ids, a law of the logits.
+    """Hold sampling settings: temperature, top-k, top-p, budget, stop ids, a law of the logits.
 
     Values out of range raise `ValueError`. The order is law -> temperature -> top-k -> top-p
     (transformers' order); ``temperature=0`` is greedy; ``top_k=0`` and ``top_p=1`` are off.
@@ -81,7 +81,7 @@ def demand(holds: bool, name: str, value: object, allowed: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The slot rows of a call, which follow its token rows and never stay in the cache.
+    """Describe the slot rows of a call, which follow its token rows and never stay in the cache.
 
     Attributes:
         adapter: name of the adapter that the slots run through (of `vectors`: "", none).
@@ -97,7 +97,7 @@ class Slots:
         confidence: measure of confidence: ``prob``, the prediction's probability; ``margin``, its
             lead over the likeliest other token; ``neg_entropy``, exp(-H), H the entropy in nats. It
             uses the unwarped distribution for ``argmax``, the warped one for ``draws``.
-        barred: ids that these slots never predict (`slot_barred` is their mass).
+        barred: ids that these slots never predict (`slot_barred` is the mass of these ids).
         vectors: ``[S, E]``, what the model itself reads in place of embedded tokens (or None).
     """
 
@@ -116,11 +116,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRule:
-    """The rule that accepts a verified draft, by default keeping the target's distribution.
+    """Define when a draft is accepted. The default keeps the target's distribution.
 
     Attributes:
         lenience: a draft is accepted with probability min(1, target / (lenience * draft)); 1 is
-            exact, less accepts more.
+            exact, a smaller number accepts more.
         top: a draft among the target's `top` likeliest tokens is always accepted.
     """
 
@@ -133,7 +133,7 @@ EXACT = AcceptanceRule()
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The outcome of verifying K drafts: the number accepted, and the token that follows them.
+    """Hold the outcome of verifying K drafts: the number accepted, and the next token.
 
     If distributions were compared, each draft x has a value in `ratios`, min(1, target(x) /
     draft(x)), and one in `overlaps`, the sum over the vocabulary of min(target, draft).
@@ -147,14 +147,14 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftShape:
-    """The drafts that one call of a drafter's own network makes.
+    """Describe the drafts that one call of a drafter's own network makes.
 
     Attributes:
         depth: drafts on the longest path: levels of a tree, heads, or slots.
-        width: most candidates for the token after a row, and most rows extended at each level.
-        nodes: most drafts; the likeliest stay.
-        draws: drafts are drawn from the network's distributions, not their likeliest tokens.
-        floor: no level follows rows whose paths have a smaller probability together.
+        width: maximum number of candidates after a row, and of rows extended at each level.
+        nodes: maximum number of drafts, of which the likeliest stay.
+        draws: drafts are drawn from the network's distributions; else they are likeliest tokens.
+        floor: no level follows rows whose paths together have a smaller probability.
     """
 
     depth: int
@@ -166,7 +166,7 @@ class DraftShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallResult:
-    """The result of a call for its read rows, or of a draft call.
+    """Hold the result of a call for its read rows, or of a draft call.
 
     The call's `output` determines the fields that are set:
 
@@ -213,12 +213,12 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emit:
-    """The end of a step: final tokens only (empty for a pass that commits nothing).
+    """End a step with its final tokens (none for a pass that commits nothing).
 
     Attributes:
         tokens: tokens committed to the output.
         drafted: number of drafts that this step verified, in all branches.
-        accepted: number of accepted drafts, counted from the first without a gap.
+        accepted: number of accepted drafts, from the first draft without a gap.
         num_leading: number of `tokens` that come before the drafts and never were drafts.
         acceptance: result of the verification, if it compared the drafts' distributions with the
             target's.
@@ -248,7 +248,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent(Emit):
-    """An emit after the cut at EOS and budget, with the work of its calls (padding excluded).
+    """Describe an emit, cut at EOS and budget, and the work of its calls (padding excluded).
 
     Fields but `confidences` are clipped at the cut; drafts after it are in neither `rejected` nor
     `decided`. In place of `acceptance`, if the drafts' distributions were compared with the
@@ -267,13 +267,13 @@ class StepEvent(Emit):
 
     @property
     def max_accepted(self) -> int:
-        """Number of drafts on the longest path (in a chain, all drafts)."""
+        """Number of drafts on the longest path (in a chain: all drafts)."""
         return self.drafted if self.depth is None else self.depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A finished answer: ids (EOS included), its steps, and why it ended. No text, no times."""
+    """Hold a finished answer: ids (EOS included), steps, and the reason of its end."""
 
     tokens: tuple[int, ...]
     steps: tuple[StepEvent, ...]
@@ -286,7 +286,7 @@ Outcome = Generation | Exception
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """The facts that rebuild a decoder: its name or path, label, and options as text."""
+    """Hold the facts that rebuild a decoder: its name or path, label, and options as text."""
 
     name: str
     label: str | None = None
@@ -300,7 +300,7 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedForm:
-    """The form of a masked target.
+    """Describe the form of a masked target.
 
     Attributes:
         mask_id: id of the mask token (None: unknown).

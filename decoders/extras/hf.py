@@ -1,4 +1,4 @@
-"""The loops of transformers' own `generate()` (Wolf et al. 2020, arXiv 1910.03771) as decoders.
+"""Run the loops of transformers' own `generate()` (Wolf et al. 2020, arXiv 1910.03771).
 
 They let one run compare our decoders with their usual alternatives: `generate` (one token per
 call), `assisted` (a draft model), `lookup` (prompt lookup), `early-exit` (the target's first layers
@@ -34,7 +34,7 @@ class Transformers(SelfDriven):
             layers as a draft.
         k: tokens drafted per step; 0: 4, or 5 for lookup (the defaults of our `spec` and
             `lookup`).
-        n: most tokens that lookup matches; 0: 3, as in our `lookup`.
+        n: maximum number of tokens that lookup matches; 0: 3, as in our `lookup`.
         exit_layer: number of first layers that draft; 0: the exit layer in the model's config.
         schedule: how transformers changes k from step to step (of one answer).
         confidence: a draft below this probability ends its step's drafts; 0: off.
@@ -75,17 +75,17 @@ class Transformers(SelfDriven):
 
     @property
     def lossless(self) -> bool:
-        """False for a custom loop, about which nothing is known."""
+        """False for a custom loop, as nothing is known about its answers."""
         return not self.custom
 
     @property
     def drafts(self) -> bool:
-        """False for the plain loop, as a custom one may not report its drafts."""
+        """False for the plain loop, and for a custom loop, which may not report its drafts."""
         return self.kind != "generate"
 
     @property
     def batches(self) -> bool:
-        """True for the plain loop only: transformers drafts for one sequence at a time."""
+        """True only for the plain loop: transformers drafts for one sequence at a time."""
         return self.kind == "generate" and not self.custom
 
     @property

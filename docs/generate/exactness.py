@@ -11,7 +11,7 @@ from bench.report.figures.canvas import (
     annotate_point,
     name_rows,
     overall,
-    percents,
+    percent_ticks,
     render,
     row_of_panels,
     styled,
@@ -66,7 +66,7 @@ def draw(data: pd.DataFrame) -> Figure:
             axes.set_title(title)
             axes.margins(x=0.18)
             name_rows(axes, list(data.index))
-        percents(grid[0].xaxis, 5)
+        percent_ticks(grid[0].xaxis, 5)
         grid[1].axvline(1, color=INK, lw=0.6, alpha=0.5, zorder=0)
         what = "outlined: fast numerics, compiled; filled: row-invariant, over eager AR"
         figure.supxlabel(what, fontsize=8)

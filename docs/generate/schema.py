@@ -46,10 +46,10 @@ FILES: dict[str, tuple[type, ...]] = {
 """The types stored in each file, the outermost type first."""
 _MEANINGS = {
     Exit.DONE: "done; of `bench compare` also inconclusive",
-    Exit.FAILED: "failed at run time; what was measured is kept",
-    Exit.USAGE: "usage: the line says what was got and what is allowed",
+    Exit.FAILED: "failed at run time; all measurements are kept",
+    Exit.USAGE: "usage: the line names the wrong value and the allowed values",
     Exit.REGRESSION: "a regression, or a decoder that is WRONG",
-    Exit.INVALID: "a broken invariant, a damaged or unfinished run, or inconclusive where asked",
+    Exit.INVALID: "a broken invariant, a damaged or unfinished run, or an inconclusive gate",
     Exit.UNAVAILABLE: "not comparable, or not available",
     Exit.INTERRUPTED: "interrupted",
 }

@@ -1,4 +1,4 @@
-"""Prompts with references, drawn from seeded grammars (standard library only).
+"""Draw prompts with references from seeded grammars (standard library only).
 
 The zoo has six families; lists are used only if named. A prompt's split depends only on its
 content (see `base.key_split`).
@@ -32,7 +32,7 @@ ZOO_SEED = 20_240_115
 
 
 def generate(family: str, split: Split, seed: int) -> Iterator[Item]:
-    """Return endless examples of one family and split, equal for equal arguments.
+    """Return endless examples of one family and split, the same for equal arguments.
 
     Raises:
         ValueError: unknown family or split.

@@ -1,8 +1,8 @@
-"""Shared parts of the generators: the split rule, the drawn item, texts, and word pickers.
+"""Share parts of the generators: the split rule, the drawn item, texts, and word pickers.
 
-A *content key* names what a prompt is about (its numbers, its facts, its sentence), without the
-phrasing around it. Only its checksum decides the split, so held-out content never appears in
-training text, for any seed.
+A *content key* names the content of a prompt (its numbers, its facts, its sentence), without the
+phrasing. Only the key's checksum decides the split, so held-out content never appears in training
+text, for any seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One drawn conversation: its turns, their references, and the responses to learn."""
+    """Hold one drawn conversation: its turns, their references, and the responses to learn."""
 
     turns: tuple[str, ...]
     references: tuple[GoldAnswer, ...]
@@ -34,7 +34,7 @@ class Item:
 
 
 Draw = Callable[[random.Random, Split], Item]
-"""Draws one item of a family's split; all random choices come from the given generator."""
+"""Draws one item of a family's split. All random choices come from the generator argument."""
 
 
 def texts(name: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def pick_distinct(rng: random.Random, pool: Sequence[T], num: int) -> list[T]:
 
 
 def single_turn(prompt: str, response: str, *answers: str) -> Item:
-    """Return an item of one turn with gold answers `answers`, or the response if none."""
+    """Return an item of one turn with gold answers `answers` (by default the response)."""
     reference = GoldAnswer(answers=answers or (response,))
     return Item(turns=(prompt,), references=(reference,), responses=(response,))
 

@@ -1,12 +1,12 @@
-"""Longer texts: documents to search, news to summarise, stories to write and to go on with.
+"""Draw longer texts: documents to search, news to summarise, stories to write and to continue.
 
 *Questions over two short documents*: find the right person, and state a fact about them. Each
 document states two facts about one person; all facts of a prompt are of different kinds. The answer
-states no other fact than the one that was asked for, which would let a wrong answer score.
+states only the requested fact: with further facts a wrong answer could score.
 
-*News* items have a few facts that matter and some that do not. There are four kinds, each told in
-varied words and order among filler sentences. The summary states the facts in a fixed order and
-wording, so all its content is copied from the item.
+*News* items have a few relevant and some irrelevant facts. There are four kinds, each written in
+varied words and order among filler sentences. The summary states the relevant facts in a fixed
+order and wording, so all its content is copied from the item.
 
 *Two-turn writing with checkable demands*: a story or a diary page, then something built on it. The
 wording is free (sentences and their words are drawn at random), so entropy is high; responses

@@ -1,21 +1,21 @@
-"""Short prompts with a right answer: word problems, facts of countries, translations, lists.
+"""Draw short prompts with a right answer: word problems, facts of countries, translations, lists.
 
 *Word problems* have one to three steps on numbers below 100, and the working is written out. Sums
 are split into tens and ones (``47 + 25 = 60 + 12 = 72``, ``72 - 18 = 62 - 8 = 54``), so each digit
 depends on few others. The question determines the whole answer.
 
 *Closed-book questions*: training has every fact, but none of the test phrasings. An answer also
-gives the country's location and flag, but never another fact that questions may ask for, which
-would let a wrong answer score.
+gives the country's location and flag, but never another fact that questions ask for, so that a
+wrong answer cannot score.
 
 *English to German*: two to five plain sentences, each with one right translation in this grammar,
 which covers gender, the accusative, adjective endings, verb-second order after a fronted time, the
 perfect tense and modal verbs (with the verb at the end).
 
-*Lists* of letters to copy, change in one place or reorder show parallel prediction's cost. Source:
-the idea of ParallelBench (arXiv 2510.04767): how much the items of an answer depend on each other
-is known. ``copy`` has one right answer, ``replace`` one for each item, and ``shuffle`` one for each
-other order. Lists are not part of the zoo's default, and the zoo's models never learned them.
+*Lists* of letters to copy, change in one place or reorder show parallel prediction's cost, as the
+dependence between the items of an answer is known (the idea of ParallelBench, arXiv 2510.04767).
+``copy`` has one right answer, ``replace`` one for each item, and ``shuffle`` one for each other
+order. Lists are not part of the zoo's default, and the zoo's models never learned them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from specbench_tasks.generators.base import (
 _MATH, _QA, _TRANSLATION = texts("math_reasoning"), texts("qa"), texts("translation")
 _LISTS = texts("lists")
 _DRILL_SHARE = 0.15
-"""Share of bare sums among the training items (never among the held-out ones)."""
+"""Share of bare sums among the training items (never among the held-out items)."""
 
 
 def working(value: int, step: int) -> tuple[str, int]:
@@ -115,7 +115,7 @@ def _story(
 
 
 class Country(NamedTuple):
-    """A country, with questions only for `capital`, `language`, `currency` or `dish`."""
+    """Describe a country. Only `capital`, `language`, `currency` and `dish` have questions."""
 
     name: str
     capital: str
@@ -152,7 +152,7 @@ def draw_qa(rng: random.Random, split: Split) -> Item:
 
 
 class Noun(NamedTuple):
-    """A noun: English, German, and gender ``m``, ``f`` or ``n`` (all decline regularly)."""
+    """Hold a noun: English, German, and gender ``m``, ``f`` or ``n`` (all decline regularly)."""
 
     english: str
     german: str
@@ -263,7 +263,7 @@ def draw_replace(rng: random.Random, split: Split) -> Item:
 
 
 def draw_shuffle(rng: random.Random, split: Split) -> Item:
-    """Draw a list whose gold answer is the list itself, any other order of which is right."""
+    """Draw a list whose gold answer is the list itself. Any other order of the list is right."""
     letters = _letters(rng, split, "shuffle")[:NUM_ITEMS]
     prompt = pick(rng, _LISTS["shuffle"]).format(items=", ".join(letters))
     response = letters

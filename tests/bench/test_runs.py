@@ -356,7 +356,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
         start(shown)
     assert caught.value.exit_code == Exit.FAILED
     (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
-    assert shown.notes[-1] == f"what was measured is kept. Go on: bench resume {run_dir}"
+    assert shown.notes[-1] == f"all measurements are kept. Continue: bench resume {run_dir}"
     before = keys(run_dir)
     assert before
     monkeypatch.setattr(SampleWriter, "_append", whole)
@@ -389,7 +389,7 @@ def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
     )
     (run_dir,) = [p for p in (tmp_path / "results").iterdir() if not p.is_symlink()]
     assert load_run(run_dir).status.status == "error"
-    assert shown.notes[-1] == f"what was measured is kept. Go on: bench resume {run_dir}"
+    assert shown.notes[-1] == f"all measurements are kept. Continue: bench resume {run_dir}"
 
 
 def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(

@@ -9,7 +9,7 @@ SMALL = ("--max-new-tokens", MOST, "--limit", 1, "--quality-limit", 1)
 
 
 @pytest.mark.slow
-def test_what_follows_the_end_is_told_and_not_scored(case: Case):
+def test_text_behind_the_end_is_reported_and_not_scored(case: Case):
     assert case.run("zoo", *SMALL, tasks="qa").code == 0
     assert case.run("zoo", *SMALL, "--fixed-length", tasks="qa", output="fixed").code == 0
 

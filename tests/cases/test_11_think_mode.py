@@ -25,7 +25,7 @@ def test_an_argument_reaches_the_template_the_record_and_the_header(case: Case, 
 
 
 @pytest.mark.parametrize("text", ["enable_thinking", "=1", "a b=1"])
-def test_what_is_no_argument_is_refused(text: str):
+def test_unknown_arguments_are_refused(text: str):
     with pytest.raises(UsageError, match="is not NAME=VALUE"):
         parse_arguments([text])
 

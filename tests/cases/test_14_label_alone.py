@@ -8,7 +8,7 @@ DRY = ("run", "--dry-run", "--no-compile", "--limit", 1, "--quality-limit", 0, "
 
 
 @pytest.mark.parametrize("decoders", ["hf@lookup", "spec@k2", "lookup@k=8", "ptp@spec", "ar@rows5"])
-def test_a_label_that_says_what_no_option_does_is_refused(decoders: str) -> None:
+def test_a_label_without_a_matching_option_is_refused(decoders: str) -> None:
     done = bench(*DRY, decoders)
     assert done.code == 2
     assert "write" in done.err

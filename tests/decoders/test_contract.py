@@ -422,7 +422,7 @@ def test_a_wrong_count_is_named_without_the_fields_that_are_empty(
 
 
 @pytest.mark.parametrize("extra", [{"rejected": (1,)}, {"decided": (1,)}])
-def test_what_is_told_of_some_drafts_or_tokens_of_a_step_alone_is_caught(extra: dict) -> None:
+def test_rejected_and_decided_must_cover_the_whole_step(extra: dict) -> None:
     class Halfway(Speculative):
         def steps(self, request: Request) -> Steps:
             steps = super().steps(request)

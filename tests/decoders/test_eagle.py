@@ -56,7 +56,7 @@ def answer_of(decoder: Eagle, sampling: Sampling, error: float = 0.2) -> Generat
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("options", [{}, {"nodes": 1}, {"depth": 2, "width": 7, "nodes": 30}])
-def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
+def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) -> None:
     answer = answer_of(Eagle(**options), sampling)
     expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
     assert answer.tokens == expected.tokens

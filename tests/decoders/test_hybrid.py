@@ -74,7 +74,7 @@ def scripted(drafter: Drafter) -> Decoder:
     return Scripted()
 
 
-def test_the_first_that_has_enough_drafts_is_taken_and_the_others_are_not_asked() -> None:
+def test_only_the_first_drafter_with_enough_drafts_is_used() -> None:
     short, long, never = Fixed(1), Fixed(2, 3), Fixed(4)
     answer = answer_of(scripted(FirstMatch({"a": short, "b": long, "c": never}, min_run=2)), GREEDY)
     # the last step but one leaves room for a single token: then the last drafter has its turn
@@ -105,7 +105,7 @@ def test_drafts_count_as_enough_in_a_row_and_not_side_by_side(least: int, taken:
     assert answer.steps[1].depth == (1 if taken == "a" else 3)
 
 
-def test_what_drafters_agree_on_is_one_row_and_the_first_ones() -> None:
+def test_equal_drafts_share_one_row_of_the_first_drafter() -> None:
     model = Recording()
     merged = scripted(Merge({"a": Fixed(1, 2, 3), "b": Fixed(1, 2, 5), "c": Fixed(6)}))
     answer = generate(merged, PROMPT, GREEDY, Models(target=model))

@@ -50,7 +50,7 @@ def test_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_guesses_are_what_the_target_said_and_then_the_last_of_it_again(
+def test_guesses_are_the_targets_picks_then_the_last_pick_again(
     sampling: Sampling,
 ) -> None:
     """Of each call the picks behind those that stand are the next one's guesses."""

@@ -35,7 +35,7 @@ def answer_of(decoder: Lookahead | Autoregressive, sampling: Sampling) -> Genera
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("options", [{}, {"from_prompt": False}, {"window": 2, "n": 2}])
-def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
+def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) -> None:
     answer = answer_of(Lookahead(**options), sampling)
     assert answer.tokens == answer_of(Autoregressive(), sampling).tokens
     assert sum(step.accepted for step in answer.steps) > 0
@@ -94,7 +94,7 @@ def test_the_latest_continuations_are_kept() -> None:
     assert pool.after(7) == ()
 
 
-def test_calls_read_no_more_than_they_need_and_leave_only_what_stands() -> None:
+def test_calls_read_only_needed_rows_and_leave_only_final_tokens() -> None:
     model = Recording()
     answer = generate(Lookahead(window=3, n=3), PROMPT, GREEDY, Models(target=model))
     length = len(PROMPT)
@@ -124,7 +124,7 @@ def test_no_more_is_verified_than_the_budget_holds(num_tokens: int) -> None:
     assert [len(step.tokens) for step in answer.steps] == [1, num_tokens - 1]
 
 
-def test_what_its_calls_cannot_hold_is_refused() -> None:
+def test_options_beyond_the_rows_of_a_call_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 35 with n=4 and candidates=5"):
         Lookahead(window=36)
     with pytest.raises(ValueError, match="'n' of decoder 'lookahead' is 1; it must be 2 or above"):

@@ -143,7 +143,7 @@ def test_drawn_drafts_keep_the_targets_distribution(tmp_path: Path, kind: str, v
 
 
 @pytest.mark.slow
-def test_drafts_of_other_chances_than_they_were_drawn_by_are_told_apart(tmp_path: Path) -> None:
+def test_wrong_draft_probabilities_are_detected(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     models = opened(tmp_path)
     draft: Any = models.target.draft

@@ -85,7 +85,7 @@ def test_one_call_of_a_perfect_draft_proposes_all_that_a_step_accepts(
 
 
 @every_kind
-def test_slots_stand_and_see_where_the_text_they_follow_ends(kind: str) -> None:
+def test_slots_have_the_position_and_mask_of_the_end_of_their_text(kind: str) -> None:
     models = models_of(kind, agreement=0.7)
     answer = generate(FREE, PROMPTS[0], SAMPLING, models)
     text = [*PROMPTS[0], *answer.tokens]
@@ -123,7 +123,7 @@ def test_a_draft_model_whose_proposals_never_pay_is_not_asked() -> None:
 
 
 @every_kind
-def test_proposals_shrink_where_they_fall_and_grow_where_they_stand(kind: str) -> None:
+def test_proposals_shrink_after_rejections_and_grow_after_acceptances(kind: str) -> None:
     """A slot costs something: how many there are follows how the answer's others fared."""
     decoder, sampling = ParallelSpeculative(row_cost=0.2), Sampling(max_new_tokens=60)
 
@@ -141,7 +141,7 @@ def test_proposals_shrink_where_they_fall_and_grow_where_they_stand(kind: str) -
 
 @every_kind
 @pytest.mark.parametrize("num_tokens", [2, 3, 4, 5])
-def test_no_slot_proposes_what_the_budget_cannot_hold(kind: str, num_tokens: int) -> None:
+def test_no_slot_proposes_tokens_beyond_the_budget(kind: str, num_tokens: int) -> None:
     """The verifying call adds one token itself: before the last call nothing is proposed."""
     models = models_of(kind)
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=num_tokens)

@@ -52,7 +52,7 @@ def answer_of(decoder: Shallow, sampling: Sampling, error: float = 0.2) -> Gener
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, NUCLEUS], ids=["greedy", "sampled", "nucleus"])
 @pytest.mark.parametrize("options", [{}, {"slots": 1}, {"stop": 0.0}, {"stop": 0.9}])
-def test_its_tokens_are_those_of_ar(sampling: Sampling, options: dict[str, Any]) -> None:
+def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) -> None:
     answer = answer_of(Shallow(**options), sampling)
     expected = generate(Autoregressive(), PROMPT, sampling, Models(target=Recording()))
     assert answer.tokens == expected.tokens

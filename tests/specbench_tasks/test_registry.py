@@ -304,7 +304,7 @@ def test_a_dataset_takes_its_split_from_the_columns(
         ("humaneval=.", "is a folder; give a file in it"),
     ],
 )
-def test_what_cannot_be_understood_is_one_clear_line(spec: str, message: str) -> None:
+def test_unreadable_tasks_give_one_clear_line(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as info:
         load_tasks(spec)
     assert "\n" not in str(info.value)

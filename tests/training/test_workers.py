@@ -11,7 +11,7 @@ from training.workers import spawn, worker
 
 MEASURED = """
 import ctypes, psutil
-from training.workers import give_memory_back, keep_memory
+from training.workers import release_memory, keep_memory
 
 keep_memory()
 library = ctypes.CDLL(None)
@@ -25,7 +25,7 @@ for number in range(400):
 for block in blocks[:-1]:  # the last one keeps the heap from shrinking from its end
     library.free(ctypes.c_void_p(block))
 kept = psutil.Process().memory_info().rss
-give_memory_back()
+release_memory()
 print(kept >> 20, psutil.Process().memory_info().rss >> 20)
 """
 

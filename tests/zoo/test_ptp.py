@@ -79,7 +79,7 @@ def test_ptp_emits_ars_tokens_over_ten_thousand_tokens(
 
 
 @pytest.mark.slow
-def test_the_shipped_adapter_proposes_what_stands(
+def test_the_shipped_adapter_proposes_accepted_tokens(
     parallel: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     prompts = held_out(tokenizer, 1)

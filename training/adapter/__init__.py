@@ -1,1 +1,1 @@
-"""Trains adapters of slots for any causal LM."""
+"""Train adapters of slots for any causal LM."""

@@ -1,4 +1,4 @@
-"""Trains an adapter on a causal LM: losses of windows, held-out report, export.
+"""Train an adapter on a causal LM: losses of windows, held-out report, export.
 
 Letters: B rows, S tokens of a row.
 """
@@ -30,7 +30,7 @@ _EVAL_SLOTS = 160
 
 
 class AdapterJob(JudgedJob):
-    """Trains a student on a source's rows, with new random windows of slots in every row."""
+    """Train a student on a source's rows, with new random windows of slots in every row."""
 
     trained: SlotAdapter
 

@@ -1,4 +1,4 @@
-"""Trains an adapter with a lean loss: the teacher runs once per row, for many windows.
+"""Train an adapter with a lean loss: the teacher runs once per row, for many windows.
 
 The loss uses an output head of few words, and compares with the teacher's likeliest tokens only.
 
@@ -28,7 +28,7 @@ Top = tuple[Tensor, Tensor]
 
 
 class WordHead:
-    """The rows of an output head for frequent words, and for the words that a batch needs."""
+    """Select an output head's rows for frequent words and for the words of a batch."""
 
     def __init__(self, weight: Tensor, words: Tensor) -> None:
         """Take `weight` ``[V, D]`` and distinct int64 `words` (empty: all)."""
@@ -46,7 +46,7 @@ class WordHead:
         return self.weight[torch.cat([self.words, missing])], index[words]
 
 
-def taught_loss(
+def teacher_loss(
     states: Tensor,
     rows_of: Callable[[Tensor], tuple[Tensor, Tensor]],
     target: Tensor,
@@ -59,7 +59,7 @@ def taught_loss(
     """Return the summed loss of slots with final hidden states ``[M, D]``.
 
     The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
-    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, it uses labels only.
+    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, only labels count.
     Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
     `WordHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
     """
@@ -79,7 +79,7 @@ def mixed_loss(
     *,
     label_share: float | Tensor,
 ) -> Tensor:
-    """Return `taught_loss` of logits ``[M, U]``.
+    """Return `teacher_loss` of logits ``[M, U]``.
 
     `index` ``[M, 1 + T]`` are the words of the label and of the teacher's likeliest tokens, whose
     logits are `top` ``[M, T]``.
@@ -98,7 +98,7 @@ _CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
 
 
 class LeanJob(AdapterJob):
-    """An `AdapterJob` with the lean loss, on rows with their sampling temperature."""
+    """Train an adapter with the lean loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
         """Take the arguments of `AdapterJob` (data other than completions raise `ValueError`)."""
@@ -117,7 +117,7 @@ class LeanJob(AdapterJob):
         else:
             mask = learnt(rows).to(windows.ids.device)
             temperature = torch.tensor([row.temperature or 1.0 for row in rows]).to(mask.device)
-            facts, (ids, logits) = ask_teacher(
+            facts, (ids, logits) = compute_teacher(
                 *(student.teacher_logits, windows.ids, hidden, mask),
                 *(temperature, run.teacher_top),
             )
@@ -130,7 +130,7 @@ class LeanJob(AdapterJob):
         count = int(usable.sum())
         if not count:
             return None
-        loss = taught_loss(
+        loss = teacher_loss(
             student.states(cache, u, windows)[usable],
             self.head.of,
             target[usable],
@@ -143,7 +143,7 @@ class LeanJob(AdapterJob):
 
 
 @torch.no_grad()
-def ask_teacher(
+def compute_teacher(
     read: Callable[[Tensor], Tensor],
     ids: Tensor,
     hidden: Tensor,
@@ -155,8 +155,8 @@ def ask_teacher(
 
     `read` computes logits from the hidden states ``[B, S, D]``. `mask` is a mask ``[B, S]`` of the
     tokens to compute, never the first of a row. `temperature` ``[B]`` is that of each row's windows
-    (1 if greedy). Return, ``[B, S]`` each, the teacher's argmax for each token, and the left edge
-    and width of the token's interval (float64); and the teacher's likeliest tokens and their
+    (1 if greedy). Return for each token, as ``[B, S]``, the teacher's argmax, and the left edge and
+    width of the token's interval (float64). Further return the teacher's likeliest tokens and their
     logits, ``[B, S, num_top]``. Values of tokens outside `mask` are 0.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Losses of parallel predictors (PTP, arXiv 2512.21323, section 3).
+"""Compute losses of parallel predictors (PTP, arXiv 2512.21323, section 3).
 
 * `one-hot`: cross-entropy with the token that u picks (O-PTP), or the text's token (all others).
 * `kl`, `reverse-kl` (C-PTP by distillation, isd): a divergence between the teacher's distribution
@@ -27,15 +27,15 @@ from training.adapter.windows import MIN_MASS, Blocks, Windows, edges, explain, 
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
 Judgement = tuple[Tensor, Tensor, Tensor]
-"""For M slots: right or not (or the probability), confidence, and a mask of slots that count."""
+"""For M slots: whether right (or with which probability), confidence, mask of counted slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A student's logits ``[M, V]`` and targets ``[M]`` at the `usable` slots ``[B, Q]``.
+    """Hold a student's logits ``[M, V]`` and targets ``[M]`` at the `usable` slots ``[B, Q]``.
 
     `teacher` has the teacher's hidden states ``[B, S, D]`` (with blocks, which need no teacher, the
-    student's); `context` has those of the student's token rows.
+    student's). `context` has the hidden states of the student's token rows.
     """
 
     windows: Windows
@@ -76,7 +76,7 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
 def _show_predictions(
     student: Student, windows: Windows, blocks: Blocks, u: Tensor, cache: ContextCache
 ) -> Windows:
-    """Fill in the student's own tokens of blocks, which it first predicts from masks."""
+    """Fill in the student's own tokens of blocks, which the student first predicts from masks."""
     if not bool(blocks.is_own.any()):
         return windows
 
@@ -122,7 +122,7 @@ def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def predictions(student: Student, outcome: Outcome, top_k: int) -> Judgement:
-    """Judge the proposal of each usable slot against the teacher.
+    """Compare the proposal of each usable slot with the teacher.
 
     O-PTP and blocks propose the likeliest token. C-PTP proposes the token that u picks from the
     student's warped distribution (greedy: the likeliest), with a u from the text's own interval

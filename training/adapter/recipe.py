@@ -102,7 +102,7 @@ class AdapterRunTable(LoopTable):
 
 
 class AdapterRecipe(Recipe):
-    """A recipe of `training.adapters`."""
+    """Define a recipe of `training.adapters`."""
 
     model: _ModelTable
     adapter: AdapterTable = AdapterTable()

@@ -1,4 +1,4 @@
-"""Held-out figures of parallel predictors.
+"""Compute held-out figures of parallel predictors.
 
 *Survival* to slot g is the probability that the first g slots are all right. It is estimated slot
 by slot (Kaplan-Meier), so that windows that end early count up to their end. Its sum over the first
@@ -25,10 +25,10 @@ RATIOS = (0.25, 0.5, 0.75)
 
 
 class SlotTally:
-    """Counts ``[4, num_slots]`` over windows, float64.
+    """Count slots over windows: ``[4, num_slots]``, float64.
 
-    The rows count the judged slots, the right slots, the judged slots whose predecessors were all
-    right, and the right slots whose predecessors were all right.
+    The four rows are the judged slots, the right slots, and the same two counts of slots whose
+    predecessors were all right.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -59,7 +59,7 @@ class SlotTally:
         self.rights.append(right[counts].cpu())
 
     def accuracy(self) -> list[float | None]:
-        """Return the share of right slots by slot, regardless of the slots before."""
+        """Return the share of right slots by slot, regardless of earlier slots."""
         return _ratios(self.counts[1], self.counts[0])
 
     def survival(self) -> list[float]:
@@ -112,14 +112,14 @@ def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutReport(Report):
-    """Held-out figures of an adapter, of sampled windows by default, in ``adapter.json``.
+    """Hold an adapter's held-out figures in ``adapter.json``, by default of sampled windows.
 
-    `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is that of
-    `SlotTally`. Fields `greedy_*` are for greedy windows; None if these are not trained on. For
+    `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is as in
+    `SlotTally`. Fields `greedy_*` are for greedy windows, or None if these are not trained. For
     isd, accuracy is the mean over windows of sum min(p, q) by depth, the acceptance rate of strict
     verification; `open_*` is at temperature 1 without top-p; `tokens_per_call` is by stride and
-    distribution (``sampled``, ``open``, ``greedy``). For blocks, figures compare fully masked ones
-    with the text; `by_ratio` gives the accuracy by the masked share of a block.
+    distribution (``sampled``, ``open``, ``greedy``). For blocks, figures compare fully masked
+    blocks with the text; `by_ratio` gives the accuracy by the masked share of a block.
     """
 
     windows: int

@@ -1,4 +1,4 @@
-"""A causal LM and the adapter being trained on it, for any architecture.
+"""Train an adapter on a causal LM of any architecture.
 
 The context runs through the unchanged base weights without gradients. Slots then run through base +
 adapter and attend to the context's keys and values. Both run by the function of `hf.llama`, or
@@ -33,11 +33,11 @@ from training.forward import ATTENTION, additive, attend, head_logits, last_stat
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
 Changes = Sequence[Change]
-"""What an adapter changes of each of a student's `linears`."""
+"""Changes of an adapter to each of a student's `linears`."""
 
 
 class ContextCache(DynamicCache):
-    """A KV cache of the context, and the context's states before the layer where slots enter."""
+    """Hold a context's KV cache, and the context's states before the layer where slots enter."""
 
     entering: Tensor | None = None
 
@@ -50,7 +50,7 @@ class ContextCache(DynamicCache):
 
 @dataclass(frozen=True, slots=True)
 class _Deltas(Delta):
-    """Deltas of layers that share an input: their As, and their Bs, which have `sizes` outputs."""
+    """Join the deltas of layers that share an input: the As, and the Bs with `sizes` outputs."""
 
     sizes: Sequence[int]
 
@@ -63,7 +63,7 @@ class _Deltas(Delta):
 
 
 class Student:
-    """Runs contexts and slots of a causal LM.
+    """Run contexts and slots of a causal LM.
 
     With `gated` False the context runs through the adapter too (ungated LoRA, an ablation). The
     context then carries gradients, and its states differ from the base model's.
@@ -78,11 +78,11 @@ class Student:
         None: `module` itself. An unsuitable adapter or architecture raises `ValueError`.
         """
         adapter.check_fits(module)
-        self.facts, self.enter = _study(module), adapter.config.enter
+        self.facts, self.enter = _architecture(module), adapter.config.enter
         self.module = module.eval().requires_grad_(False)
         self.other: Any = None
         if teacher is not None:
-            _study(teacher)
+            _architecture(teacher)
             sizes = [m.get_output_embeddings().weight.shape[0] for m in (module, teacher)]
             if sizes[0] != sizes[1]:
                 raise ValueError(
@@ -152,7 +152,7 @@ class Student:
     def slots(self, cache: ContextCache, entering: Tensor, positions: Tensor, mask: Any) -> Tensor:
         """Return hidden states ``[B, Q, D]`` of slots, from their inputs of the layer they enter.
 
-        Slots see what a `mask` ``[B, Q, S + Q]`` says, or those of `Windows.masks`.
+        The mask is `mask` ``[B, Q, S + Q]``, or by default `Windows.masks`.
         """
         reach = cache.get_seq_length()
         if any(self.facts.windows.values()):  # a block's slots may go past their row
@@ -257,7 +257,7 @@ class Student:
         weights: Sequence[Any] = self._changes()
         for part, weight in zip(self.linears, weights, strict=True):
             part.weight.copy_(weight)
-        for parameter in self.module.parameters():  # apart, as files keep them
+        for parameter in self.module.parameters():  # separate, as in files
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         self.module.set_attn_implementation("eager")
         return self.module
@@ -296,7 +296,7 @@ class Student:
         return dict.fromkeys(self.facts.windows, added)
 
 
-def _study(module: Any) -> Architecture:
+def _architecture(module: Any) -> Architecture:
     facts = Architecture.of(module)
     if not facts.reads_hidden:
         raise ValueError(

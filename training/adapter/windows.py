@@ -1,4 +1,4 @@
-"""Windows of slots that train a parallel predictor, and the uniforms that explain the text.
+"""Draw windows of slots to train a parallel predictor, and the uniforms that explain the text.
 
 A window starts at a random answer token of a row. Its slots predict that token and the following
 ones from only the row's tokens before the start and from uniforms. A token's uniform is drawn from
@@ -55,7 +55,7 @@ class BlocksTable(RecipeTable):
 
 
 class BlockRules(BlocksTable):
-    """Draws blocks below position `room` that end at tokens in `stops`."""
+    """Draw blocks below position `room` that end at tokens in `stops`."""
 
     stops: frozenset[int] = frozenset()
     room: int = 2**31
@@ -85,7 +85,7 @@ class BlockRules(BlocksTable):
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """A dataclass with tensors."""
+    """Share the move of a dataclass's tensors to a device."""
 
     def to(self, device: torch.device) -> Self:
         """Return the same fields, with all tensors on a device."""
@@ -96,7 +96,7 @@ class _Tensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks(_Tensors):
-    """Shown tokens and targets of the slots of blocks, all ``[B, Q]``.
+    """Hold shown tokens and targets of the slots of blocks, all ``[B, Q]``.
 
     `shown` is the token at a slot's own position, or `MASKED`; `target` is the token it predicts
     (0: none). `is_own` marks slots that show the student's predictions; `learn` marks slots whose
@@ -162,7 +162,7 @@ class WindowSampling(RecipeTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows(_Tensors):
-    """The windows of a batch of rows, with fields ``[B, Q]`` unless said otherwise.
+    """Hold the windows of a batch of rows. Fields are ``[B, Q]`` unless stated otherwise.
 
     Attributes:
         ids: ``[B, S]`` int64, right-padded.

@@ -1,1 +1,1 @@
-"""Trains adapters that draft from hidden states, for any model: heads, a layer, or layers."""
+"""Train adapters that draft from hidden states, for any model: heads, a layer, or layers."""

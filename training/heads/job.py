@@ -1,4 +1,4 @@
-"""Trains adapters of a frozen causal LM's hidden states: losses, held-out report, export.
+"""Train adapters of a frozen causal LM's hidden states: losses, held-out report, export.
 
 Head h (from 0) reads the hidden state at index t, from which the target predicts token t + 1, and
 learns token t + 2 + h. The target runs without gradients, and its output head is reused unchanged.
@@ -42,10 +42,10 @@ _CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
-    """Trains an adapter that reads the same last hidden state as the target's output head."""
+    """Train an adapter that reads the same last hidden state as the target's output head."""
 
     matrices: Sequence[str] = ()  # that Muon updates
-    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)  # in recipes, these are refused
+    unread: Sequence[str] = ("muon_lr", "keep_states", *_OF_SLOTS)  # recipes cannot set these
 
     def __init__(
         self, module: Any, heads: Any, source: Source, run: HeadsRunTable, reporter: Reporter
@@ -63,7 +63,7 @@ class HiddenJob(JudgedJob):
         return [torch.optim.AdamW(self.heads.parameters(), lr=self.run.adamw_lr, betas=(0.9, 0.95))]
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
-        """Yield the losses of a step's groups, each in as many pieces as its logits need."""
+        """Yield the losses of a step's groups, each in pieces that bound the logits in memory."""
         for group in self._groups(self.source.rows(progress.step)):
             tokens = sum(len(row.ids) for row in group)
             for loss, num in self._losses(group):
@@ -82,7 +82,7 @@ class HiddenJob(JudgedJob):
         return ids.to(device), targets.to(device)
 
     def _states(self, ids: Tensor, layers: Sequence[int] = ()) -> list[Tensor]:
-        """Return the target's last hidden states ``[B, T, D]``, then those of `layers`."""
+        """Return the target's last hidden states ``[B, T, D]``, then the states of `layers`."""
         how = {"output_hidden_states": bool(layers), "use_cache": False}
         out = self.module.base_model(input_ids=ids, **how)
         return [out[0].float(), *(out.hidden_states[layer].float() for layer in layers)]
@@ -131,7 +131,7 @@ class HiddenJob(JudgedJob):
 
 
 class HeadsJob(HiddenJob):
-    """Trains heads that each read the target's state and learn the text's token."""
+    """Train heads that each read the target's state and learn the text's token."""
 
     heads: DraftHeads
 
@@ -168,7 +168,7 @@ def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut(Report):
-    """Held-out accuracy of heads, as stored in ``adapter.json``, by head and for leading tokens.
+    """Hold the held-out accuracy of heads for ``adapter.json``, by head and for leading tokens.
 
     `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
     """
@@ -221,7 +221,7 @@ class HeldOut(Report):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByKind(Report):
-    """Held-out reports of greedy and sampled text, empty without such text."""
+    """Hold held-out reports of greedy and of sampled text, each empty without such text."""
 
     greedy: HeldOut
     sampled: HeldOut
@@ -241,7 +241,7 @@ _Compute = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
 
 
 class LayerJob(HiddenJob):
-    """Trains a draft layer, with all depths of a group of rows in one piece."""
+    """Train a draft layer, with all depths of a group of rows in one piece."""
 
     heads: DraftLayer
     matrices: Sequence[str] = ("join", "attention", "attention_out", "feed", "feed_out")
@@ -251,7 +251,7 @@ class LayerJob(HiddenJob):
         """Prepare a `HiddenJob`, with the answers' most frequent words if words are limited."""
         super().__init__(module, heads, source, *parts)
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
-        if num := heads.config.num_words:  # the most frequent, then the lowest other ids
+        if num := heads.config.num_words:  # the most frequent ids, then the lowest other ids
             frequent = source.frequent(num) if isinstance(source, PoolSource) else []
             every = range(len(self._whole_head.weight))
             rest = itertools.filterfalse({*frequent}.__contains__, every)
@@ -336,5 +336,5 @@ def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:
-    """Return values ``[B, T, D]`` shifted left by `by`, the first wrapped to the end."""
+    """Return values ``[B, T, D]`` shifted left by `by`, with the first values moved to the end."""
     return values.roll(-by, 1)

@@ -1,4 +1,4 @@
-"""Trains layers that draft in one forward pass, at many places at once, given uniforms if any.
+"""Train layers that draft in one forward pass, at many places at once, given uniforms if any.
 
 The target and the drafter each run over an answer once. K slots follow each of some random places
 ("anchors"); they see the text up to the anchor and the anchor's earlier slots. A slot's uniform
@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher, mixed_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, attend, head_logits
 from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
@@ -34,11 +34,11 @@ _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of train
 
 
 class _SlotBatch(NamedTuple):
-    """Slots of a group of rows, ``[B, A, K, …]``.
+    """Hold the slots of a group of rows, ``[B, A, K, …]``.
 
     The output head reads `features` ``[…, D + R]``, or ``[…, D]`` before a selector, which reads
-    the factors of the tokens before, `left` ``[…, 1, R]``. `inside` marks slots whose `label` is in
-    the answer. `usable` marks those whose label is also among the words and not nearly impossible.
+    the factors of the previous tokens, `left` ``[…, 1, R]``. `inside` marks slots whose `label` is
+    in the answer. `usable` marks slots whose label is a word, too, and not nearly impossible.
     `top` holds the target's likely tokens, and their logits at the temperature to learn.
     """
 
@@ -51,7 +51,7 @@ class _SlotBatch(NamedTuple):
 
 
 class ParallelJob(LayerJob):
-    """Trains `ParallelLayers` on a source's rows, each at its sampling temperature."""
+    """Train `ParallelLayers` on a source's rows, each at its sampling temperature."""
 
     heads: ParallelLayers  # type: ignore[assignment]
     matrices, unread = ("join", "start", "layers"), ("head_decay", "max_logits")
@@ -67,14 +67,14 @@ class ParallelJob(LayerJob):
 
     @functools.cached_property
     def _frozen(self) -> Tensor:
-        """The head's rows for the words ``[W, D]``, plus a column for its bias if it has one."""
+        """Rows of the head for the words ``[W, D]``, plus a column for a bias of the head."""
         weight, bias = self._head.weight, self._head.bias
         parts = [weight] if bias is None else [weight, bias[:, None]]
         return torch.cat(parts, -1).float()
 
     @property
     def _rows(self) -> Tensor:
-        """The frozen rows ``[W, …]``, joined with the drafter's bias unless a selector adds it."""
+        """Frozen rows ``[W, …]``, joined with the drafter's bias unless a selector adds it."""
         if self.heads.num_candidates:
             return self._frozen
         return torch.cat([self._frozen, self.heads.right], -1)
@@ -174,11 +174,11 @@ class ParallelJob(LayerJob):
         mask = upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)
-        (_, left, mass), top = ask_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
+        (_, left, mass), top = compute_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
         return [states, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw anchors ``[B, A]`` of rows whose first slot's token is in the answer.
+        """Draw anchors ``[B, A]`` of rows, so that the first slot's token is in the answer.
 
         Return them with a mask ``[B, A, K]`` of slots inside the answer (all tokens up to the
         slot's are), and with random places of u within the slots' intervals.
@@ -203,7 +203,7 @@ class ParallelJob(LayerJob):
             with self._autocast():
                 logits = F.linear(slots.features, self._rows).float()
                 label = self._indices(slots.label)
-                if self.heads.num_candidates:  # no other word is drafted
+                if self.heads.num_candidates:  # only these words are drafted
                     words, logs = self._selected(logits, slots.left)
                     logits = torch.full_like(logits, float("-inf")).scatter(-1, words, logs)
                     label = label.where((words == label[..., None]).any(-1), NONE)

@@ -26,7 +26,7 @@ from training.recipe import (
 
 
 class NetworkTable(RecipeTable):
-    """The table of a recipe that sizes a network, and its verb of `bench train` (`bench.trainers`).
+    """Define a recipe's table with the sizes of a network, and a verb of `bench train`.
 
     Attributes:
         verb: name of the verb, and of its recipes VERB.toml (zoo) and VERB-any.toml in `recipes`.
@@ -140,7 +140,7 @@ class HeadsRunTable(LoopTable):
 
 
 class HeadsRecipe(Recipe):
-    """A recipe of `training.adapters`: trains the network whose table it has."""
+    """Define a recipe of `training.adapters`, which trains the network whose table it has."""
 
     model: ModelTable
     data: dict[str, Any]

@@ -1,1 +1,1 @@
-"""Converts checkpoints of other projects into adapters of this one."""
+"""Convert checkpoints of other projects into adapters of this one."""

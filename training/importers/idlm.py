@@ -1,4 +1,4 @@
-"""`bench import idlm`: turns published I-DLM checkpoints into a base model and an isd adapter.
+"""Turn published I-DLM checkpoints into a base model and an isd adapter (`bench import idlm`).
 
 The files in the folder tell the two kinds apart:
 
@@ -9,7 +9,7 @@ The files in the folder tell the two kinds apart:
 * ``adapter_config.json``: a LoRA in PEFT's format, for a base model that must be local too. It
   becomes a gated adapter: only masks run through it; token rows use the base (the paper's R-ISD).
 
-I-DLM places masks as we do: after the last token, each before the token it predicts.
+I-DLM places masks as this project does: after the last token, each before its predicted token.
 
 Source: I-DLM (arXiv 2604.11035); key layout of thuEcstasy/I-DLM.
 Letters: D hidden width, r rank.

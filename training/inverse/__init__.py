@@ -1,1 +1,1 @@
-"""Trains C-PTP from scratch without a teacher, and an AR model to compare it with."""
+"""Train C-PTP from scratch without a teacher, and an AR model to compare it with."""

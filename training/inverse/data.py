@@ -1,4 +1,4 @@
-"""Trips along a road: symbols whose distributions are known exactly.
+"""Draw trips along a road: symbols whose distributions are known exactly.
 
 A driver steps to a cell near an aim, which lies straight on (momentum) and towards a goal. The goal
 is one of a few cells, is never shown, and changes occasionally. The symbols are cells, as in the
@@ -50,7 +50,7 @@ class TripSettings(RecipeTable):
 
 
 class Trips:
-    """The source of rows, with its exact distributions.
+    """Draw rows from a source whose distributions are known exactly.
 
     `steps` ``[G, V, V, V]`` is the distribution of the next cell given goal, previous cell and
     cell. `goals` ``[G, G]`` are the goal's transitions. `settled` ``[G, V, V]`` is the stationary
@@ -86,7 +86,7 @@ class Trips:
         return ids
 
     def beliefs(self, ids: _Ints) -> Floats:
-        """Return distributions ``[R, L, G]`` of the goal given the row so far (0 at index 0)."""
+        """Return distributions ``[R, L, G]`` of the goal given the row up to there (index 0: 0)."""
         beliefs = np.zeros((*ids.shape, len(self.goals)))
         belief = self.settled[:, ids[:, 0], ids[:, 1]].T
         for index in range(1, ids.shape[1]):

@@ -1,9 +1,9 @@
-"""Inverse autoregressive training: C-PTP from scratch on unlabelled text, and an AR model.
+"""Train C-PTP from scratch on unlabelled text (inverse autoregressive), and an AR model.
 
 Two models of the same size are trained one after the other, on the same rows in the same steps. The
-AR model learns the next token of every row. C-PTP learns it too, because the context predicts a
-window's first token. C-PTP also learns the other tokens of windows, given uniforms of its own
-distributions (`training.inverse.windows`). ``OUTPUT/inverse.json`` compares the two.
+AR model learns the next token of every row. So does C-PTP, because the context predicts a window's
+first token. C-PTP also learns the later tokens of windows, given uniforms of its own distributions
+(`training.inverse.windows`). ``OUTPUT/inverse.json`` compares the two models.
 Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 
 The comparison gives perplexities by slot n, on the same held-out windows: of the AR model given the
@@ -98,7 +98,7 @@ def acceptance(
 ) -> tuple[list[float], list[float]]:
     """Return P(the first n drafts equal the AR model's picks) for n = 1 … N.
 
-    The first list is for C-PTP's drafts. The second is for those of the best independent predictor
+    The first list is for C-PTP's drafts, the second for drafts of the best independent predictor
     (blind distributions, each token picked by its own u).
     """
     coupled, independent = [], []
@@ -137,7 +137,7 @@ def compare(
         name: [_ppl(column) for column in values.T]
         for name, values in (("ar", ar_values), ("c_ptp", c_values))
     }
-    extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR does not use them
+    extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR uses no uniforms
     shared = sum(p.numel() for p in c_ptp.parameters()) - extra
     return {
         "windows": len(c_values),
@@ -215,7 +215,7 @@ class RunSettings(LoopTable):
 
 
 class InverseRecipe(Recipe):
-    """The source that both models learn, their sizes, and their training."""
+    """Hold the source that both models learn, their sizes, and their training."""
 
     source: TripSettings
     model: ModelSettings
@@ -223,10 +223,10 @@ class InverseRecipe(Recipe):
 
 
 class InverseJob:
-    """Trains one of the two models on the source's rows."""
+    """Train one of the two models on the source's rows."""
 
     def __init__(self, name: _ModelName, recipe: InverseRecipe, context: JobContext) -> None:
-        """Take a recipe, of which the AR model ignores the embedding of uniforms."""
+        """Set up a recipe. The AR model ignores the recipe's embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, context.reporter
         self.trips = Trips(recipe.source)
         self.trained = SlotTransformer(recipe.model, self.trips.num_symbols)

@@ -1,4 +1,4 @@
-"""Inverse autoregressive training: a model of tokens and uniforms, and windows that it explains.
+"""Model tokens and uniforms, and draw uniforms that explain windows of text (inverse training).
 
 A small Llama reads tokens and uniforms with the same weights. A C-PTP slot is a further row, after
 the tokens of its context and the earlier slots of its window. Its input embeds the uniform that
@@ -58,7 +58,7 @@ class ModelSettings(RecipeTable):
 
 
 class Past:
-    """A KV cache of rows' tokens (windows see those before `starts` ``[B, W]``) and of windows."""
+    """Cache keys and values of tokens (seen: those before `starts` ``[B, W]``) and of windows."""
 
     def __init__(self, context: ContextCache, starts: Tensor) -> None:
         """Begin with only the context."""
@@ -67,7 +67,7 @@ class Past:
 
 
 class SlotTransformer(nn.Module):
-    """An ordinary causal LM with an embedding of slots, `uniforms`."""
+    """Define an ordinary causal LM with an embedding of slots, `uniforms`."""
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         """Draw fresh weights from the settings' seed."""
@@ -127,7 +127,7 @@ _FIRST_START = 2  # the source's distributions are known from the third symbol
 
 @dataclass(frozen=True, slots=True)
 class TextWindows:
-    """Rows of text with windows.
+    """Hold rows of text with windows.
 
     `ids` ``[B, S + 1]``, `starts` of windows ``[B, W]``, and `noise` ``[B, W, N]``, float64 in
     [0, 1): the relative place of each u within its token's interval.
@@ -217,7 +217,7 @@ def picked(logits: Tensor, u: Tensor) -> Tensor:
 
 
 class Read:
-    """Hidden states ``[B, S, D]`` of rows (without their last tokens), from which windows go on."""
+    """Hold hidden states ``[B, S, D]`` of rows (without last tokens), which windows continue."""
 
     def __init__(self, model: SlotTransformer, windows: TextWindows) -> None:
         """Run the rows, with gradients if they are enabled."""
@@ -225,12 +225,12 @@ class Read:
         self.hidden, self.context = model.context(windows.ids[:, :-1])
 
     def text_logits(self) -> Tensor:
-        """Return the logits ``[B, S, V]`` of each token after a row's first, given those before."""
+        """Return the logits ``[B, S, V]`` of each token but a row's first, given earlier tokens."""
         logits: Tensor = self.model.head(self.hidden)
         return logits
 
     def window_logits(self) -> Tensor:
-        """Return the logits ``[B, W, N, V]`` of windows' tokens given all *tokens* before (AR)."""
+        """Return the logits ``[B, W, N, V]`` of windows' tokens given all earlier *tokens* (AR)."""
         logits: Tensor = self.model.head(at_indices(self.hidden, self.windows.indices - 1))
         return logits
 

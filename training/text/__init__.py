@@ -1,1 +1,1 @@
-"""Training rows of token ids from corpora, chats and sampled completions."""
+"""Make training rows of token ids from corpora, chats and sampled completions."""

@@ -1,4 +1,4 @@
-"""Completions sampled from the teacher by the repository's own baseline, as training rows.
+"""Sample completions from the teacher by the repository's own baseline, as training rows.
 
 The sampled text depends on the seed and on the prompt's ids. To draw different texts from equal
 prompts, the scheduler gets each completion's number in place of the prompt's first id, and
@@ -41,7 +41,7 @@ _BATCHES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionPlan:
-    """The total number of completions over all prompts and temperatures, and their sampling.
+    """Hold the total number of completions over all prompts and temperatures, and the sampling.
 
     `max_new_tokens` includes the stop token. Completions are spread evenly over `temperatures`.
     """
@@ -77,7 +77,7 @@ class CompletionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One completion: its number in the plan, its prompt, and the teacher's tokens after it."""
+    """Hold one completion: its number in the plan, its prompt, and the teacher's tokens."""
 
     number: int
     temperature: float
@@ -98,7 +98,7 @@ class Completion:
 def completion_path(
     folder: Path, teacher: str, prompts: Sequence[tuple[int, ...]], plan: CompletionPlan
 ) -> Path:
-    """Return the file of a plan's completions, named by a hash of all that decides them."""
+    """Return the file of a plan's completions, named by a hash of everything that decides them."""
     settings = dataclasses.asdict(plan)
     del settings["batch_size"]
     text = json.dumps([teacher, prompts, settings], sort_keys=True)
@@ -128,10 +128,10 @@ def write_completions(path: Path, completions: Iterable[Completion]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """The model that completions are sampled from.
+    """Hold the model from which completions are sampled.
 
     `name` identifies its weights, e.g. by their SHA-256. `open` loads the model; it is called only
-    if completions are missing. `shown` displays how many are sampled.
+    if completions are missing. `shown` displays the number of sampled completions.
     """
 
     name: str
@@ -309,7 +309,7 @@ def _run(
 
 @dataclass(frozen=True, kw_only=True)
 class _NumberedAR(Autoregressive):
-    """AR decoding of prompts whose first id is a number that `firsts` maps to the true id.
+    """Decode (AR) prompts whose first id is a number that `firsts` maps to the true id.
 
     It draws several texts from one prompt. It is not a registered decoder.
     """

@@ -1,4 +1,4 @@
-"""Rows of token ids, and groups of rows that share a forward pass.
+"""Make rows of token ids, and groups of rows that share a forward pass.
 
 A row is one text and starts at position 0, as in decoding. Rows of one group have similar lengths
 and are padded on the right, where a causal model needs no attention mask. Only learnt tokens have a
@@ -30,7 +30,7 @@ from training.workers import worker
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids of one text, with `learn[t]` True if predicting ``ids[t]`` is trained.
+    """Hold the ids of one text, with `learn[t]` True if predicting ``ids[t]`` is trained.
 
     `temperature` is the answer's sampling temperature, set if windows are to be trained at it.
     """
@@ -41,7 +41,7 @@ class Row:
 
 
 class Encoder:
-    """Encodes generator text in the zoo's chat format."""
+    """Encode generator text in the zoo's chat format."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -117,13 +117,13 @@ def learnt(rows: Sequence[Row]) -> Tensor:
     return pad_sequence([torch.tensor([False, *row.learn[1:]]) for row in rows], batch_first=True)
 
 
-_HELD_OUT_SHARE = 20  # one in this many distinct rows is held out ...
-_MIN_HELD_OUT = 4  # ... but at least this many, and at most half of all
-_MIN_ROWS = 2 * _MIN_HELD_OUT  # fewest distinct rows of a source
+_HELD_OUT_SHARE = 20  # one distinct row of this many is held out ...
+_MIN_HELD_OUT = 4  # ... but at least this many rows, and at most half of all
+_MIN_ROWS = 2 * _MIN_HELD_OUT  # minimum number of distinct rows of a source
 
 
 class PoolSource:
-    """Deals a fixed pool of rows to steps, in a new order after each round through the pool.
+    """Deal a fixed pool of rows to steps, in a new order after each round through the pool.
 
     A row's hash decides whether it is held out, so equal rows are on the same side. Rows take five
     bytes per token. Implements `training.text.sources.Source`.
@@ -140,7 +140,7 @@ class PoolSource:
         key: Callable[[Row], int] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows with a learnt token, count the others, and add `facts` to the facts.
+        """Read all rows with a learnt token, count all others, and add `facts` to the facts.
 
         Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
         held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.

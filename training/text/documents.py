@@ -1,4 +1,4 @@
-"""Documents and conversations from files and datasets, as training rows and as prompts.
+"""Read documents and conversations from files and datasets, as training rows and as prompts.
 
 A record (a row of a file or dataset) has one of these fields, tried in order:
 
@@ -32,7 +32,7 @@ from training.text.data import Row
 
 _FIELDS = ("messages", "turns", "responses", "text")
 BLOCK_CHARACTERS = 2**20
-"""Size of a block of whole lines; a long document is tokenised by block to bound the memory."""
+"""Size of a block of whole lines. A long document is tokenised by block to bound the memory."""
 
 T = TypeVar("T")
 Document = str | list[Message]

@@ -1,4 +1,4 @@
-"""Sources of training text: the zoo's grammars, a file, a dataset, or the teacher.
+"""Define sources of training text: the zoo's grammars, a file, a dataset, or the teacher.
 
 `build_source` builds a source from a recipe's [data] table:
 
@@ -32,7 +32,7 @@ from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
 from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS
 
-_HELD_OUT_SEED = 31_337  # draws other rows than evaluation, measuring and the test set
+_HELD_OUT_SEED = 31_337  # different rows from evaluation, measuring and the test set
 _NUMBER = (int, float)
 _TYPES = {int: "a whole number", float: "a number", str: "a text", dict: "a table"}
 _POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
@@ -59,10 +59,10 @@ _REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": 
 
 
 class ZooSource:
-    """Fresh conversations of the zoo's grammars at every step, with a held-out test split."""
+    """Draw fresh conversations of the zoo's grammars at every step, with a held-out test split."""
 
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
-        """Take `counts` of rows per step and family (bad ones raise `ValueError`)."""
+        """Set the `counts` of rows per step and family (bad counts raise `ValueError`)."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
@@ -127,7 +127,7 @@ def build_source(
     common: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
         rows, facts = stored_rows(path, len(tokenizer), max_tokens)
-        facts["name"] = Path(path).name  # the folder does not matter
+        facts["name"] = Path(path).name  # facts do not depend on the folder
         # keep completions of one prompt on the same side of the split
         return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **common)
     if kind in ("text", "dataset"):

@@ -1,4 +1,4 @@
-"""The zoo's tokenizer: byte-level BPE in which every generator word is one token.
+"""Build the zoo's tokenizer: byte-level BPE in which every generator word is one token.
 
 The vocabulary has special tokens, 256 bytes, a few hundred merges learnt from the generators' text
 (so that foreign words do not fall back to single bytes), and all whole words. ``ignore_merges`` (as

@@ -1,1 +1,1 @@
-"""Trains the embedded target and its draft model."""
+"""Train the embedded target and its draft model."""

@@ -2,8 +2,8 @@
 
 A row is one turn with its history, filled up with end tokens to whole blocks. The model reads the
 clean row and two noisy copies of the blocks with answer tokens. A noisy block sees itself and the
-clean blocks before it, as in decoding (BD3LM, arXiv 2503.09573, section 3). What one copy masks,
-the other shows (complementary masks, Fast-dLLM v2, arXiv 2509.26328).
+clean blocks before it, as in decoding (BD3LM, arXiv 2503.09573, section 3). Each copy shows the
+tokens that the other copy masks (complementary masks, Fast-dLLM v2, arXiv 2509.26328).
 
 Letters: B rows, T positions, M noisy positions of a copy, N = T + 2 M rows of the pass, S block.
 """
@@ -38,21 +38,21 @@ MASK = "<|mask|>"
 
 
 class _MasksTable(RecipeTable):
-    """[masks]: tokens of a block, and the share of blocks that one copy masks whole."""
+    """[masks]: tokens of a block, and the share of blocks that one copy masks completely."""
 
     block: Count
     hidden: Share
 
 
 class MaskedRecipe(ZooRecipe):
-    """A recipe of `training.zoo.dllm`: the zoo's, with a further model."""
+    """Define a recipe of `training.zoo.dllm`: the zoo's recipe, with a further model."""
 
     dllm: SizeTable
     masks: _MasksTable
 
 
 class MaskedJob(ZooJob):
-    """Trains a model that predicts masked tokens of a block, each in its row."""
+    """Train a model that predicts masked tokens of a block, each in its row."""
 
     def __init__(self, recipe: MaskedRecipe, context: JobContext) -> None:
         super().__init__("dllm", recipe, context)
@@ -128,7 +128,7 @@ class MaskedJob(ZooJob):
         self.reporter.evaluation(progress, f"accuracy of masks: {line}", {"held_out": record})
 
     def export(self, output: Path) -> None:
-        """Write the checkpoint, whose configuration says what it is (`masked_form`)."""
+        """Write the checkpoint, whose configuration has the model's form (`masked_form`)."""
         super().export(output)
         file = output / self.name / "config.json"
         facts = {"is_causal": False, "mask_token_id": self.mask_id, "block_size": self.masks.block}

@@ -1,4 +1,4 @@
-"""Trains the zoo's tokenizer, target and draft from one recipe: ``bench train zoo`` (resumable).
+"""Train the zoo's tokenizer, target and draft from one recipe: ``bench train zoo`` (resumable).
 
 Writes finished models to ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face checkpoints.
 """
@@ -78,7 +78,7 @@ class SizeTable(RecipeTable):
 
 
 class ZooRecipe(Recipe):
-    """A recipe of `training.zoo.train`."""
+    """Define a recipe of `training.zoo.train`."""
 
     tokenizer: _TokenizerTable
     data: _DataTable
@@ -88,7 +88,7 @@ class ZooRecipe(Recipe):
 
 
 class ZooJob:
-    """Trains one model on fresh conversations from the grammars."""
+    """Train one model on fresh conversations from the grammars."""
 
     def __init__(self, name: str, recipe: ZooRecipe, context: JobContext) -> None:
         self.sizes: SizeTable = getattr(recipe, name)

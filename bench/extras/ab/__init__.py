@@ -1,1 +1,1 @@
-"""Two commits measured interleaved, the CI gate, and how fit a machine is for that."""
+"""Measure two commits interleaved, gate CI, and test whether a machine is fit to measure on."""

@@ -1,10 +1,10 @@
-"""`bench ab`: measures two commits together, so that only their code can make a difference.
+"""Measure two commits together (`bench ab`), so that only their code can make a difference.
 
 Each side has one process, and only one process works at a time. Both sides answer a prompt with a
-decoder right after each other, in seeded random order, so that drift of the machine affects both
-alike. Every second repeat starts a fresh pair of processes, because the memory layout of a process
-may make it slightly faster throughout. Base plans; head answers exactly the same token ids. The
-result is two run folders, ``base`` and ``head``, for `bench compare`.
+decoder directly after each other, in seeded random order, so that drift of the machine affects both
+alike. Every second repeat starts a fresh pair of processes, because the memory layout may make one
+process slightly faster throughout. Base makes the plan, and head answers exactly the same token
+ids. The result is two run folders, ``base`` and ``head``, for `bench compare`.
 
 The request to a side holds the values of a configuration that were set, equal for both. Unset
 values are left to each side's defaults: an older side knows fewer keys, and a changed default is a
@@ -60,7 +60,7 @@ QUALITY_LIMIT = 8
 REPEATS = 6
 """Default number of repeats."""
 _REPEATS_A_PROCESS = 2
-"""Repeats per pair of processes; opening a process takes as long as a repeat."""
+"""Number of repeats per pair of processes. Opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
 Note = Callable[[str], object]
 
@@ -70,12 +70,12 @@ _ANSWERED = (
 )
 """Settings that decide how head answers, regardless of base's plan."""
 _PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "overlong")
-"""Settings that decide the plan; both sides use base's plan."""
+"""Settings that decide the plan. Both sides use base's plan."""
 
 
 @dataclass
 class _AbSide:
-    """One side: its run folder, its current process, and the process's `report` of its setup."""
+    """Hold one side: its run folder, its current process, and the `report` of that process."""
 
     name: str
     folder: Path
@@ -127,7 +127,7 @@ def run_ab(
 
 @dataclass
 class _AbRun:
-    """The course of one `bench ab`, with each run folder's git revision, if any."""
+    """Run one `bench ab`, with each run folder's git revision, if any."""
 
     trees: Sequence[Tree]
     revisions: Mapping[Path, str | None]
@@ -235,7 +235,7 @@ class _AbRun:
             self.progress.step()
 
     def _write(self, arm: _AbSide, lines: Lines) -> None:
-        """Append a side's lines, with the load of its busiest turn and the slow-down of any."""
+        """Append a side's lines, with the load of the busiest turn and any turn's slow-down."""
         records = [line for line in lines if "event" not in line]
         loads = [line for line in lines if line.get("event") == "load"]
         with SampleWriter(arm.folder) as writer:
@@ -298,7 +298,7 @@ def make_request(config: RunConfig, repository: Path, note: Note) -> dict[str, A
 
 
 def side_request(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -> dict[str, Any]:
-    """Return a request without the decoders whose file only another side has: they are new."""
+    """Return a request without decoders whose file only the other side has, as they are new."""
     kept = {
         cell: options
         for cell, options in config.get("decoders", {}).items()

@@ -1,4 +1,4 @@
-"""The two sides of `bench ab`, and the process that works in each.
+"""Check out the two sides of `bench ab`, and start the process that works in each.
 
 A side is a commit or a folder. In a clone of this project it is the whole benchmark. In any other
 repository it holds decoders, and the installed benchmark measures both sides.
@@ -37,10 +37,10 @@ _PROJECT = "decoding-bench"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The source tree of a side, and the benchmark's own, which is another for `imports`.
+    """Hold the source tree of a side, and the benchmark's, which differ if there are `imports`.
 
-    `imports` are folders of a decoders' repository that go first on the import path, `python_path`
-    those outside of it that PYTHONPATH names.
+    `imports` are folders of a decoders' repository, first on the import path. `python_path` are
+    folders outside of it that PYTHONPATH names.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class Tree:
 def compared_repository(sides: Sequence[str]) -> Path:
     """Return the root of the repository whose commits are compared.
 
-    It is that of the current folder, unless the sides are checkouts of this project elsewhere.
+    It is the current folder's repository, unless the sides are other checkouts of this project.
     """
     here = repository_root(Path.cwd())
     if here is None or (not is_project(here) and any(is_project(Path(side)) for side in sides)):
@@ -72,7 +72,7 @@ def checkout(side: str, repository: Path) -> Iterator[Tree]:
         top = (None if is_bench else repository_root(folder)) or folder.resolve()
         yield _tree(top, repository, is_bench)
         return
-    if git_state(repository).commit is None:  # a git repository around it does not count
+    if git_state(repository).commit is None:  # a git repository around the folder does not count
         line = f"{side!r} is not a checkout folder, and a revision needs a git repository: start "
         raise UnavailableError(line + "bench ab in yours, or give a folder")
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
@@ -95,7 +95,7 @@ def checkout(side: str, repository: Path) -> Iterator[Tree]:
 
 
 def _tree(folder: Path, repository: Path, is_bench: bool) -> Tree:
-    """Return a side whose imports are those of `repository`, of its current folder first."""
+    """Return a side that imports from `repository`, first from the current folder in it."""
     if is_bench:
         return Tree(folder, folder)
     here = Path.cwd().relative_to(repository) if Path.cwd().is_relative_to(repository) else Path()
@@ -122,10 +122,10 @@ def _git(repository: Path, *arguments: str) -> None:
 
 
 class SideProcess:
-    """A worker process in a checkout, which answers one request at a time."""
+    """Run a worker process in a checkout, which answers one request at a time."""
 
     def __init__(self, name: str, tree: Tree) -> None:
-        """Start the worker, the side's code first on the import path and all else equal."""
+        """Start the worker with the side's code first on the import path and all else equal."""
         if not (script := tree.bench / _WORKER).is_file():
             line = f"{name} is too old: it has no {_WORKER}; compare with a newer revision"
             raise UnavailableError(line)
@@ -201,6 +201,6 @@ def _setup(env: Environment) -> dict[str, object]:
         "torch": asdict(replace(env.torch, product_rows=None, product_price=None)),
         "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
         "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
-        # computed here for both, which run on one machine: a checkout may name it otherwise
+        # computed here for both sides: a checkout may name the same machine differently
         "key": comparability_key(replace(env, machine=replace(env.machine, cpu=None))),
     }

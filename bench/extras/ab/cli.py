@@ -1,4 +1,4 @@
-"""The verbs `bench gate`, `bench ab` and `bench doctor`."""
+"""Define the verbs `bench gate`, `bench ab` and `bench doctor`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _Head = Annotated[str, typer.Option(help="Commit (or folder) to judge; `.` is th
 _GATE = options.fields(
     *("decoders", "model", "draft", "adapters", "tasks", "limit", "quality_limit", "repeats"),
     *("max_new_tokens", "temperature", "seed", "dtype", "device", "threads", "config", "allow"),
-    limit="Conversations. [default: 12; with --against as there]",
+    limit="Conversations. [default: 12; with --against its number]",
     quality_limit="Prompts per family to score. [default: 0]",
     repeats="[default: 2; with --against 1]",
-    max_new_tokens="[default: 48; with --against as there]",
+    max_new_tokens="Maximum tokens per answer. [default: 48; with --against its number]",
 )
 _AB = options.fields(
     *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
@@ -75,10 +75,10 @@ def gate_(
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
 ) -> None:
-    """Tell in about a minute whether a change made decoders slower or wrong, for CI.
+    """Check in about a minute, for CI, whether a change made decoders slower or wrong.
 
-    It is `bench ab` with few prompts, uncompiled and without quality; the wider margin suits a
-    shared machine. Exit codes as of `bench compare`.
+    The verb is `bench ab` with few prompts, uncompiled and without quality. The wider margin suits
+    a shared machine. The exit codes are those of `bench compare`.
     """
     from bench.compare.gate import load_gate
     from bench.extras.ab.gating import gate_settings, measure_against, with_defaults
@@ -113,8 +113,8 @@ def ab(
 ) -> None:
     """Measure two commits interleaved on this machine, then compare them.
 
-    They are commits of the repository around the current folder: of the benchmark, or of your own
-    decoders, which are then measured with the installed benchmark.
+    The repository is the one around the current folder: the benchmark's, or that of your own
+    decoders, which the installed benchmark then measures.
     """
     from bench.compare.gate import load_gate
     from bench.extras.ab.ab import QUALITY_LIMIT, REPEATS
@@ -135,7 +135,7 @@ def doctor(
     margin: Annotated[float, typer.Option(help="Margin to resolve; 0.03 is 3 %.")] = 0.03,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 on any advice.")] = False,
 ) -> None:
-    """Check whether this machine is fit to measure on, and how small a difference it can show."""
+    """Check whether this machine is fit to measure on, and which differences it can show."""
     from bench.extras.ab import doctor as examiner
     from bench.settings.bounds import Margin, check
 

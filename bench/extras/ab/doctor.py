@@ -1,6 +1,6 @@
-"""`bench doctor`: checks a machine's fitness to measure, and how small a difference it shows.
+"""Check a machine's fitness to measure (`bench doctor`), and which differences it can show.
 
-It changes nothing. Unknown facts are None and never lead to advice. An A/A measurement runs one
+Checks change nothing. Unknown facts are None and never lead to advice. An A/A measurement runs one
 decoder twice in a row on every prompt. The log ratios of its times are pure noise; resampling them
 gives the reach of an interval over P prompts with R repeats.
 """
@@ -44,7 +44,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its subject, the observation, and advice if the observation is not good."""
+    """Hold one check: its subject, the observation, and advice if the observation is not good."""
 
     name: str
     seen: str
@@ -92,7 +92,7 @@ def examine(look_s: float = 1.0) -> list[Check]:
 
 
 def threads(num: int, affinity: int | None, quota: float | None) -> Check:
-    """Advise against more threads than processors: they wait for each other.
+    """Advise against more threads than processors, which would wait for each other.
 
     Args:
         num: torch's threads.
@@ -171,7 +171,7 @@ def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """An A/A measurement: noise floor, sd of a pair's log ratio, and the supported margins.
+    """Hold an A/A measurement: noise floor, sd of a pair's log ratio, and supported margins.
 
     `margins` has the margin that an unchanged decoder passes (power 80 %), by numbers of prompts
     and repeats. A slow-down of twice the margin is detected with the same power.
@@ -253,7 +253,7 @@ def noise_lines(noise: Noise, margin: float) -> list[str]:
         lines.append(f"  {num:3d} prompts   {margins}")
     enough = [size for size, supported in noise.margins.items() if supported <= margin]
     advice = "too noisy; gate only counters, or quieten the machine"
-    if enough:  # what needs the fewest answers
+    if enough:  # the option with the fewest answers
         num, repeats = min(enough, key=lambda size: (size[0] * size[1], size))
         advice = f"--limit {num} --repeats {repeats}"
     return [*lines, f"for a margin of {100 * margin:.3g} %: {advice}"]

@@ -1,4 +1,4 @@
-"""The rules of `bench gate`, and its comparison of a new run with a stored one."""
+"""Define the rules of `bench gate`, and compare a new run with a stored run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS = (
 
 
 def gate_settings(rules: Gate, file: Path | None, margin: float, *, timed: bool) -> Gate:
-    """Return the rules, with `margin` if `file` sets none, and failing by time only if `timed`."""
+    """Return the rules, with `margin` if `file` sets none. Time fails only if `timed`."""
     stated = dict((read_toml(file) if file is not None else {}).get("time", {}))
     changes = {} if "margin" in stated else {"margin": margin}
     time = rules.time.model_copy(update={**changes, "fail": rules.time.fail and timed})
@@ -31,7 +31,7 @@ def gate_settings(rules: Gate, file: Path | None, margin: float, *, timed: bool)
 
 
 def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a verb's options, with its defaults for those that neither they nor a file set."""
+    """Return a verb's options, with the verb's defaults for options that nothing else sets."""
     file = values["config"]
     stated = read_toml(file) if file is not None else {}
     unset = {k: v for k, v in defaults.items() if values.get(k) is None and k not in stated}
@@ -41,7 +41,7 @@ def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 def measure_against(
     reference: str, values: Mapping[str, Any], output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
-    """Repeat a stored run with the present decoders, once and uncompiled, and return both."""
+    """Repeat a stored run with the present decoders, once and uncompiled, and return both runs."""
     base = load_side(reference, output)
     settings = read_config(find_run(reference, output))
     defaults = {key: settings[key] for key in _SETTINGS if settings.get(key) is not None}

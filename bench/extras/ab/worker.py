@@ -1,11 +1,11 @@
-"""One side of `bench ab`: a process that measures with the code of its own checkout.
+"""Measure one side of `bench ab`, in a process with the code of the side's own checkout.
 
-It is a run's worker (`bench.extras.workers.worker`), started as a script of its checkout, which is
-first on PYTHONPATH; its arguments are folders of the decoders' own repository. The sides share only
-the format of requests and answers. `open` reports its version; any change of a request or an answer
-must raise `PROTOCOL`. Both are JSON lines over stdin and the original stdout; prints of the code
-under test go to stderr. A request is ``{"do": NAME, …}``; an answer is the result, or ``{"error":
-line, "exit": code}``.
+The process is a run's worker (`bench.extras.workers.worker`), started as a script of the checkout,
+which is first on PYTHONPATH. Its arguments are folders of the decoders' own repository. Both sides
+share only the format of requests and answers, whose version `open` reports: any change must raise
+`PROTOCOL`. Requests and answers are JSON lines over stdin and the original stdout; prints of the
+code under test go to stderr. A request is ``{"do": NAME, …}``. An answer is the result, or
+``{"error": line, "exit": code}``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Answer = dict[str, Any]
 
 
 class SideWorker(Worker):
-    """Answers the parent's requests, one after another."""
+    """Answer the parent's requests, one after another."""
 
     def open(self, config: Mapping[str, Any]) -> Answer:
         """Open a configuration, uncompiled by default, and return its values and cells."""
@@ -103,7 +103,7 @@ def answer(worker: SideWorker, line: str) -> Answer:
         result: Answer = getattr(worker, request.pop("do"))(**request)
     except BenchError as error:
         return {"error": error.message, "exit": error.exit_code}
-    except Exception as error:  # the parent says which side failed, and how
+    except Exception as error:  # the parent reports which side failed, and how
         return {"error": f"{type(error).__name__}: {error}", "exit": int(Exit.FAILED)}
     return result
 
@@ -112,7 +112,7 @@ def main() -> None:
     """Answer requests until stdin ends."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.path[:0] = sys.argv[1:]  # of the decoders' repository; the benchmark is imported already
+    sys.path[:0] = sys.argv[1:]  # the decoders' folders; the benchmark is imported already
     worker = SideWorker()
     for line in sys.stdin:
         channel.write(json.dumps(answer(worker, line)) + "\n")

@@ -1,1 +1,1 @@
-"""`bench cost` and `bench explain`: what a call costs by its shape, and where a run's time went."""
+"""Measure the cost of a call by its shape, and explain a run's time."""

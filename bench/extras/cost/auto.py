@@ -1,4 +1,4 @@
-"""Options that are `auto`: the numbers that a cost folder has for them."""
+"""Replace options that are `auto` by numbers from a cost folder."""
 
 from __future__ import annotations
 

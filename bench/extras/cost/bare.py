@@ -1,9 +1,9 @@
-"""Times models with random weights: ``python -m bench.extras.cost.bare PART --shape SHAPE``.
+"""Time models with random weights: ``python -m bench.extras.cost.bare PART --shape SHAPE``.
 
-It needs only torch, transformers and numpy. Every result is a line of JSON, written to disk once it
-is measured. Times cover everything after the first tokens, in the scheduler; CUDA calls are graphs.
+It needs only torch, transformers and numpy. Every result is a line of JSON, on disk once it is
+measured. Times cover everything after the first tokens, in the scheduler; CUDA calls are graphs.
 
-* ``ar``: time of a step of `ar`, and the share that reading weights and cache takes at least.
+* ``ar``: time of a step of `ar`, and the minimal share of it that reads weights and cache.
 * ``ways``: the same step for each way to compute calls (`device.Switches`), and as a mere replay.
 * ``profile``: the kernels of a token of `ar`.
 * ``scripted``: `spec`, `ptp`, `eagle` with k drafts, accepted with given chances (`Scripted`).
@@ -54,24 +54,24 @@ SPECS = {
     "ptp": "ptp:slots={slots}:row_cost=0",
     "eagle": "eagle:nodes={k}:width=1:depth={k}",
 }
-"""Decoders of k drafts a step; `ptp` has one slot more, for the token of its own call's row."""
+"""Decoders of k drafts a step; `ptp` has one more slot, for the token that its call's row gives."""
 WAYS: dict[str, dict[str, Any]] = {
     "our kernels, calls begun early": {},
     "our kernels": {"ahead": False},
     "torch's": {"kernels": False, "ahead": False},
 }
-"""Changes of `device.switches`."""
+"""Changes to `device.switches`."""
 _MAX_K, _DRAFT_SHARE, _RANK, _TILE = 16, 8, 64, 16
 _FIRST_KS, _NAME = 2, 120
 _RUNS = 2
 _PROBE_ROOM = 8e9
 _METERED_S = 1.0
-"""Shorter regions report no energy, because a GPU's counter moves about ten times a second."""
+"""Shorter regions report no energy: a GPU's counter is updated about ten times a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Answers, and the median seconds of everything after their first tokens."""
+    """Hold answers, and the median seconds of everything after their first tokens."""
 
     answers: Sequence[Generation]
     seconds: float
@@ -89,13 +89,13 @@ class Timing:
 
     @property
     def num_steps(self) -> int:
-        """Largest number of steps of an answer after the first step."""
+        """Maximum number of steps of an answer after the first step."""
         return max(len(answer.steps) for answer in self.answers) - 1
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """Models of a shape, a clock, an energy meter, and the cases, the most valuable first.
+    """Hold models of a shape, a clock, an energy meter, and the cases, the most valuable first.
 
     The draft model has an eighth of the target's layers; `compile` runs calls as graphs.
     """
@@ -111,7 +111,7 @@ class Bench:
     compile: bool
 
     def __post_init__(self) -> None:
-        if self.device.index:  # on which kernels run
+        if self.device.index:  # the device on which kernels run
             torch.cuda.set_device(self.device)
         leave_out_cudnn(self.device)
         self.clock = Clock.for_device(str(self.device))
@@ -247,7 +247,7 @@ def time_ways(bench: Bench) -> Lines:
     ways = WAYS if switches.kernels else {"torch's": before}
     for (name, way), batch in product(ways.items(), bench.batches):
         _switch(way)
-        target.reserve(1, 1)  # graphs are made anew in another cache
+        target.reserve(1, 1)  # graphs are made again in another cache
         timing = bench.time("ar", context, batch)
         usual.setdefault(batch, [each.tokens for each in timing.answers])
         target.reserve(batch, context + 2)
@@ -282,7 +282,7 @@ def time_scripted(bench: Bench) -> Lines:
     bench.attach()
     bases = dict[tuple[int, int], Timing]()
     cases = list(product(bench.chances, bench.ks, SPECS))
-    first = _FIRST_KS * len(SPECS)  # these in every cell, then the others
+    first = _FIRST_KS * len(SPECS)  # these chances in every cell, then the others
     parts = cases[:first], cases[first:]
     for part, context, batch in product(parts, bench.contexts, bench.batches):
         cell = context, batch
@@ -305,7 +305,7 @@ def time_scripted(bench: Bench) -> Lines:
 
 
 def time_invariant(bench: Bench) -> Lines:
-    """Time `ar` with and without tiles, and compare answers of `spec` and batches with its own."""
+    """Time `ar` with and without tiles, and compare answers of `spec` and of batches with ar's."""
     models = bench.models
     assert isinstance(models.target, HFModel)
     assert isinstance(models.draft, HFModel)
@@ -326,7 +326,7 @@ def time_invariant(bench: Bench) -> Lines:
 def profile_ar(bench: Bench) -> Lines:
     """List the kernels (on a CPU, operations) of a token of `ar`, the slowest first."""
     context, activity = bench.contexts[0], torch.profiler.ProfilerActivity
-    bench.time("ar", context, 1)  # makes the graphs
+    bench.time("ar", context, 1)  # this run makes the graphs
     on_gpu = bench.device.type == "cuda"
     with torch.profiler.profile(activities=[activity.CUDA if on_gpu else activity.CPU]) as profile:
         timing = bench.once("ar", bench.models, context, 1)
@@ -348,7 +348,7 @@ PARTS: dict[str, Callable[[Bench], Lines]] = {
 
 
 def write_lines(lines: Lines, output: Path | None) -> None:
-    """Print lines, and write each to a file's disk before the next is measured."""
+    """Print lines, and write each line to disk before the next is measured."""
     with (output or Path(os.devnull)).open("a", encoding="utf-8") as file:
         for line in lines:
             text = json.dumps(line) + "\n"

@@ -1,4 +1,4 @@
-"""The verbs `bench cost` and `bench explain`."""
+"""Define the verbs `bench cost` and `bench explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer()
 PANEL = "Find the limit"
 
 _LIMIT = 1_000_000
-"""Largest value on any axis."""
+"""Limit of values on any axis."""
 
 
 _OPTIONS = options.fields("model", "compile", *options.MACHINE)
@@ -37,10 +37,10 @@ def cost(
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
     rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
     longest: Annotated[
-        float, typer.Option(help="Seconds per call; slower calls and all larger ones are skipped.")
+        float, typer.Option(help="Limit of seconds per call; slower and larger calls are skipped.")
     ] = 1.0,
     replay: Annotated[
-        bool, typer.Option(help="Also time one call as a graph, without the Python around it.")
+        bool, typer.Option(help="Also time one call as a graph, without the time of Python.")
     ] = True,
     run: Annotated[
         str | None,
@@ -130,7 +130,7 @@ def explain(
 
 
 def run_limit(run_dir: Path) -> list[str]:
-    """Say how near ar came to the machine's limit, if the run has a cost folder."""
+    """State how near ar came to the machine's limit, if the run has a cost folder."""
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.limit import limit_lines
     from bench.records.run_folder import load_run, read_config

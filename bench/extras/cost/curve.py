@@ -1,9 +1,9 @@
-"""A measured cost curve: seconds of a call as a function of rows, sequences and context.
+"""Use a measured cost curve: seconds of a call as a function of rows, sequences and context.
 
 A call reads the model's weights and the KV cache once and multiplies its rows with them. It
 therefore takes at least bytes / bandwidth and at least operations / rate; the larger bound is the
 roofline (Williams et al. 2009, doi 10.1145/1498765.1498785). k drafts are verified in a call of
-k + 1 rows. They pay if a step emits more tokens than that call costs in one-row calls.
+k + 1 rows. The drafts pay if a step emits more tokens than that call costs in one-row calls.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _LONGEST_PROPOSAL = 31
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Seconds of the measured cells, with piecewise linear interpolation.
+    """Interpolate linearly between the seconds of the measured cells.
 
     Beyond the largest measured rows, sequences or context, the curve extrapolates the last segment
-    (without falling). Below the smallest value it is constant.
+    (without falling). Below the smallest value, the curve is constant.
     """
 
     points: Mapping[CostCell, float]
@@ -67,7 +67,7 @@ class CostCurve:
         return _interpolate(self._table, sequences, context, rows)
 
     def relative(self, rows: float, context: float, sequences: float = 1) -> float:
-        """Return the call's cost in one-row calls: the tokens a step must emit to break even."""
+        """Return the call's cost in one-row calls: the tokens of a step that breaks even."""
         one = self.seconds(1, context, sequences)
         return self.seconds(rows, context, sequences) / one
 
@@ -80,7 +80,7 @@ class CostCurve:
 
 
 def _interpolate(table: Mapping[int, Any], at: float, *inner: float) -> float:
-    """Interpolate linearly between ascending knots, without a fall beyond the last one.
+    """Interpolate linearly between ascending knots, without a fall beyond the last knot.
 
     In a table of tables, `inner` holds the arguments of the inner tables.
     """
@@ -155,7 +155,7 @@ def cost_table(facts: CostFacts, calls: Calls) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The content of a cost folder."""
+    """Hold the content of a cost folder."""
 
     path: Path
     facts: CostFacts
@@ -201,8 +201,8 @@ def _cell(row: Mapping[Any, Any]) -> CostCell:
 def median_interval(values: Sequence[float]) -> Measured | None:
     """Return the median with an interval between two order statistics, if there are values.
 
-    The k-th smallest and k-th largest of n values enclose the median unless fewer than k values
-    lie on one side of it; that number is binomial(n, 1/2). Below six values: no interval.
+    The k-th smallest and k-th largest of n values enclose the median unless fewer than k values lie
+    on one side of the median. That number is binomial(n, 1/2). Below six values: no interval.
     """
     if not values:
         return None

@@ -1,6 +1,6 @@
-"""`bench explain`: explain where a run's time went and what would help a decoder most.
+"""Explain a run's time and the largest possible gains of a decoder, for `bench explain`.
 
-Reads only the run folder. Without a second pass (`bench.measure.phases`), only the counters are
+Only the run folder is read. Without a second pass (`bench.measure.phases`), only the counters are
 explained. "Would help" is an upper bound: the speed-up if that part cost nothing and all else
 stayed the same.
 """
@@ -35,12 +35,12 @@ _WORDS = {
     "other": "the decoder's own code",
 }
 _MAX_BOUNDS = 2
-"""Possible gains that are named, the largest first."""
+"""Number of possible gains that are named, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Facts about one decoder, with its mean number of drafts per step after the first."""
+    """Hold facts about one decoder, with its mean number of drafts per step after the first."""
 
     row: SummaryRow
     split: Split | None
@@ -49,13 +49,13 @@ class _Facts:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Names of phases, with "predicting" for "verifying" in decoders that verify nothing."""
+        """Names of phases, with "predicting" for "verifying" if the decoder verifies nothing."""
         verified = self.row.decoder == self.row.over or self.row.acceptance_rate is not None
         return _WORDS if verified else _WORDS | {"verify": "predicting"}
 
 
 def print_explanation(findings: Findings, console: Console, cost: Cost | None = None) -> None:
-    """Print the verdict, and what to know about each decoder in three lines."""
+    """Print the verdict, and an explanation of each decoder in three lines."""
     lines = "\n".join(explain(findings, cost))
     console.print(Text(lines), soft_wrap=not console.is_terminal)
 
@@ -115,7 +115,7 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
 
 
 def _decoder(facts: _Facts) -> list[str]:
-    """Return a decoder's lines: its speed-up, the cost of its steps, and what would help."""
+    """Return a decoder's lines: its speed-up, the cost of its steps, and possible gains."""
     row = facts.row
     text = row.no_speedup or f"not compared with {row.over}"
     text = text if row.speedup is None else speed(row).text
@@ -137,7 +137,7 @@ def _guarantee(row: SummaryRow) -> str:
 
 
 def _step(facts: _Facts) -> str:
-    """Compare tokens per step with the cost of a step, which pays off if it emits more."""
+    """Compare tokens per step with the cost of a step, and state whether the step pays off."""
     parts, words, length = facts.parts, facts.words, facts.row.acceptance_length
     if parts is None:
         decode = facts.row.speedup_decode
@@ -154,7 +154,7 @@ def _step(facts: _Facts) -> str:
 
 
 def draft_costs(findings: Findings) -> dict[str, float]:
-    """Return what a draft call costs in tokens of ar, by decoder, from the second pass."""
+    """Return the cost of a draft call in tokens of ar, by decoder, from the second pass."""
     costs = {}
     for facts in _facts(findings):
         steps = timed_steps(r for r in findings.run.records if r.decoder == facts.row.decoder)

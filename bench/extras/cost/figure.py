@@ -1,4 +1,4 @@
-"""The figure of a cost folder: call time by rows, with the roofline."""
+"""Draw the figure of a cost folder: call time by rows, with the roofline."""
 
 from __future__ import annotations
 

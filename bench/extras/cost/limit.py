@@ -1,4 +1,4 @@
-"""A machine's limit on decoding speed, and a run's distance from it, from a cost folder."""
+"""Compute a machine's limit on decoding speed, and a run's distance from it, by a cost folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.text import percent
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
-    """Return why a run's times cannot be compared with a cost folder, if so."""
+    """Return a reason why a run's times cannot be compared with a cost folder, if there is one."""
     facts = env.models.target or {}
     for name in SHAPE:
         expected, value = cost.facts.target.get(name), facts.get(name)
@@ -58,7 +58,7 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
     cell = CostCell(rows=1, sequences=1, context=round(context))
     limits = {"reading weights and cache once": facts.memory_s(cell)}
     if facts.replay is not None and facts.beside_replay is not None:
-        # a replay saves Python, which does not grow with the context
+        # a replay saves Python's time, which does not grow with the context
         saved_s = facts.beside_replay.value - facts.replay.value
         limits["replaying one captured call"] = max(facts.replay.value, call_s - saved_s)
     limits["only calling the model"] = call_s

@@ -1,9 +1,9 @@
-"""Times a model's calls by rows, sequences and context, for `bench cost`.
+"""Time a model's calls by rows, sequences and context, for `bench cost`.
 
-A cell is a merged call like those of verifying decoders: every row's logits are read. Each round
-measures the machine's own rates and visits all cells, so that a drift of the machine affects all
-cells alike. A visit warms up with one call and takes the median of the next few. Only
-`Model.forward` is timed. An interrupted measurement writes what it has, and begins again.
+A cell is a merged call as decoders verify drafts: every row's logits are read. Each round measures
+the machine's own rates and visits all cells, so that a drift of the machine affects all cells
+alike. A visit warms up with one call and takes the median of the next few calls. Only
+`Model.forward` is timed. An interrupted measurement writes its results, and must begin again.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Call, Model, Session
 
 _PREFIX = 16
-"""Tokens that are really fed; the rest of a cache is filled with copies of their states."""
+"""Number of tokens really fed. The rest of a cache is filled with copies of their states."""
 _CALLS = 3
 _LONG_ENOUGH_S = 0.3
 """A visit ends after `_CALLS` timed calls or this many seconds."""
 _LOGIT_BYTES = 4 + 4
-"""Bytes of a logit: a float32, and as much again while it is computed."""
+"""Bytes of a logit: a float32, and as many again while the logit is computed."""
 _SHARE_OF_ROOM = 0.5
 Item = TypeVar("Item")
 Replayer = Callable[[Sequence[Call]], Callable[[], object]]
-"""Makes a call and returns a function that repeats its work (`HFModel.replay`)."""
+"""Runs a call, and returns a function that repeats the call's work (`HFModel.replay`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSubject:
-    """A model and a machine, with the facts that the cost folder records of them.
+    """Hold a model and a machine, with the facts about both that the cost folder records.
 
-    `replayer` is None if calls cannot be replayed; `facts` say why. `room_bytes` is the free memory
-    after the model is loaded; `lap` is `LoadWatch.lap`.
+    `replayer` is None if calls cannot be replayed; `facts` have the reason. `room_bytes` is the
+    free memory after the model is loaded; `lap` is `LoadWatch.lap`.
     """
 
     model: Model
@@ -100,7 +100,7 @@ def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> Cost
 
 
 def _refuse_other(before: CostFacts, subject: CostSubject, folder: Path) -> None:
-    """Refuse a folder with the measurement of something else than `subject`."""
+    """Refuse a folder whose measurement is of another model, grid or machine than `subject`."""
     planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
     if planned[0] != planned[1]:
         line = f"{folder} has a measurement of another model or grid; give another --folder"
@@ -111,7 +111,7 @@ def _refuse_other(before: CostFacts, subject: CostSubject, folder: Path) -> None
 
 
 def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
-    """Write the results of the calls so far, complete or not."""
+    """Write the results of all timed calls, even if incomplete."""
     rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
     cells = [cell for cell in facts.grid.cells if cell not in calls.left_out]
     values = [calls.seconds.get(cell, []) for cell in cells]
@@ -124,7 +124,7 @@ def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
 
 
 class Sequences:
-    """Open sessions of a model, with caches filled to the longest context of some cells.
+    """Open sessions of a model, and fill their caches to the longest context of some cells.
 
     Keys and values are those of real tokens: memory that was never written is shared by the system
     and can be read faster than real memory.
@@ -188,14 +188,14 @@ def timed(work: Callable[[], object], clock: Clock) -> float:
 
 
 class _Measurement:
-    """Measures the grid in rounds, and adds to `calls` at once."""
+    """Measure the grid in rounds, and add each result to `calls` at once."""
 
     def __init__(self, subject: CostSubject, calls: Calls, progress: Progress) -> None:
         self._subject, self._calls, self._progress = subject, calls, progress
         self._grid = subject.facts.grid
 
     def run(self) -> str | None:
-        """Measure all rounds, then the replay, and return the reason if nothing can be replayed."""
+        """Measure all rounds, then the replay, and return the reason if no call can be replayed."""
         model, facts = self._subject.model, self._subject.facts
         room, left_out = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.left_out
         for cell in self._grid.cells:
@@ -270,7 +270,7 @@ class _Measurement:
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:
-    """Keep ascending order in round 0, to find cells that are too slow from below, or shuffle."""
+    """Keep ascending order in round 0, where small cells show which are too slow, else shuffle."""
     if number == 0:
         return list(items)
     return random.Random(f"cost {number}").sample(items, len(items))

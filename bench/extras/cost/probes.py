@@ -1,4 +1,4 @@
-"""Probes that use a machine as decoding does: matrix-vector products over many matrices.
+"""Probe a machine as decoding uses it: by matrix-vector products over many matrices.
 
 A step of one row reads every weight matrix exactly once. So bandwidth is measured as bytes per
 second of matrix-vector products that read each matrix once; a plain copy writes as much as it
@@ -24,7 +24,7 @@ _SHARE_OF_ROOM = 0.25
 _CPU, _CUDA = (1024, 2048, 2**29), (8192, 8192, 2**32)
 """Widths of the matrices that are read and multiplied, and bytes that exceed all caches.
 
-On a GPU they are wide: reading a matrix takes longer than launching its kernel.
+On a GPU the matrices are wide: reading one must take longer than launching its kernel.
 """
 _SMALL_READS_ON_CUDA = 4
 """A smaller set of matrices would time kernel launches; memory bandwidth is used instead."""
@@ -32,7 +32,7 @@ _SMALL_READS_ON_CUDA = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A piece of work, its amount in bytes or operations, and the names of the rates measured."""
+    """Hold a piece of work, its amount in bytes or operations, and names of the measured rates."""
 
     rates: tuple[str, ...]
     amount: float

@@ -1,4 +1,4 @@
-"""A cost folder: the time of a model's calls on one machine, as measured by `bench cost`.
+"""Read and write a cost folder: the times of a model's calls on one machine (`bench cost`).
 
 ==================  ===============================================================================
 ``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
@@ -28,7 +28,7 @@ MACHINE, CURVE, CHOICES = "machine.json", "cost.csv", "choices.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class CostCell:
-    """One kind of call: `sequences` sequences of `rows` rows each, with `context` cached tokens."""
+    """Describe calls of `sequences` sequences of `rows` rows, with `context` cached tokens."""
 
     sequences: Num
     context: Num
@@ -53,7 +53,7 @@ class CostCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Values of rows, sequences and contexts to measure, ascending, and a limit on call time.
+    """Hold the rows, sequences and contexts to measure, ascending, and a limit on call time.
 
     A cell whose call takes longer than `longest_s` is left out, with all cells that contain it.
     """
@@ -73,7 +73,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallWork:
-    """Bytes and operations of a model's call, independent of the machine.
+    """Hold the bytes and operations of a model's call, independent of the machine.
 
     Attributes:
         weight_bytes: weights that every call reads, without an embedding that is not the head.
@@ -99,7 +99,7 @@ class CallWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A median over `num` rounds with its 95 % interval (None: too few rounds)."""
+    """Hold a median over `num` rounds with its 95 % interval (None: too few rounds)."""
 
     value: Rate
     low: Rate | None = None
@@ -109,7 +109,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostFacts:
-    """The content of machine.json.
+    """Hold the content of machine.json.
 
     Attributes:
         name: the model's name, as given by the user.
@@ -122,7 +122,7 @@ class CostFacts:
             measured, for the reason `no_replay`.
         beside_replay: seconds of the same call run normally, alternating with the replay.
         replay_by: kind of the replay.
-        no_replay: why the replay was not measured.
+        no_replay: the reason why the replay was not measured.
         other_cores: CPU time of other processes during the measurement, in cores.
         complete: every planned measurement was made.
     """
@@ -144,11 +144,11 @@ class CostFacts:
     complete: bool = False
 
     def memory_s(self, cell: CostCell) -> float | None:
-        """Return the least seconds a call needs to read weights and cache, if measured."""
+        """Return the minimal seconds in which a call can read weights and cache, if measured."""
         return self.work.num_bytes(cell) / self.bandwidth.value if self.bandwidth else None
 
     def compute_s(self, cell: CostCell) -> float | None:
-        """Return the least seconds a call needs for its operations, if their rate is measured."""
+        """Return the minimal seconds of a call's operations, if their rate is measured."""
         return self.work.num_flops(cell) / self.matrix_rate.value if self.matrix_rate else None
 
 
@@ -160,10 +160,10 @@ READINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The measurements so far, which only a finished or interrupted one writes.
+    """Hold all measurements, which are written only at the end or after an interruption.
 
-    `seconds` has a median of a few calls per round for each cell, `left_out` the reasons of cells
-    without any, and `readings` a value per round for the names of `READINGS`.
+    `seconds` has, for each cell, a median of a few calls per round; `left_out` has the reasons of
+    unmeasured cells; `readings` has a value per round for each name in `READINGS`.
     """
 
     seconds: dict[CostCell, list[float]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def read_facts(folder: Path) -> CostFacts | None:
 
 
 def folder_name(facts: CostFacts, env: Environment) -> str:
-    """Return the default name of a cost folder: model, dtype or packing, device, "-compiled"."""
+    """Return a cost folder's default name: model, dtype or packing, device, "-compiled"."""
     name = Path(facts.name).name if "/" in facts.name else facts.name
     width = facts.target.get("quantized") or env.dtype
     how = "-compiled" if facts.target.get("compiled") else ""
@@ -196,6 +196,6 @@ def write_draft_costs(folder: Path, costs: Mapping[str, float]) -> None:
 
 
 def read_draft_costs(folder: Path) -> dict[str, float]:
-    """Read choices.json, or nothing if it is missing (`InvalidRunError` if damaged)."""
+    """Read choices.json, empty if it is missing (`InvalidRunError` if damaged)."""
     data = read_json(folder / CHOICES) or {}
     return parse(dict[str, Rate], data.get("draft_cost", {}), folder / CHOICES)

@@ -1,4 +1,4 @@
-"""Scripted acceptance: drafts are accepted with given chances, whatever the models predict.
+"""Script acceptance: drafts are accepted with set probabilities, whatever models predict.
 
 Models with random weights cost as much as trained ones but agree on nothing. Their calls run as
 usual; then the verdict on each chain of drafts is replaced (`Scheduler(…, read_out=Scripted(…))`).
@@ -20,7 +20,7 @@ from decoders.core.types import Acceptance, CallResult, Sampling
 
 @dataclass(frozen=True)
 class Scripted:
-    """Reads out calls, accepting draft i (from 0) after accepted ones with ``chances[i]``.
+    """Read out calls, and accept draft i (from 0), after accepted drafts, with ``chances[i]``.
 
     The last chance applies to all further drafts. Uniforms of the stream ``accept`` decide, so that
     the same seed gives the same verdicts. A tree must be a chain (`eagle` of width 1).

@@ -1,4 +1,4 @@
-"""Opens the subject of `bench cost`: a model or a shape with random weights, and the probes."""
+"""Open the subject of `bench cost`: a model, or a shape with random weights, and the probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.machine.env import ROOT, capture
 from bench.machine.usage import LoadWatch
 from bench.plan.compiling import open_compiled
 from bench.plan.labels import Note
-from bench.plan.numerics import open_device, prepare_process, usual_dtype, usual_on_cpu
+from bench.plan.numerics import default_cpu_dtype, default_dtype, open_device, prepare_process
 from bench.plan.select import ResolvedRun
 from bench.plan.sources import checkpoint
 from bench.records.environment import ModelFacts
@@ -45,7 +45,7 @@ def open_subject(
     def open_model(run: ResolvedRun) -> HFModel:
         model = _random(run.config, device, shape) if shape else _loaded(run.config, device)
         cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
-        if model.facts["compiled"]:  # learn now whether its graphs can be made
+        if model.facts["compiled"]:  # test now whether graphs can be made
             with Sequences(model, cells) as sequences:
                 for cell in cells:
                     model.forward(sequences.calls(cell))
@@ -82,7 +82,7 @@ def open_subject(
 
 def _loaded(config: RunConfig, device: torch.device) -> HFModel:
     source = checkpoint(config.model)
-    dtype = config.dtype or usual_dtype(config, device.type, source)
+    dtype = config.dtype or default_dtype(config, device.type, source)
     room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
     with as_error(UnavailableError), room:
         return HFModel.load(source, **_how(config, dtype, device))
@@ -95,7 +95,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
         shaped = shapes.shape_config(ROOT / ZOO / "target" if shape == ZOO else shape)
     usual = "bfloat16"
     if device.type == "cpu":
-        usual = usual_on_cpu(shapes.count_weights(shaped))
+        usual = default_cpu_dtype(shapes.count_weights(shaped))
     dtype = config.dtype or usual
     with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
         return shapes.random_model(shaped, **_how(config, dtype, device))

@@ -1,4 +1,4 @@
-"""A cost folder in words: its page, the machine's rates, and the table of the curve."""
+"""Describe a cost folder: its page, the machine's rates, and the table of the curve."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bench.stats.intervals import LEVEL
 from bench.text import markdown, percent
 
 _BUSY = 0.5
-"""Cores used by other processes above which times are noisy, as for the validity of a run."""
+"""Limit of cores used by other processes, above which times are noisy, as for a run."""
 _FIGURE = "figures/call_time"
 
 
 def write_cost(cost: Cost) -> None:
     """Write the figure and cost.md of a cost folder (`BenchError` if writing fails)."""
     from bench.extras.cost.figure import cost_figure
-    from bench.report.figures.canvas import render  # matplotlib: only where something is drawn
+    from bench.report.figures.canvas import render  # imports matplotlib: only for drawing
 
     figure, _ = cost_figure(cost)
     images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}

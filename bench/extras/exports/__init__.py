@@ -1,1 +1,1 @@
-"""A run's numbers in the formats of other tools."""
+"""Write a run's numbers in the formats of other tools."""

@@ -1,4 +1,4 @@
-"""The verb `bench export`."""
+"""Define the verb `bench export`."""
 
 from __future__ import annotations
 

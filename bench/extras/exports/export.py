@@ -1,4 +1,4 @@
-"""`bench export`: a run's numbers in the formats of other tools, from its folder only.
+"""Export a run's numbers in the formats of other tools from its folder alone (`bench export`).
 
 CI files, MLflow and acceptance leave out WRONG decoders.
 """
@@ -83,9 +83,9 @@ FILES: Mapping[str, Callable[[Findings, Sequence[str]], dict[str, bytes]]] = {
     "acceptance": lambda f, _: acceptance(f),
     "reference": lambda f, figures: reference(f, figures),
 }
-"""What makes the files of each format, by their names; mlflow has a store instead."""
+"""Functions that make the files of each format, by name. MLflow has a store instead."""
 _APART = ("acceptance", "reference", "mlflow")
-"""Formats with a folder of their own, as their files have fixed names."""
+"""Formats with a separate folder, as their files have fixed names."""
 
 
 def export(
@@ -99,8 +99,8 @@ def export(
     """Write a run in one format, and return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
-    environment variable takes precedence. `project` is MLflow's experiment, `figures` are those to
-    keep in a stored run.
+    environment variable takes precedence. `project` is MLflow's experiment, `figures` are the
+    figures to keep in a stored run.
 
     Raises:
         BenchError: an option is not for the format (exit 2), nothing was measured or a package is
@@ -126,8 +126,8 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     """Return a run's files to keep in a repository, which are read like the run itself.
 
     Answers are in ``samples.parquet``. Texts of prompts, traces, pages, tables but that by prompt
-    and all but the named `figures` are left out; of absolute paths in the configuration the last
-    part is kept. The same run gives the same bytes.
+    and all but the named `figures` are left out. Absolute paths in the configuration are shortened
+    to their last part. The same run gives the same bytes.
 
     Raises:
         UsageError: the report is not written yet, or has no such figure.
@@ -145,7 +145,7 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     write_samples(samples, run.records, run.events, small=True)
     answered = set(map(str, answered_ids(run.records)))
     pieces = (read_json(run.path / VOCABULARY) or {}).items()
-    summary = findings.summary.assign(copied=math.nan)  # without the prompts nobody can count them
+    summary = findings.summary.assign(copied=math.nan)  # cannot be counted without prompts
     copied = [CONFIG, ENV, STATUS, PHASES_FILE, EXPECTED]
     copied += [f"figures/{name}.png" for name in figures]
     for name in copied:

@@ -1,4 +1,4 @@
-"""A run in the files of other tools: of pull requests, and of serving engines.
+"""Write a run as files of other tools: of pull requests, and of serving engines.
 
 ``github-action-benchmark`` takes one file per direction (smaller or bigger is better).
 
@@ -44,7 +44,7 @@ _BIGGER = (
 
 
 def github_action(findings: Findings) -> dict[str, bytes]:
-    """Return two files, for numbers of which smaller or bigger ones are better."""
+    """Return two files, for numbers that are better if smaller, and if bigger."""
     rows = summary_rows(without_wrong(findings.summary), ALL)
     files = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
     return {
@@ -118,7 +118,7 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
 def _lengths(
     answers: Sequence[SampleRecord], responses: Sequence[dict[str, Any]]
 ) -> dict[str, float]:
-    """Return AIPerf's acceptance length of each of `SETS` that the answers belong to."""
+    """Return AIPerf's acceptance length for each of `SETS` that has answers."""
     sums: dict[str, Counter[str]] = {}
     for answer, response in zip(answers, responses, strict=True):
         counts = response["metrics"]["speculative_decoding"]
@@ -130,7 +130,7 @@ def _lengths(
 
 
 def _response(answer: SampleRecord, model: str, max_drafts: int) -> dict[str, Any]:
-    """Return an answer as vLLM's response, without text and, like there, undrafted steps."""
+    """Return an answer as vLLM's response, without text and (as in vLLM) undrafted steps."""
     steps = answer.steps
     assert steps is not None
     each = zip(steps.accepted[1:], steps.drafted[1:], strict=True)

@@ -1,7 +1,7 @@
-"""`bench export --to mlflow`: a run in an experiment tracker, one tracked run per decoder.
+"""Export a run to an experiment tracker (`bench export --to mlflow`), a tracked run per decoder.
 
-Metrics are the decoder's row of the summary (``FAMILY/METRIC``: for one family), and parameters say
-how it was measured.
+Metrics are the decoder's row of the summary (``FAMILY/METRIC``: for one family). Parameters
+describe the measurement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_VALUE = 6000
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """One decoder of a run (`group`), as a tracker shows it, with times since 1970 or 0."""
+    """Describe one decoder of a run (`group`) for a tracker, with times since 1970 or 0."""
 
     decoder: str
     group: str

@@ -1,1 +1,1 @@
-"""Other engines on a run's prompts, with their own loops and counters and guarded imports."""
+"""Run other engines on a run's prompts, with their own loops, counters and guarded imports."""

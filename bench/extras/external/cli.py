@@ -1,4 +1,4 @@
-"""The verb `bench external`."""
+"""Define the verb `bench external`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def external(
         int | None, typer.Option("--limit", "-L", help="Prompts, from the first. [default: all]")
     ] = None,
     num_drafts: Annotated[int, typer.Option("--drafts", help="Tokens to propose by lookup.")] = 10,
-    ngram: Annotated[int, typer.Option(help="Most tokens to match.")] = 2,
+    ngram: Annotated[int, typer.Option(help="Maximum tokens to match.")] = 2,
     speculative: Annotated[
         str | None, typer.Option(metavar="JSON", help="vllm: an additional speculative_config.")
     ] = None,
     read: Annotated[
         Path | None,
-        typer.Option(help="vllm: read a server's responses with metrics instead of running it."),
+        typer.Option(help="vllm: read a server's responses with metrics; do not run it."),
     ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",

@@ -1,4 +1,4 @@
-"""The interface of another engine: a few modes, each of which answers one prompt at a time.
+"""Define the interface of another engine: modes that each answer one prompt at a time.
 
 An implementation decodes ids greedily, turns off all reuse between prompts, and reads the engine's
 counters. It imports the engine's package only inside functions.
@@ -15,7 +15,7 @@ from bench.errors import optional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings that all answers of a run share.
+    """Hold the settings that all answers of a run share.
 
     `budget` and `longest_prompt` count tokens. `stop_ids` and the engine's own end token end an
     answer, but not with `fixed_length`. If `threads` is None, the engine chooses.
@@ -31,7 +31,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAnswer:
-    """The ids of an answer, and the engine's counters if it has any."""
+    """Hold the ids of an answer, and the engine's counters if there are any."""
 
     tokens: tuple[int, ...]
     calls: int | None = None
@@ -40,7 +40,7 @@ class EngineAnswer:
 
 
 class EngineArm(Protocol):
-    """An engine loaded in one mode."""
+    """Define an engine that is loaded in one mode."""
 
     def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
         """Decode at most `budget` tokens greedily after `ids`."""
@@ -50,14 +50,14 @@ class EngineArm(Protocol):
 
 
 class Engine:
-    """A third-party engine, whose modes answer each prompt in turn if they load `together`."""
+    """Define a third-party engine. Modes that load `together` answer each prompt in turn."""
 
     name: str
     package: str
     together: bool
 
     def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Take the options of each mode, first of ``ar``, plain decoding without options."""
+        """Set the options of each mode, first of ``ar``, plain decoding without options."""
         self.modes = modes
 
     def module(self, part: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""llama.cpp through ``llama-cpp-python``: plain decoding, and drafts by prompt lookup.
+"""Run llama.cpp through ``llama-cpp-python``: plain decoding, and drafts by prompt lookup.
 
 Source: the package's own `Llama.generate` and `LlamaPromptLookupDecoding`. Its loop evaluates the
 last token and the drafts after it in one call, then samples position by position until a token
@@ -15,7 +15,7 @@ from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settin
 
 
 class LlamaCpp(Engine):
-    """The llama.cpp engine with the options of its prompt lookup."""
+    """Define the llama.cpp engine, with the options of its prompt lookup."""
 
     name, package, together = "llamacpp", "llama_cpp", True
 
@@ -46,7 +46,7 @@ class LlamaCpp(Engine):
 
 
 class _LlamaArm:
-    """A loaded model whose `eval` calls are counted."""
+    """Wrap a loaded model, and count its `eval` calls."""
 
     def __init__(self, model: Any, request: Settings) -> None:
         self._model = model
@@ -58,7 +58,7 @@ class _LlamaArm:
         self._fed: list[Sequence[int]] = []
 
     def _counted(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens, and count a call per batch of the engine that they fill."""
+        """Evaluate tokens, and count a call per batch of the engine."""
         self._fed.append([int(token) for token in tokens])  # drafts are numpy integers
         self._calls += -(-len(tokens) // int(self._model.n_batch))
         self._evaluate(tokens)

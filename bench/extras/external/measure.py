@@ -1,4 +1,4 @@
-"""Lets another engine answer a run's prompts: same ids, same budget, greedily, one at a time.
+"""Let another engine answer a run's prompts: same ids, same budget, greedily, one at a time.
 
 Every answer is on disk before the next begins; a failed answer is a line with its error. Modes that
 fit into memory together answer each prompt in turn, in a seeded random order.
@@ -30,9 +30,9 @@ from bench.records.prompts import Prompt, read_prompts
 from bench.records.run_folder import Run, load_run, refuse_read_only
 
 _PLAIN = (str, int, float, bool, type(None))
-"""Types of options that are recorded as they are; any other option is recorded as text."""
+"""Types of options that are recorded unchanged. Any other option is recorded as text."""
 _WARM_UP = 16
-"""Tokens of the first answer in every mode, which is not recorded."""
+"""Number of tokens of the warm-up answer in every mode, which is not recorded."""
 
 
 def measure_external(
@@ -41,7 +41,7 @@ def measure_external(
     """Let each mode of an engine answer a run's timed prompts, and return the number of failures.
 
     If `model` is None, the run's own model is used, provided the engine can read it. `limit` is the
-    number of prompts, the first ones.
+    number of prompts, from the first.
 
     Raises:
         BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
@@ -91,7 +91,7 @@ def measure_external(
 def _open_arm(
     engine: Engine, mode: str, request: Settings, prompt: Prompt, stack: contextlib.ExitStack
 ) -> EngineArm:
-    """Load an engine in a mode, to be closed by the stack, and let it answer something like it."""
+    """Load an engine in a mode, to be closed by the stack, and warm up with a similar prompt."""
     arm = engine.open(mode, request)
     stack.callback(arm.close)
     try:
@@ -108,7 +108,7 @@ def _timed(arm: EngineArm, prompt: Prompt, budget: int) -> dict[str, Any]:
     with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
         try:
             reply = arm.answer(prompt.ids, budget)
-        except Exception as error:  # third-party code: go on with the other answers
+        except Exception as error:  # third-party code: continue with the next answer
             return {"error": f"{type(error).__name__}: {error}"}
     return {"total_s": watch.total_s, **dataclasses.asdict(reply)}
 

@@ -1,9 +1,9 @@
-"""Another engine's answers to a run's prompts, their statistics, and their section of the report.
+"""Store another engine's answers to a run's prompts, and report their statistics in a section.
 
 The answers are stored in the run folder, in the append-only ``external.jsonl``, one per line, but
 the plan, the verdict and the speed-ups of the run never use them. Each `bench external` command is
-a new `session`. There are no ratios to the run's own decoders: only those ran interleaved under
-this harness's loop and clock.
+a new `session`. There are no ratios to the run's own decoders, because only those decoders ran
+interleaved under this harness's loop and clock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExternalAnswer:
         model: name of the model's file or folder, without its path.
         prompt: name of the run's prompt.
         prompt_hash: hash of the prompt's ids.
-        threads: number of CPU threads, if the engine was given one.
+        threads: number of CPU threads, if one was set for the engine.
         tokens: ids of the answer, end token included.
         total_s: seconds from the request to the last token.
         calls: forward passes of the model, the prompt's included.
@@ -50,7 +50,7 @@ class ExternalAnswer:
         accepted: number of drafts that were accepted into the answer.
         num_tokens: length of the answer, if its ids are unknown.
         num_steps: number of steps that verified drafts, if the engine counts them.
-        error: why the request failed; all measurements are then None.
+        error: the reason why the request failed; all measurements are then None.
         schema: schema of this file.
     """
 
@@ -102,7 +102,7 @@ def next_session(answers: Sequence[ExternalAnswer]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSums:
-    """Statistics of one engine in one mode, with None for unknown values.
+    """Hold statistics of one engine in one mode, with None for unknown values.
 
     `first` is the first answer. `tokens_per_call` counts the prompt's forward pass as a call.
     `tokens_per_step` is 1 + accepted drafts / steps that verified drafts. `identical` is the share
@@ -125,7 +125,7 @@ def engine_sums(
 ) -> list[EngineSums]:
     """Summarise each engine, mode, options and model, in the order of first measurement.
 
-    Only the session with the most successful answers counts; in a tie, the latest.
+    Only the session with the most successful answers counts, and of several the latest.
     """
     baseline = {
         (record.prompt, record.prompt_hash): record.tokens

@@ -1,4 +1,4 @@
-"""vLLM's offline engine: plain decoding, its n-gram lookup, and any ``speculative_config``.
+"""Run vLLM's offline engine: plain decoding, its n-gram lookup, any ``speculative_config``.
 
 Source: its documentation of `LLM`, `SamplingParams`, ``speculative_config`` and `LLM.get_metrics`.
 The counters ``vllm:spec_decode_*`` are read before and after each answer. Forward passes are not
@@ -25,14 +25,14 @@ _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
 
 class Vllm(Engine):
-    """The vLLM engine: one instance at a time, as each reserves a share of the device's memory."""
+    """Define the vLLM engine: one instance at a time, as each reserves a share of the memory."""
 
     name, package, together = "vllm", "vllm", False
 
     def __init__(
         self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None
     ) -> None:
-        """Take the options of llama.cpp, and the user's own ``speculative_config``."""
+        """Set the options of llama.cpp, and the user's own ``speculative_config``."""
         lookup = {
             "method": "ngram",
             "num_speculative_tokens": num_drafts,
@@ -62,7 +62,7 @@ class Vllm(Engine):
 
 
 class _VllmArm:
-    """A running engine."""
+    """Wrap a running engine."""
 
     def __init__(self, module: Any, model: Any, request: Settings, *, speculates: bool) -> None:
         self._module, self._model, self._request = module, model, request
@@ -103,7 +103,7 @@ class _VllmArm:
 def read_responses(file: Path, session: int) -> list[ExternalAnswer]:
     """Return an answer per JSON line, without ids and times, in the mode of the file's name.
 
-    A response whose metrics are missing or contradictory, as AIPerf checks, is a `UsageError`.
+    Missing or contradictory metrics (by AIPerf's checks) raise a `UsageError`.
     """
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

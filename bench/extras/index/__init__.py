@@ -1,1 +1,1 @@
-"""`bench index`: a web page for a folder of runs."""
+"""Write a web page for a folder of runs (`bench index`)."""

@@ -1,4 +1,4 @@
-"""The verb `bench index`."""
+"""Define the verb `bench index`."""
 
 from __future__ import annotations
 

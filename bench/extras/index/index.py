@@ -1,9 +1,9 @@
-"""`bench index`: one page for a folder of runs, and its ``history.parquet``.
+"""Write one page for a folder of runs, and its ``history.parquet``, for `bench index`.
 
 The history has a row per run and decoder, kept even if the run folder is deleted. Runs of the
 folder are added and rows of other runs stay, so a dashboard can grow from a CI that measures one
-run at a time. The page shows the latest verdict of every branch and lists all runs; paired runs
-judge a change (`bench compare`). It needs no network.
+run at a time. The page shows the latest verdict of every branch and lists all runs, and needs no
+network. A change is judged by paired runs (`bench compare`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAIN = ("main", "master")
 
 
 def gather(folder: Path) -> pd.DataFrame:
-    """Return the runs of the history file and of the folder (which wins), oldest first.
+    """Return the runs of the history file and of the folder (which takes precedence), oldest first.
 
     Raises:
         InvalidRunError: the history file is damaged.
@@ -126,7 +126,7 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
 
 
 def _without_na(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row of the history with None for what is unknown."""
+    """Return a row of the history with None for unknown values."""
     return {str(key): None if pd.isna(value) else value for key, value in row.items()}
 
 

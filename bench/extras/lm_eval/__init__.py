@@ -1,1 +1,1 @@
-"""`bench eval`: quality on lm-eval's tasks."""
+"""Measure quality on lm-eval's tasks (`bench eval`)."""

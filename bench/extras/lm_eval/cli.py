@@ -1,4 +1,4 @@
-"""The verb `bench eval`."""
+"""Define the verb `bench eval`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench eval`: answers lm-eval's own tasks with one of our decoders.
+"""Answer lm-eval's own tasks with one of our decoders (`bench eval`).
 
 A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soon as it is complete
 (``answers.jsonl``), lm-eval's ``results.json`` and its ``samples_TASK.jsonl``.
@@ -31,7 +31,7 @@ ANSWERS, RESULTS = "answers.jsonl", "results.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """A request to lm-eval: tasks or groups, and a `folder` with the user's own task files.
+    """Request tasks or groups from lm-eval, and a `folder` with the user's own task files.
 
     `limit` counts documents per task, `num_fewshot` examples before each; `plain` leaves out the
     chat template; `sampling` has options, by lm-eval's names, that override the task's.
@@ -47,7 +47,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """lm-eval's results, their folder, and notes on them."""
+    """Hold lm-eval's results, their folder, and notes about them."""
 
     results: Mapping[str, Any]
     folder: Path
@@ -102,7 +102,7 @@ def evaluate(
     def write(answer: Mapping[str, Any]) -> None:
         append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
 
-    with _kept_if_answered(folder):
+    with _remove_if_unanswered(folder):
         model = DecoderLM(
             setup,
             cell,
@@ -145,7 +145,7 @@ def _known_tasks(request: EvalRequest) -> Any:
         raise UsageError(f"--include {request.folder}: there is no such folder")
     make = importlib.import_module("lm_eval.tasks").TaskManager
     manager = None
-    if request.folder is not None:  # if possible, without lm-eval's own thousands
+    if request.folder is not None:  # if possible, without lm-eval's thousands of tasks
         manager = make(include_path=str(request.folder), include_defaults=False)
         if not set(request.tasks) <= set(manager.all_tasks):
             manager = make(include_path=str(request.folder))
@@ -160,8 +160,8 @@ def _known_tasks(request: EvalRequest) -> Any:
 
 
 @contextmanager
-def _kept_if_answered(folder: Path) -> Iterator[None]:
-    """Remove the folder if a failure comes before the first answer."""
+def _remove_if_unanswered(folder: Path) -> Iterator[None]:
+    """Remove the folder if a failure occurs before the first answer."""
     (folder / ANSWERS).touch()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A decoder as a model of EleutherAI's lm-evaluation-harness.
+"""Wrap a decoder as a model of EleutherAI's lm-evaluation-harness.
 
 The decoder answers `generate_until`; tasks of likelihoods are refused, as a decoder has none. Texts
 are tokenised as in `bench.plan.tokenise`, and answers are sampled with the same positional
@@ -24,7 +24,7 @@ from decoders.core.engine.scheduler import Scheduler
 from decoders.core.types import CallResult, Emit, Outcome, Sampling
 
 Write = Callable[[Mapping[str, Any]], None]
-"""Stores one answer, as JSON data, as soon as it is complete."""
+"""A function that stores one answer, as JSON data, as soon as the answer is complete."""
 _ALLOWED = ("until", "do_sample", "temperature", "top_p", "top_k", "max_gen_toks")
 _ALIASES = {"max_new_tokens": "max_gen_toks", "max_tokens": "max_gen_toks"}
 _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
@@ -32,7 +32,7 @@ _NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0}
 
 
 class DecoderLM(LM):  # type: ignore[misc]
-    """One arm of a setup as a model, whose prompts may be `templated` already."""
+    """Wrap one arm of a setup as a model, whose prompts may be `templated` already."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         write: Write,
         progress: Progress,
     ) -> None:
-        """`write` stores every answer at once, so that a stopped evaluation loses none."""
+        """Prepare the arm. `write` stores every answer at once, so that no stop loses answers."""
         super().__init__()
         self._setup, self._arm = setup, setup.arms[cell]
         self._cell, self._templated, self._batch_size = cell, templated, batch_size
@@ -103,7 +103,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         )
         with arm.deadline.ticking():
             scheduler.run(prompts, on_finish=finish)
-        if failed:  # all other answers are written by now
+        if failed:  # all other answers are already written
             example = f"{type(failed[0]).__name__}: {failed[0]}"
             raise BenchError(f"{self._cell} failed on {len(failed)} of {len(indices)}: {example}")
 
@@ -141,7 +141,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         raise UsageError(f"the task cannot be answered by {self._cell}: {why}")
 
     def loglikelihood(self, requests: Sequence[Any]) -> Any:
-        """Refuse: `UsageError`."""
+        """Refuse the request (`UsageError`)."""
         self._refuse(
             "it asks for likelihoods, and a decoder has none; choose a task that generates"
         )

@@ -1,1 +1,1 @@
-"""`bench paper`: figures, table and references of one run or several, for one venue."""
+"""Write figures, table and references of one or several runs for one venue (`bench paper`)."""

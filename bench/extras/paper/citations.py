@@ -1,7 +1,7 @@
-"""BibTeX entries for the decoders, models and data of runs, and for this harness.
+"""Find BibTeX entries for the decoders, models and data of runs, and for this harness.
 
-``references.bib`` has every known entry, ``citations.toml`` says what each is for. Other models and
-data sets of the hub get an entry from their name. Local files and users' decoders have none.
+``references.bib`` has every known entry, ``citations.toml`` the use of each. Any other model or
+data set of the hub gets an entry from its name. Local files and users' decoders have no entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 @cache
 def _keys() -> dict[str, Any]:
-    """Return the keys of decoders, refinement, loops, models and Spec-Bench's prompts."""
+    """Return the BibTeX keys of decoders, refinement, loops, models and Spec-Bench's prompts."""
     return tomllib.loads(packaged("citations.toml"))
 
 

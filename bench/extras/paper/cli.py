@@ -1,4 +1,4 @@
-"""The verb `bench paper`."""
+"""Define the verb `bench paper`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of a paper at a venue: booktabs, siunitx columns, intervals to their right.
+"""Make the table of a paper at a venue: booktabs, siunitx columns, intervals on the right.
 
 Each run has a group of rows, under its name if there are several runs. In a venue with two columns
-the table spans both. The user chooses columns, names of decoders, and what is bold.
+the table spans both. The user chooses columns, names of decoders, and bold print.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPEEDUPS = ("speedup", "speedup_decode")
 
 
 class Venue(NamedTuple):
-    """A venue: width of a text column in inches, and whether a page has two."""
+    """Hold a venue: the width of a text column in inches, and whether a page has two columns."""
 
     width: float
     two_columns: bool
@@ -62,7 +62,7 @@ USUAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperLayout:
-    """A paper's choices, where `columns` None stands for the usual ones."""
+    """Hold a paper's choices. `columns` None stands for the usual columns."""
 
     venue: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def parse_layout(
 
 
 class Entry(NamedTuple):
-    """One printed number of the table, with its interval and a flag for bold."""
+    """Hold one printed number of the table, with its interval and a flag for bold."""
 
     text: str
     interval: str = ""
@@ -99,7 +99,7 @@ class Entry(NamedTuple):
 
 
 class TableGrid(NamedTuple):
-    """The entries by run and row, the decoder's name first, with intervals in `spread` columns."""
+    """Hold entries by run and row, the decoder's name first. `spread` columns have intervals."""
 
     columns: tuple[str, ...]
     groups: list[tuple[str, list[list[Entry]]]]
@@ -111,7 +111,7 @@ class TableGrid(NamedTuple):
         return [row[index] for _, rows in self.groups for row in rows]
 
     def digits(self, column: str) -> tuple[int, int]:
-        """Return the most digits of a column before and after the point."""
+        """Return the maximum numbers of digits of a column before and after the point."""
         texts = [entry.text for entry in self.entries(column) if entry.text != UNKNOWN]
         parts = [tuple(map(len, text.partition("."))) for text in texts] or [(1, 0, 0)]
         return max(before for before, _, _ in parts), max(after for *_, after in parts)
@@ -152,7 +152,7 @@ def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
 
 
 def _text(row: SummaryRow, column: str, end: str = "") -> str:
-    """Return a value, or an end of its interval, as printed, shares without their unit."""
+    """Return a value, or an end of its interval, as printed. Shares have no unit."""
     return METRICS[column].text(row.value(f"{column}{end}"), COLUMNS[column].spec)
 
 
@@ -175,7 +175,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
 
 
 def eligible(row: SummaryRow) -> bool:
-    """Tell whether a decoder can be called the best, i.e. whether it guarantees something."""
+    """Return whether a decoder can be called the best, i.e. whether it guarantees something."""
     return row.decoder == row.over or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
@@ -188,7 +188,7 @@ def decoder_name(row: SummaryRow, layout: PaperLayout) -> str:
 def choose_columns(members: Sequence[NamedRun], layout: PaperLayout) -> tuple[str, ...]:
     """Return the requested columns, or the usual ones (without times for several runs).
 
-    Calls per step follow tokens per step, which compare nothing without them.
+    Calls per step follow tokens per step, which are not comparable without them.
     """
     if layout.columns is not None:
         alone = _STEPS in layout.columns and _CALLS not in layout.columns

@@ -1,4 +1,4 @@
-r"""`bench paper`: write all parts of a paper that come from runs, from their folders only.
+r"""Write all parts of a paper that come from runs, from their folders alone (`bench paper`).
 
 The parts: figures at column width with embedded TrueType fonts and no title (the caption has it),
 their numbers as CSV, a booktabs table to ``\input`` with its caption, and BibTeX entries. The same
@@ -62,7 +62,7 @@ def write_paper(
 
 def _figures(members: Sequence[NamedRun], layout: PaperLayout) -> dict[str, bytes]:
     """Draw speed-up, tokens per step and quality, each if it is known."""
-    from bench.report.figures import canvas, dots  # matplotlib: only where something is drawn
+    from bench.report.figures import canvas, dots  # imports matplotlib: only for drawing
 
     contents: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
@@ -75,7 +75,7 @@ def _figures(members: Sequence[NamedRun], layout: PaperLayout) -> dict[str, byte
 
 
 def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableGrid) -> str:
-    """Return the caption as LaTeX: estimands, model, what is bold, and what is lossy."""
+    """Return the caption as LaTeX: estimands, model, meaning of bold, and lossy decoders."""
     rows = [row for member in members for row in summary_rows(member.summary, ALL)]
     with_interval = grid.spread - {*SPEEDUPS}
     words = [
@@ -109,7 +109,7 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
             floors.append(factor(floor.value, f"{ends}{of}"))
     base = _baseline(members, layout)
     noise = f" {base} against a second {base} in the same run: {', '.join(floors)}." * bool(floors)
-    text = f"{estimated}{quality}{bold}{noise}{_qualified(members, layout)}"
+    text = f"{estimated}{quality}{bold}{noise}{_guarantee_warnings(members, layout)}"
     return text if base == "AR" else text.replace("autoregressive decoding", base)
 
 
@@ -135,7 +135,7 @@ def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
     return f" The fastest {len(each)}{of} cannot be told apart: {names}."
 
 
-def _qualified(members: Sequence[NamedRun], layout: PaperLayout) -> str:
+def _guarantee_warnings(members: Sequence[NamedRun], layout: PaperLayout) -> str:
     """Warn of decoders without a guarantee, and of runs that are not VALID."""
     lossy, wrong = (
         dict.fromkeys(

@@ -1,1 +1,1 @@
-"""Sections of the report, each with its statistics, tables, figures and data in one module."""
+"""Make sections of the report, each with statistics, tables, figures and data in one module."""

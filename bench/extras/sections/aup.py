@@ -1,4 +1,4 @@
-"""Accuracy under parallelism (AUP) of decoders with several settings: d3LLM, arXiv 2601.07568."""
+"""Compute the accuracy under parallelism (AUP) of decoders with several settings (d3LLM)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AUP_MIN_POINTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """Accuracy under parallelism, and the number of points excluded for losing too much."""
+    """Hold accuracy under parallelism, and the number of points excluded for too large a loss."""
 
     value: float
     num_dropped: int
@@ -33,7 +33,7 @@ class Area:
 def accuracy_under_parallelism(
     points: Iterable[tuple[float, float]], best: float, baseline: float
 ) -> Area | None:
-    """Return AUP of a method's curve of accuracy over tokens per forward, None below two points.
+    """Return the AUP of a curve of accuracy over tokens per forward (None below two points).
 
     d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
     W(y) = min(exp(-3 (1 - y / best)), 1),

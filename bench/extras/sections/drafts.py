@@ -1,4 +1,4 @@
-"""Drafts by their position in the step: how many are accepted, and how far drafters know it."""
+"""Report drafts by their position in the step: acceptance, and calibration of confidences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACCEPTANCE_COLUMNS = (
 )
 _MAX_POSITIONS = 16
 _MIN_STEPS = 20
-"""Steps that must reach a position, and drafts of a bin, to be drawn; the data has all."""
+"""Minimum steps of a position, and drafts of a bin, to be drawn. The data has all."""
 _PANELS = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
     ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
@@ -42,10 +42,10 @@ _PANELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCount:
-    """Outcomes of the draft at position j of a step (1 is the first).
+    """Count the outcomes of the draft at position j of a step (1 is the first).
 
     `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
-    `reached` of them all earlier drafts were accepted, and in `accepted` draft j as well. `joint`
+    `reached` of these all earlier drafts were accepted, and in `accepted` also draft j. `joint`
     is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
     accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
     than j tokens, out of all `later_steps`, drafting or not.
@@ -123,7 +123,7 @@ def acceptance_table(run: Run) -> pd.DataFrame:
             "conditional": count.conditional,
             "unconditional": count.unconditional,
         }
-        for decoder in decoder_order(claimed)  # by what they claim
+        for decoder in decoder_order(claimed)  # by their claims
         for family in [*family_order(r.family for r in cells[decoder]), ALL]
         for count in acceptance_by_position(select_family(cells[decoder], family))
     ]
@@ -186,7 +186,7 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
         axes.grid(visible=True, axis="y")
         axes.set_xticks(range(1, last + 1) if last <= 8 else [1, *range(4, last + 1, 4)])
     for axes in grid[:2]:
-        canvas.percents(axes.yaxis, 5)
+        canvas.percent_ticks(axes.yaxis, 5)
         axes.set_ylim(0, 1.04)
     grid[2].axhline(0, color=GREY, lw=1)
     canvas.points(grid[2].yaxis)
@@ -306,8 +306,8 @@ def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | Non
         lines = [*name_lines(decoder, 22), f"ECE {errors[decoder]:.3f}"]  # a curve may go anywhere
         axes.set_title("\n".join(lines), fontsize=9)
         axes.set(xlim=(0, 1), ylim=(0, 1.02))
-        canvas.percents(axes.xaxis, 4)
-        canvas.percents(axes.yaxis, 4)
+        canvas.percent_ticks(axes.xaxis, 4)
+        canvas.percent_ticks(axes.yaxis, 4)
         axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
     figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
     figure.supylabel("accepted", fontsize=9)

@@ -1,4 +1,4 @@
-"""Where the time goes, what a speed-up is made of, and how long readers wait.
+"""Report time by phase, the parts of a speed-up, and how long readers wait.
 
 Costs are in units of ar's time per token. After the first token, a decoder that emits AL tokens per
 step at a cost of verify + draft + overhead has the speed-up AL / (verify + draft + overhead). The
@@ -36,7 +36,7 @@ PERCENTILES = (*range(100), 99.5, 99.9, 100)
 FIRST, BETWEEN = "first token", "between chunks"
 _PERCENTILES = (50, 95, 99)
 MAX_RESIDUAL = 0.05
-"""Largest residual that is not flagged as a disturbance of one of the two passes."""
+"""Limit of a residual; a larger one is flagged as a disturbance of one of the two passes."""
 OVERHEAD = ("sampling", "scheduler", "other")
 """Phases other than calls and the prefill."""
 _PASS = (
@@ -65,12 +65,12 @@ _PHASE_COLOURS = {
 }
 """Muted, so that no phase looks like a decoder."""
 _PHASE_NAMES = {"verify": "target calls"}
-"""AR verifies nothing: its ``verify`` time is that of the target calls after the first."""
+"""AR verifies nothing: its ``verify`` time is the time of the target calls after the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One decoder's time in the second pass, by phase.
+    """Hold one decoder's time in the second pass, by phase.
 
     The `shares` add up to 1. `against_timed` is the second pass's time per token / the timed
     pass's, for the same answers.
@@ -87,7 +87,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
-    """The parts of one decoder's speed-up after the first token.
+    """Hold the parts of one decoder's speed-up after the first token.
 
     Costs are in ar's seconds per token. `measured` is the ratio of totals of the same answers in
     the timed pass.
@@ -179,7 +179,7 @@ def decompositions(
 
 
 def spent_s(answers: Iterable[PhasedAnswer], *phases: str) -> float:
-    """Return the seconds that answers spent in the given phases."""
+    """Return the seconds that answers spent in some phases."""
     return sum(answer.seconds.get(phase, 0.0) for answer in answers for phase in phases)
 
 
@@ -229,8 +229,8 @@ def _prompts(measured: Iterable[Split | Decomposition]) -> str:
 def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     """State that the second pass was faster, or slower, than the timed pass for every decoder.
 
-    If it was faster, or slower by more than instruments can cost, the machine's speed changed: of
-    all causes, only the machine's speed is common to all decoders.
+    If the second pass was faster, or slower by more than instruments can cost, the machine's speed
+    changed, because no other cause acts on all decoders.
     """
     ratios = [item.against_timed for item in splits if item.against_timed is not None]
     if len(ratios) < 2 or min(ratios) <= 1 <= max(ratios):
@@ -282,7 +282,7 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Plot | 
             left += widths
     for y, ms in enumerate(each):
         canvas.annotate_point(grid[1], f"{ms:.{1 if ms >= 10 else 2}f}", (ms, y), 3, 8)
-    canvas.percents(grid[0].xaxis, 5)
+    canvas.percent_ticks(grid[0].xaxis, 5)
     grid[0].set_xlim(0, 1)
     grid[1].set_xlim(0, 1.15 * max(each))
     grid[1].tick_params(axis="y", length=0)
@@ -421,7 +421,7 @@ def latency_figure(latency: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
         axes.set_ylim(0, 1.01)
         axes.set_xscale("log")
         canvas.log_ticks(axes.xaxis)
-    canvas.percents(grid[0].yaxis, 5)
+    canvas.percent_ticks(grid[0].yaxis, 5)
     grid[0].set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99])
     grid[0].set_ylabel("cumulative share of waits")
     canvas.key(figure, list(data["decoder"].unique()), look)

@@ -1,4 +1,4 @@
-"""Speed-ups of decoders by estimator, over each other, by worker, by machine and by prompt."""
+"""Report speed-ups by estimator, between decoders, by worker, by machine and by prompt."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def by_part(
 def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd.DataFrame:
     """Tabulate the times of decoder and baseline, one row per decoder and prompt (or group).
 
-    Times are medians over the repeats that both finished; the baseline's second arm comes last.
+    Times are medians over the repeats that both cells finished. The baseline's second arm is last.
     """
     units = times.units_by_decoder(records)
     baseline, second = baseline_arms(units)

@@ -1,4 +1,4 @@
-"""Speed-ups, tokens per call and step, times and quality by family of tasks."""
+"""Report speed-ups, tokens per call and step, times and quality by family of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from bench.records.plan import BASELINE, SECOND
 from bench.report.findings import Findings
 from bench.report.sections import Section
-from bench.report.tables.conclusion import shortfalls
+from bench.report.tables.conclusion import quality_limits
 from bench.report.tables.table import (
     EXPLORATORY,
     Columns,
@@ -73,10 +73,10 @@ def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, not
 
 
 def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make a table by family per estimator, the first with a last row of A/A floors."""
+    """Make a table by family per estimator. The first table ends with a row of A/A floors."""
     tables = []
     for column, (name, definition) in _FAMILY_TABLES.items():
-        if column != "speedup" and summary[column].isna().all():  # none from the first token on
+        if column != "speedup" and summary[column].isna().all():  # no floor from the first token on
             continue
         note = (
             f"{definition} over conversations; bold if it excludes 1 and exceeds the A/A floor. "
@@ -91,7 +91,7 @@ def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
 
 
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
-    """Make the table of tokens per step by family, with what is known of ar's answers."""
+    """Make the table of tokens per step by family, with known facts about ar's answers."""
     note = (
         f"Tokens emitted after the prefill / steps after the prefill, pooled; {LEVEL} jackknife "
         f"interval over conversations. {timed}"
@@ -149,7 +149,7 @@ def quality_by_families(summary: pd.DataFrame, sizes: str) -> Table | None:
     named = ", ".join(f"{family}: {metric}" for family, metric in metrics.items())
     note = (
         f"Per cent, from the untimed pass over held-out prompts ({named}); {LEVEL} t-interval over "
-        f"conversations. {' '.join([f'{sizes} prompts.', *shortfalls(summary)])}"
+        f"conversations. {' '.join([f'{sizes} prompts.', *quality_limits(summary)])}"
     )
     return by_family(summary, "Quality by family", note, quality)
 

@@ -1,4 +1,4 @@
-"""Lists that are filled in parallel, against the ceiling of independent prediction.
+"""Compare lists that are filled in parallel with the ceiling of independent prediction.
 
 A decoder that fills several slots in one pass draws each slot from its own distribution, given the
 earlier text. The best such distributions are the task's marginals (only they minimise the loss). A
@@ -40,11 +40,11 @@ from specbench_tasks.generators.questions import NUM_ITEMS
 from specbench_tasks.task import LISTS
 
 _NO_CEILING = "none"
-"""Text instead of a ceiling, for decoders that keep no unverified parallel prediction."""
+"""Text in place of a ceiling for decoders without unverified parallel predictions."""
 
 
 def ceilings_hold(config: Mapping[str, object]) -> bool:
-    """Tell whether a run draws its tokens from unwarped distributions."""
+    """Return whether a run draws its tokens from unwarped distributions."""
     warp = (config.get("temperature", 0), config.get("top_p", 1), config.get("top_k", 0))
     return warp == (1, 1, 0)
 
@@ -73,7 +73,7 @@ def groups_by_pass(record: SampleRecord, piece: Callable[[int], str]) -> tuple[i
     """Count the items that each pass decided, in the order of the passes.
 
     An item is a capital letter. It belongs to the token that contains it. The result is empty
-    without exactly `NUM_ITEMS` items.
+    unless there are exactly `NUM_ITEMS` items.
     """
     steps, tokens = record.steps, record.tokens
     assert steps is not None
@@ -128,7 +128,7 @@ def _replaced(groups: tuple[int, ...]) -> float:
     size, rest = groups[0], groups[1:]
     none = (1 - 1 / left) ** size
     one = size / left * (1 - 1 / left) ** (size - 1)
-    return one + none * _replaced(rest)  # once it is placed, all other items are certain
+    return one + none * _replaced(rest)  # once the new item is placed, all other items are certain
 
 
 @cache

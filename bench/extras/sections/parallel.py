@@ -1,4 +1,4 @@
-"""Parallel decoding: rounds and passes, what is lost against ar, drafters, memories, settings.
+"""Report parallel decoding: rounds, passes, losses against ar, drafters, memories, settings.
 
 `bench.stats.parallel_counters` has the counters' formulas, `lists` and `aup` have further tables.
 """
@@ -55,7 +55,7 @@ _MIN_DECODERS = 3
 
 
 def rounds(summary: pd.DataFrame) -> Table | None:
-    """Make the table of rounds, distributions and passes, for decoders that have any."""
+    """Make the table of rounds, distributions and passes, for decoders that have such counters."""
     note = (
         "Shares of steps after the prefill that verified nothing (cold), accepted all drafts, or "
         "rejected one. Overlap: mean over tested drafts of the probability mass shared by their "
@@ -201,7 +201,7 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
             axes.plot(row["passes_per_block"], row["quality"], ms=4, **look.marker(row["decoder"]))
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
         axes.set_ylim(0, 1.04)
-        canvas.percents(axes.yaxis, 4)
+        canvas.percent_ticks(axes.yaxis, 4)
         canvas.whole(axes.xaxis, 4)
     canvas.key(figure, decoders, look)
     aside = "" if baseline.dropna().empty else " (grey line: ar)"
@@ -217,7 +217,7 @@ def _pareto(_: Findings, summary: pd.DataFrame) -> Plot | None:
 
 
 def _caption(data: pd.DataFrame) -> str:
-    """Describe the figure of quality and speed, without what is not drawn."""
+    """Describe the figure of quality and speed, as far as parts are drawn."""
     front = _FRONT
     methods = " Thin lines join the settings of a method." * any(data["method"])
     if data["front"].sum() < 2:

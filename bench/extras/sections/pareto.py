@@ -1,4 +1,4 @@
-"""Quality against speed, with the Pareto front."""
+"""Draw quality against speed, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from bench.extras.sections.aup import curves
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED
 from bench.report.figures import canvas
-from bench.report.figures.canvas import Plot, key, overall, percents, row_of_panels
+from bench.report.figures.canvas import Plot, key, overall, percent_ticks, row_of_panels
 from bench.report.figures.style import GREY, Look, interval_note
 from bench.report.tables.table import over
 
 _FINE = 0.05
-"""Range of quality below which ticks have tenths of a per cent."""
+"""Range of quality below which ticks show tenths of a per cent."""
 _MIN_RANGE = 0.02
-"""Smallest quality range of an axis; a smaller range would magnify negligible differences."""
+"""Minimum quality range of an axis: a smaller range would magnify negligible differences."""
 _TOP = 1.0
 _QUALITY = ["quality", "quality_low", "quality_high"]
 _COLUMNS = [f"{name}{end}" for name in ("speedup", "quality") for end in ("", "_low", "_high")]
@@ -52,7 +52,7 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
         and alone[0]["guarantee"] == NO_GUARANTEE
         and any(other["quality"] > alone[0]["quality"] for other in rows)
     ):
-        front = [False] * len(rows)  # intervals too wide for any loss to show
+        front = [False] * len(rows)  # intervals are too wide to show a loss
     exact = scored.loc[~scored["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED]), _QUALITY].round(9)
     shared = exact.duplicated(keep=False).reindex(scored.index, fill_value=False)
     data = data.assign(front=front, tick=shared)
@@ -75,16 +75,16 @@ def quality_speed_figure(summary: pd.DataFrame) -> Plot | None:
 
 
 def _dominates(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    """Tell whether one is as fast, not shown to be worse, and better in speed or quality."""
+    """Return whether a point is as fast, not shown to be worse, and better in speed or quality."""
     if one["speedup"] < other["speedup"] or _better(other, one):
         return False
     return bool(one["speedup"] > other["speedup"] or _better(one, other))
 
 
 def _better(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    """Tell whether a quality exceeds another by more than the interval of their difference.
+    """Return whether one quality exceeds another by more than the interval of the difference.
 
-    The half-width is the square-and-add one for two independent estimates (Newcombe 1998).
+    The half-width is Newcombe's square-and-add interval of two independent estimates (1998).
     """
     ends = (one["quality"] - one["quality_low"], other["quality_high"] - other["quality"])
     return bool(one["quality"] - other["quality"] > math.hypot(*ends))
@@ -102,7 +102,7 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
     for decoder, x, y in data.loc[data["tick"], ["decoder", "speedup", "quality"]].to_numpy():
         colour = look.palette[decoder]
         axes.plot(x, y, ls="", marker="|", ms=12, mew=3, color=colour, zorder=3)
-    alone, limit = data.loc[~data["tick"], ["decoder", *_COLUMNS]], canvas.reach(data["speedup"])
+    alone, limit = data.loc[~data["tick"], ["decoder", *_COLUMNS]], canvas.max_end(data["speedup"])
     for decoder, *values in alone.itertuples(index=False, name=None):
         (x, left, right), (y, bottom, top) = values[:3], values[3:]
         colour = look.palette[decoder]
@@ -115,15 +115,15 @@ def _draw_points(axes: Axes, data: pd.DataFrame, look: Look) -> None:
 def _frame(axes: Axes, data: pd.DataFrame) -> None:
     """Limit axes to the decoders with their intervals and a margin."""
     values = data[_COLUMNS].to_numpy(dtype=float)
-    left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.reach(data["speedup"]))
+    left, right = np.min(values[:, :3]), min(np.max(values[:, :3]), canvas.max_end(data["speedup"]))
     spare = 0.13 * (right - left or 1.0)
     axes.set_xlim(left - spare, right + spare)
     bottom, top = np.min(values[:, 3:]), np.max(values[:, 3:])
     bottom = min(bottom, top - _MIN_RANGE)
     spare = 0.13 * (top - bottom)
-    # shares end at 100 %; the rest is room for a point's marker
+    # shares end at 100 %, plus room for a point's marker
     axes.set_ylim(bottom - spare, min(top + spare, _TOP + spare / 2))
-    percents(axes.yaxis, 6)
+    percent_ticks(axes.yaxis, 6)
     if top - bottom < _FINE:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -1,4 +1,4 @@
-"""``--reference NAME``: published numbers next to a run's, and their comparability.
+"""Show published numbers next to a run's (``--reference NAME``), and their comparability.
 
 ``bench/settings/published.toml`` has the numbers with their source and device. Tokens per step are
 comparable if model, temperature and protocol agree; speed-ups only if GPU and dtype agree too.
@@ -27,12 +27,12 @@ _Reference = Mapping[str, Any]
 """A table of published.toml: rows (name, speed-up, tokens per step) and their setting.
 
 An unknown number is NaN. An empty `gpu`, `dtype` or `protocol` was not stated. Without `protocol`
-nothing is comparable, without `gpu` speed-ups are not.
+no number is comparable, and without `gpu` no speed-up.
 """
 
 
 def load_reference(name: str) -> _Reference:
-    """Return the reference of that name (exit 2 if unknown)."""
+    """Return the reference of a name (exit 2 if unknown)."""
     references = published()
     if name not in references:
         raise UsageError(f"no reference {name!r}; {did_you_mean(name, references)}")

@@ -1,1 +1,1 @@
-"""Several sessions of one job, and what they pool to."""
+"""Measure several sessions of one job, and pool them."""

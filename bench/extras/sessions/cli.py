@@ -1,4 +1,4 @@
-"""The verb `bench pool`, and the sessions of `bench run --sessions` and of `bench resume`."""
+"""Define the verb `bench pool`, and the sessions of `bench run --sessions` and `bench resume`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool(
         list[str], typer.Argument(metavar="RUN...", help="Runs of one job, or their folders.")
     ],
     folder: Annotated[
-        Path | None, typer.Option(help="[default: the folder given, else OUTPUT/together]")
+        Path | None, typer.Option(help="[default: the named folder, else OUTPUT/together]")
     ] = None,
     output: options.Output = options.RESULTS,
 ) -> None:
@@ -55,10 +55,10 @@ def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> Non
 
 def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfig]) -> NoReturn:
     from bench.extras.sessions.sessions import measure_sessions
-    from bench.plan.code import code_named
+    from bench.plan.code import code_paths
 
     with options.choose(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress, code_named(configs)))
+        code = int(measure_sessions(plan, shown, progress, code_paths(configs)))
     if not plan.missing:
         code = max(code, _print_pool([str(plan.folder)], plan.folder, plan.folder))
     raise typer.Exit(code)

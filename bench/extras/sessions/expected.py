@@ -1,10 +1,10 @@
-"""Expectations from earlier runs of the same job: speed-ups, and the baseline's speed.
+"""Predict a run from earlier runs of its job: speed-ups, and the baseline's speed.
 
 The pools of ``results/reference`` in this checkout predict the next session of their job, by
-machine. A run of such a job shows the prediction for its machine, or says that there is none. A run
-whose baseline is slower than in an earlier run of the job on this machine (beside it or in
-``results/reference``) says so: load that lasts for the whole run does not show in A/A. The run's
-first report keeps both expectations in ``expected.json``, and later reports read them there.
+machine. A run of such a job shows the prediction for its machine, or states that there is none. A
+line warns if the baseline was faster in an earlier run of the job on this machine (beside the run
+or in ``results/reference``): load that lasts for the whole run does not show in A/A. The run's
+first report stores both predictions in ``expected.json``, from which later reports read them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _NOTE = (
     "probability; a prediction holds for its machine alone."
 )
 MAX_SLOWER = 1.1
-"""A baseline that takes more times as long per token as in an earlier run is worth a line."""
+"""Factor of the baseline's time per token over an earlier run's, above which a line warns."""
 _Ranges = Mapping[str, tuple[float, float]]
 """Predicted interval by decoder."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Expectations from earlier runs of a run's job, as they were when the run ended."""
+    """Hold the predictions of earlier runs of a run's job, as of the run's end."""
 
     next: Mapping[str, _Ranges] = field(default_factory=dict)
     """Predicted speed-ups by machine."""
@@ -57,7 +57,7 @@ class Expected:
 
 
 def expectations(run: Run) -> Expected:
-    """Return the expectations from earlier runs of a run's job, as they were when it ended."""
+    """Return the predictions of earlier runs of a run's job, as of the run's end."""
     file = run.path / EXPECTED
     if run.status.reported is False:
         fastest = min(_baselines(run), key=lambda each: each[1], default=None)
@@ -68,7 +68,7 @@ def expectations(run: Run) -> Expected:
 
 
 def _pooled(run: Run) -> dict[str, _Ranges]:
-    """Return what the pool of a run's job predicts by machine, nothing without a readable pool."""
+    """Return the predictions by machine of the pool of a run's job (empty: no readable pool)."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
             pooled = _without_answers(Path(list_runs(str(file.parent), file.parent)[0]))
@@ -86,7 +86,7 @@ def _pooled(run: Run) -> dict[str, _Ranges]:
 
 
 def _baselines(run: Run) -> Iterator[tuple[str, float]]:
-    """Yield valid earlier runs of a run's job on its machine: name, baseline's time per token."""
+    """Yield valid earlier runs of the job on the same machine: name, baseline's time per token."""
     here = machine(run.env)
     for file in chain(REFERENCES.rglob(STATUS), run.path.parent.glob(f"*/{STATUS}")):
         if (folder := file.parent).is_symlink() or folder.resolve() == run.path.resolve():
@@ -104,7 +104,7 @@ def _baselines(run: Run) -> Iterator[tuple[str, float]]:
 
 
 def _baseline_time(summary: pd.DataFrame) -> float:
-    """Return the baseline's seconds per token, infinity if it has none."""
+    """Return the baseline's seconds per token, or infinity if unknown."""
     rows = [row for row in summary_rows(summary, ALL) if row.decoder == row.over]
     return next((row.time_per_token_s for row in rows if row.time_per_token_s), math.inf)
 
@@ -133,7 +133,7 @@ def section(findings: Findings) -> Sequence[Table]:
 
 
 def conclusion(run_dir: Path) -> list[str]:
-    """State whether a run's speed-ups are what stored sessions of its machine predict."""
+    """State whether a run's speed-ups agree with the prediction of its machine's sessions."""
     ranges = expectations(_without_answers(run_dir)).next
     return [_judge(Findings(load_run(run_dir)), ranges)] if ranges else []
 

@@ -1,4 +1,4 @@
-"""Speed-ups pooled over several sessions, with random effects of the occasion and the session.
+"""Pool speed-ups over several sessions, with random effects of the occasion and the session.
 
 The model is: log ratio = mean + prompt + occasion + session + rest. All sessions answer the same
 prompts, so prompt effects do not average out over sessions. A meta-analysis of the sessions' own
@@ -27,12 +27,12 @@ import numpy as np
 from bench.stats.intervals import Estimate, Floats, cluster_mean, exponential, satterthwaite
 
 MIN_SESSIONS = 2
-"""Sessions from which their variance can be estimated."""
+"""Minimum number of sessions for an estimate of their variance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """A decoder's speed-up over sessions: the `mean`, and the `next` session with these prompts.
+    """Hold a decoder's speed-up over sessions: the `mean`, and the `next` session's prediction.
 
     `spread` is the standard deviation of sessions, in logs. Each of `held_out` sessions is
     predicted from the sessions of all other occasions (if there is only one occasion, from all
@@ -79,7 +79,7 @@ def pool_logs(logs: Floats, occasions: Sequence[str], conversations: Sequence[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects:
-    """The sessions' centre, and (variance, df) parts of it and of a new session's deviation."""
+    """Hold the sessions' centre, and (variance, df) parts of the centre and of a new session."""
 
     centre: float
     mean: list[tuple[float, float]]

@@ -1,4 +1,4 @@
-"""`bench pool RUN…`: combine sessions of one job into one estimate (pool.csv, pool.md, a table).
+"""Combine sessions of one job into one estimate (pool.csv, pool.md, a table): `bench pool`.
 
 Sessions are runs of the same work, on any day, machine and commit.
 """
@@ -55,7 +55,7 @@ _PAUSE = timedelta(minutes=10)
 
 
 def machine(env: Environment) -> str:
-    """Return what tells machines apart: processor (with its instructions) or GPU, and threads."""
+    """Return what identifies a machine: processor (with instructions) or GPU, and threads."""
     cpu, num = env.machine, env.torch.threads
     facts = [f"{UNKNOWN} threads" if num is None else counted(num, "thread")]
     if not env.gpu_name:
@@ -66,7 +66,7 @@ def machine(env: Environment) -> str:
 
 @dataclass(frozen=True)
 class PooledRun:
-    """One of the pooled runs."""
+    """Hold one of the pooled runs."""
 
     side: RunSnapshot
 
@@ -89,7 +89,7 @@ class PooledRun:
         return (self.side.status.started_utc or UNKNOWN)[:16].replace("T", " ")
 
     def follows(self, before: PooledRun) -> bool:
-        """Tell whether this session began soon after another had ended, or when is unknown."""
+        """Return whether this session began soon after another ended, or a time is unknown."""
         start, end = self.side.status.started_utc, before.side.status.finished_utc
         if start is None or end is None:
             return True
@@ -103,7 +103,7 @@ class PooledRun:
 
 @dataclass(frozen=True)
 class Pool:
-    """Sessions to pool, with the runs and decoders that are left out."""
+    """Hold sessions to pool, with the runs and decoders that are left out."""
 
     sessions: Sequence[PooledRun]
     left_out: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Pool:
     def decoders(self) -> dict[str, tuple[str, Pooled]]:
         """Guarantee and estimate of each decoder in all sessions, strongest guarantee first."""
         guarantees = {each.cell: each.guarantee for each in self.sessions[0].side.plan.cells}
-        kept = [name for name in guarantees if self._everywhere(name) and name not in self.wrong]
+        kept = [name for name in guarantees if self._in_all(name) and name not in self.wrong]
         kept.sort(key=lambda name: guarantee_rank(guarantees[name]))
         return {name: (guarantees[name], self._pooled(name)) for name in kept}
 
@@ -125,7 +125,7 @@ class Pool:
     def floor(self) -> Estimate:
         """The A/A floor over all sessions."""
         second = self.baseline + SECOND
-        return self._pooled(second).mean if self._everywhere(second) else Estimate()
+        return self._pooled(second).mean if self._in_all(second) else Estimate()
 
     @cached_property
     def wrong(self) -> set[str]:
@@ -151,7 +151,7 @@ class Pool:
 
     @cached_property
     def by_machine(self) -> dict[str, Pool]:
-        """The sessions of each machine with enough, after all of them if there are several."""
+        """All sessions, if of several machines, then the sessions of each that has enough."""
         pools = {} if len(self.machines) == 1 else {EVERY: self}
         for name in self.machines:
             sessions = [session for session in self.sessions if session.machine == name]
@@ -178,7 +178,7 @@ class Pool:
 
     @property
     def notes(self) -> list[str]:
-        """State the A/A floor, what differs between the sessions, and what is left out."""
+        """State the A/A floor, the sessions' differences, and the omitted runs and decoders."""
         facts = [identity(session.side) for session in self.sessions]
         values = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
         floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
@@ -198,7 +198,7 @@ class Pool:
         ]
         return [*floor, *differing, *self.left_out]
 
-    def _everywhere(self, decoder: str) -> bool:
+    def _in_all(self, decoder: str) -> bool:
         return all((session.by_prompt["decoder"] == decoder).any() for session in self.sessions)
 
     def _pooled(self, decoder: str) -> Pooled:
@@ -218,7 +218,7 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
 
     Raises:
         BenchError: a name is not a run, or is given twice (exit 2); a run is damaged or invalid
-            (4); one measured another job, or fewer than two runs or no shared decoder remain (5).
+            (4); a run measured another job, or fewer than two runs or no shared decoder remain (5).
     """
     sides = [load_side(str(run), parent) for name in names for run in list_runs(name, parent)]
     lost = [s for s in sides if s.verdict == INCOMPLETE and not s.status.complete]
@@ -258,7 +258,7 @@ def list_runs(name: str, parent: Path) -> list[str]:
 
 
 def unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
-    """Yield differences in what two sessions measured, with defaults for missing settings."""
+    """Yield differences between the jobs of two sessions, with defaults for missing settings."""
     fields = RunConfig.model_fields.items()
     usual = {name.replace("_", " "): str(field.default) for name, field in fields}
     jobs = _job(first, other), _job(other, first)
@@ -275,7 +275,7 @@ def unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
 
 
 def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
-    """Return what a run measured: its identity without circumstances, and decoder options."""
+    """Return the job of a run: its identity without circumstances, and decoder options."""
     less = CIRCUMSTANCES | _UNTIMED
     facts = {key: value for key, value in identity(side).items() if key not in less}
     if side.env.device:

@@ -1,4 +1,4 @@
-"""`bench run --sessions N`: measures a job in N new processes, one after another, and pools them.
+"""Measure a job in N new processes, one after another, and pool them (`bench run --sessions N`).
 
 ``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` the number of sessions and the minutes
 between their starts. FOLDER also holds the runs and, once all have ended, pool.csv and pool.md.
@@ -34,7 +34,7 @@ SESSIONS = "sessions.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The plan of a folder: `num` sessions that begin at least `every` minutes apart."""
+    """Hold the plan of a folder: `num` sessions that begin at least `every` minutes apart."""
 
     folder: Path
     num: Repeats
@@ -42,7 +42,7 @@ class Sessions:
 
     @property
     def runs(self) -> dict[Path, RunStatus]:
-        """The runs that were started, in order, with their status."""
+        """Runs that were started, in order, with their status."""
         paths = [path for path in sorted(self.folder.iterdir()) if (path / STATUS).is_file()]
         return {path: read_status(path) for path in paths if not path.is_symlink()}
 
@@ -65,7 +65,7 @@ def check_sessions(num: int, every: float) -> None:
 def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
     """Make the folder for new sessions (raises as `check_sessions`)."""
     check_sessions(num, every)
-    config = config.with_values(date=config.date or today())  # one for all sessions
+    config = config.with_values(date=config.date or today())  # one date for all sessions
     check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
     plan = tomli_w.dumps({"sessions": num, "every_minutes": every})
@@ -88,7 +88,7 @@ def measure_sessions(
     """Measure the missing sessions, each in a new process, and return the worst exit code.
 
     `code` are the paths of decoders' code that may run. A session that stopped half-way is resumed
-    first. Ctrl-C, or a session without a result, ends the series; everything measured is kept.
+    first. Ctrl-C, or a session without a result, ends the series; all measurements are kept.
     """
     worst = Exit.DONE
     more = ("--progress", style, *(word for path in code for word in ("--allow", path)))
@@ -107,7 +107,7 @@ def measure_sessions(
                 ended = Exit.INTERRUPTED
             worst = max(worst, ended)
             if ended == Exit.INTERRUPTED or plan.missing == missing:
-                progress.note(f"all that was measured is kept. Go on: bench resume {plan.folder}")
+                progress.note(f"all measurements are kept. Continue: bench resume {plan.folder}")
                 return worst or Exit.FAILED
     return worst
 
@@ -119,7 +119,7 @@ def _wait(plan: Sessions, progress: Progress) -> None:
         return
     due = datetime.fromisoformat(max(starts)) + timedelta(minutes=plan.every)
     left_s = (due - datetime.now(UTC)).total_seconds()
-    left_s = min(left_s, 60 * plan.every)  # more if the clock was set back
+    left_s = min(left_s, 60 * plan.every)  # longer if the clock was set back
     if left_s > 0:
         progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
         time.sleep(left_s)

@@ -1,1 +1,1 @@
-"""`bench show`: answers with the tokens of each step coloured."""
+"""Print answers with the tokens of each step coloured (`bench show`)."""

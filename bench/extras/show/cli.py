@@ -1,4 +1,4 @@
-"""The verb `bench show`."""
+"""Define the verb `bench show`."""
 
 from __future__ import annotations
 

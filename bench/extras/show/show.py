@@ -1,8 +1,8 @@
-"""`bench show`: print answers of a run token by token, each step in one colour.
+"""Print answers of a run token by token, each step in one colour (`bench show`).
 
 Consecutive steps alternate between two backgrounds; the prefill's token has a third. Accepted
 drafts are bold, tokens that the model added are not. Without colours (a pipe, a file, NO_COLOR),
-bars separate the steps. Reads only the run folder: no model, no tokenizer, no torch.
+bars separate the steps. Only the run folder is read: no model, no tokenizer, no torch.
 """
 
 from __future__ import annotations

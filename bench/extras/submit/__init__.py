@@ -1,1 +1,1 @@
-"""Runs for ``results/reference``: checked, and stored in a compact folder."""
+"""Check runs for ``results/reference``, and store them in compact folders."""

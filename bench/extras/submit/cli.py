@@ -1,4 +1,4 @@
-"""The verb `bench submit`."""
+"""Define the verb `bench submit`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def submit(
         raise UsageError(f"{folder} exists; remove it, or give another --name")
     if is_pool := (to / POOL).is_file():
         del files[BY_PROMPT]  # pooling computes it
-        load_pool([str(to), str(findings.run.path)], output)  # refuses another job
+        load_pool([str(to), str(findings.run.path)], output)  # refuses a run of another job
     write_files(folder, files)
     if is_pool:
         write_pool(load_pool([str(to)], output), to)

@@ -1,4 +1,4 @@
-"""A run for ``results/reference``: its public files, its name, and the checks that it must pass.
+"""Submit a run to ``results/reference``: its public files, its name, and checks to pass.
 
 `tests/test_stored_runs.py` repeats the checks on every stored run.
 """
@@ -29,10 +29,10 @@ from specbench_tasks.task import FAMILIES, LISTS
 
 MAX_BYTES = 300_000
 MAX_NOISE = 0.05
-"""The limit of the A/A factor's distance from 1."""
+"""Limit of the A/A factor's distance from 1."""
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 _SCANNED = (CONFIG, ENV, STATUS, MANIFEST, PHASES_FILE)
-"""Files with facts of the machine and the user; the rest are numbers, answers and their tokens."""
+"""Files with facts about machine and user. All other files have numbers, answers and tokens."""
 _PRIVATE = {
     "a path of a machine": r"(?<![\w./])(?:~?/[\w.-]+/|[A-Za-z]:(?:\\{1,2}|/)[\w.-]+)[^\s\"',]*",
     "an e-mail address": r"[\w.+-]+@[\w-]+(?:\.[a-z]{2,})+",
@@ -42,7 +42,7 @@ _SHARED_NAMES = {"root", "user", "runner", "ubuntu", "admin", "localhost"}
 
 
 def public_files(findings: Findings) -> dict[str, bytes]:
-    """Return the files to store: those of a stored run without a report (raises as `reference`)."""
+    """Return the files to store: as for a stored run, without a report (raises as `reference`)."""
     return {name: data for name, data in reference(findings).items() if name != REPORT}
 
 
@@ -64,7 +64,7 @@ def problems(
 
     Args:
         findings: the run.
-        files: what is stored of it, by name.
+        files: the stored files of the run, by name.
         public: whether answers to prompts of the user's file may be stored.
     """
     run, floor = findings.run, findings.floor
@@ -127,7 +127,7 @@ def _private(files: Mapping[str, bytes]) -> Iterator[str]:
 
 
 def _are_public(tasks: str) -> bool:
-    """Tell whether prompts are of this package, Spec-Bench's own or a dataset of the hub."""
+    """Return whether prompts are of this package, Spec-Bench or a dataset of the hub."""
     kind, _, place = tasks.partition("=")
     if kind == "specbench":
         return not place or is_pinned(Path(place))

@@ -1,1 +1,1 @@
-"""`bench sweep`: a grid of runs."""
+"""Measure a grid of runs (`bench sweep`)."""

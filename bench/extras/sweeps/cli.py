@@ -1,4 +1,4 @@
-"""The verb `bench sweep`."""
+"""Define the verb `bench sweep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep's report: a summary (a row per point and decoder), figures along its axes, and a page.
+"""Report a sweep: a summary (a row per point and decoder), figures along axes, and a page.
 
 A figure shows one number per decoder along one axis, in a panel per other setting.
 """
@@ -45,7 +45,7 @@ def frame(
 ) -> pd.DataFrame:
     """Return a row per point and decoder, or one row for a point without numbers.
 
-    `runs` maps points to run folders, `failed` points without one to the reason. Columns:
+    `runs` maps points to run folders, `failed` maps points without a run to the reason. Columns:
     ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the columns of a
     run's summary.
     """
@@ -60,7 +60,7 @@ def frame(
                 line |= {"run": side.name, "verdict": side.verdict}
                 line |= {"comparability_key": side.env.comparability_key}
                 summary = run_summary(side)
-        except BenchError as error:  # an unreadable point must not hide the others
+        except BenchError as error:  # an unreadable point must not hide all others
             line["note"] = portable(error.message)
         rows = None if summary is None else summary[summary["family"] == ALL]
         if rows is None or rows.empty:
@@ -148,7 +148,7 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
 
 
 class Curve(NamedTuple):
-    """A figure of a sweep: its axis, file name and texts, and the number shown.
+    """Describe a figure of a sweep: its axis, file name and texts, and the number shown.
 
     Texts name the `base` of speed-ups. `doubling` makes the axis logarithmic with base 2.
     """
@@ -163,7 +163,7 @@ class Curve(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Tell whether the number is a time, which the baseline has too."""
+        """Return whether the number is a time, which the baseline has, too."""
         return self.column == "time_per_token_s"
 
 
@@ -190,7 +190,7 @@ HEADLINES = (
 
 
 def curve_along(axis: str) -> Curve:
-    """Return the figure along an axis: a headline, or of the speed-up."""
+    """Return the figure along an axis: a headline figure, or the speed-up's."""
     words, name = axis.replace("_", " "), f"speedup_by_{re.sub('[.@]', '_', axis)}"
     caption = f"Speed-up over {{base}} of the same run against {words}, with {LEVEL} intervals."
     headlines = (curve for curve in HEADLINES if curve.axis == axis)
@@ -201,8 +201,8 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot
     """Draw a line per decoder along the curve's axis, a panel per combination of the other axes.
 
     An option is drawn for its decoder only. `frame` comes from the function of that name. WRONG
-    decoders are left out. Only the first eight panels are drawn; the data has the numbers of all
-    panels.
+    decoders are left out. Only the first eight panels are drawn, but the data has the numbers of
+    all panels.
     """
     scale = 1e3 if curve.is_time else 1.0
     groups = _groups(
@@ -265,7 +265,7 @@ def _baseline(rows: pd.DataFrame) -> str:
 
 
 def _is_compared(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Tell which rows are of a decoder other than the baseline of its run."""
+    """Return which rows are of a decoder other than the baseline of its run."""
     names = rows["baseline"].fillna(BASELINE) if "baseline" in rows else BASELINE
     return rows["decoder"].notna() & (rows["decoder"] != names)
 

@@ -1,4 +1,4 @@
-"""A sweep: the points of the grids in a TOML file.
+"""Read a sweep: the points of the grids in a TOML file.
 
 The file is a configuration for ``--config`` with an additional grid ``[sweep]``, or several
 ``[[sweep]]``. In a grid, a list is an axis, and any other value replaces the configuration's. A
@@ -33,7 +33,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination: its number (from 1), its run's configuration, its values on the axes.
+    """Hold one combination: its number (from 1), its run's configuration, its values on axes.
 
     An axis is a setting or ``CELL.OPTION``; a point without this cell has the value None. `label`
     names the point's values on the axes of its grid.
@@ -53,7 +53,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The points of a file, in order, and the axes of its grids."""
+    """Hold the points of a file, in order, and the axes of its grids."""
 
     stem: str
     content: Values

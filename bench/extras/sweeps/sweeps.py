@@ -1,6 +1,6 @@
-"""A sweep: one ordinary run per point of a grid, and a report of all runs.
+"""Measure a sweep: one ordinary run per point of a grid, and a report of all runs.
 
-``FOLDER/sweep.toml`` has the content of the given file; ``FOLDER/points/`` holds the runs. The same
+``FOLDER/sweep.toml`` is a copy of the user's file, and ``FOLDER/points/`` holds the runs. The same
 command continues a stopped sweep: complete points stay as they are, an interrupted point is
 resumed, and missing points are measured.
 """
@@ -51,8 +51,8 @@ def run_sweep(
 ) -> tuple[Exit, list[str]]:
     """Measure the missing points of a sweep, each with its `report`, then report all points.
 
-    Return the worst exit code of the points, and the figures that were left out. If a point fails,
-    it is reported and the next one is measured; Ctrl-C ends the sweep. `allowed` are the paths of
+    Return the worst exit code of the points, and the figures that were left out. A failed point is
+    reported, and the next point is measured. Ctrl-C ends the sweep. `allowed` are the paths of
     decoders' code that a stored point may run.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Several runs in one report: which may be combined, and the page that shows them."""
+"""Report several runs together: check which may be combined, and make the page."""

@@ -1,4 +1,4 @@
-"""`bench report RUN RUN …`: one page, one Markdown file, and a figure of several runs.
+"""Write one page, one Markdown file, and a figure of several runs (`bench report RUN RUN …`).
 
 Nothing is pooled: every number belongs to one run. The output depends only on the run folders and
 the report's location relative to them; writing twice gives the same bytes.

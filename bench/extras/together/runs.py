@@ -1,4 +1,4 @@
-"""Several runs in one report: which runs may be combined, their names, their differences.
+"""Combine several runs in one report: check them, name them, and list their differences.
 
 A speed-up is a ratio of two decoders of one run, so one table may show speed-ups of several runs.
 Their times cannot be pooled.
@@ -33,7 +33,7 @@ _SHARED = {
     "baseline": "their speed-ups refer to different decoders",
     "batch_size": "speed-ups are per answer at batch size 1, and per group above it",
 }
-"""Settings that runs of one table must share, and why (`batch_size`: 1 in all runs or in none)."""
+"""Settings that runs of one table must share, and the reason (`batch_size`: 1 in all or none)."""
 _SETTINGS = (
     *("tasks", "split", "limit", "overlong", "prompt_tokens", "quality_limit", "repeats"),
     *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "law", "seed", "dtype"),
@@ -45,12 +45,12 @@ CIRCUMSTANCES = {
     *("hardware", "threads", "GPU driver", "comparability key", "system", "Python", *_PACKAGES),
     *("commit", "started", "verdict"),
 }
-"""Identity facts about where, when and with which code a run was measured, not about what."""
+"""Identity facts about the place, time and code of a measurement, not about its subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRun(RunNumbers):
-    """One of several runs, with decoder names from `disambiguate_names`.
+    """Hold one of several runs, with decoder names from `disambiguate_names`.
 
     `pairs` holds the speed-ups of decoders over each other.
     """
@@ -60,7 +60,7 @@ class NamedRun(RunNumbers):
 
 
 def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
-    """Load runs for one table, in the given order.
+    """Load runs for one table, in the order of their names.
 
     Raises:
         BenchError: a name is not a run (exit 2), or a run measured no speed-up (5). With several
@@ -76,7 +76,7 @@ def load_members(names: Sequence[str], parent: Path) -> list[NamedRun]:
             first = sides[0]
             for key, why in _SHARED.items():
                 one, two = first.config.get(key), side.config.get(key)
-                if key == "baseline":  # older runs have none, and options of one name may differ
+                if key == "baseline":  # older runs lack it, and options of one name may differ
                     named = zip((first, side), disambiguate_names([first, side]), strict=True)
                     one, two = (new.get(s.plan.baseline, s.plan.baseline) for s, new in named)
                 is_known = key in ("protocol", "split") or None not in (one, two)
@@ -203,6 +203,6 @@ def differences(members: Sequence[NamedRun]) -> list[tuple[str, list[str | None]
 
 
 def same_machine(members: Sequence[NamedRun]) -> bool:
-    """Tell whether all runs share one known comparability key (kind of machine and setup)."""
+    """Return whether all runs share one known comparability key (kind of machine and setup)."""
     keys = {member.side.env.comparability_key for member in members}
     return None not in keys and len(keys) == 1

@@ -1,1 +1,1 @@
-"""Spreads a run's blocks over workers, which keep the models open and take one block at a time."""
+"""Spread a run's blocks over workers, which keep the models open and take a block at a time."""

@@ -1,4 +1,4 @@
-"""The verb `bench merge`."""
+"""Define the verb `bench merge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of a cluster: actors of Ray, or submitit's jobs.
+"""Run workers on a cluster: actors of Ray, or submitit's jobs.
 
 A worker of Ray is one actor, which lives as long as the run. Ray places the actors and reports dead
 ones. Ray's restarts are off: a restart would lose the worker's models and job, so the queue starts
@@ -34,7 +34,7 @@ _LOOK_EVERY_S = 1.0
 
 
 class RayExecutor:
-    """Actors of the cluster at ``address``, or of a cluster begun here."""
+    """Run actors of the cluster at ``address``, or of a cluster started here."""
 
     def __init__(self, options: Mapping[str, str], num_workers: int, threads: int | None) -> None:
         """Connect, and give each worker its `threads` (None: an equal share of the cores).
@@ -96,7 +96,7 @@ class RayExecutor:
 
 
 class SubmititExecutor(Links):
-    """Jobs that connect back to the run (`bench.extras.workers.crew.Executor`)."""
+    """Run jobs that connect back to the run (`bench.extras.workers.crew.Executor`)."""
 
     def __init__(self, options: Mapping[str, str], threads: int | None) -> None:
         """Listen for jobs with `options`: ``folder``, ``cluster``, and submitit's parameters.

@@ -1,4 +1,4 @@
-"""A queue of jobs, the workers that take them, one job at a time, and the messages between them.
+"""Queue jobs for workers, which take one job at a time, and define the messages between both.
 
 A free worker takes the next job. If a worker dies, its job goes back to the head of the queue and
 another worker replaces it. No results of that job have been written, so none are lost or written
@@ -24,12 +24,12 @@ from bench.records.prompts import Prompt
 from bench.records.samples import PhasedAnswer
 
 _DEATHS = 3
-"""A job that killed this many workers is at fault; so is a start, after as many per worker."""
+"""A job that killed this many workers is at fault. So is the start, after as many per worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The worker's machine: `node` is a hash of its name, `cores` are the cores it may use."""
+    """Name the worker's machine: `node` is a hash of its name, `cores` are its usable cores."""
 
     node: str
     pid: int
@@ -38,12 +38,12 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The task of a worker: the run to open, and the way to measure.
+    """Describe the task of a worker: the run to open, and the way to measure.
 
     `opener` makes the `Setup` of the run stored in `config` (TOML). The worker is pinned to `cores`
-    and sees only `gpu` (None: all it has). It refuses unless its code and weights have the run's
-    `identity` and its machine and setup the run's `key`. It reserves caches for the prompts of the
-    coming `blocks`, and warms up with them.
+    and sees only `gpu` (None: all GPUs). The worker refuses the task unless its code and weights
+    have the run's `identity`, and its machine and setup the run's `key`. It reserves caches for the
+    prompts of the coming `blocks`, and warms up with them.
     """
 
     opener: Callable[[Any], Any]
@@ -85,7 +85,7 @@ Job = TimeBlock | ScorePrompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A job for a worker, whose node also has the run's processes `peers`."""
+    """Give a worker a job. The worker's node also has the run's processes `peers`."""
 
     job: Job
     peers: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Results of a job: lines of samples.jsonl, named tracebacks, and seconds by phase."""
+    """Return results of a job: lines of samples.jsonl, named tracebacks, and seconds by phase."""
 
     lines: tuple[str, ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
@@ -101,21 +101,21 @@ class Done:
 
 
 Request = Opening | Work | None
-"""The first request is None: it asks where the worker runs."""
+"""The first request is None, to which a worker answers with its machine."""
 Answer = Hello | Done | BenchError
 
 
 class Executor(Protocol):
-    """A starter of workers, which sends each of them one request at a time."""
+    """Start workers, and send each worker one request at a time."""
 
     threads: int
-    """CPU threads of each worker."""
+    """Number of CPU threads of each worker."""
 
     def start(self, worker: str) -> None:
         """Begin a process or job called `worker`, without waiting until it runs."""
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request, which is lost if the worker is dead, and return at once."""
+        """Send a request and return at once. The request is lost if the worker is dead."""
 
     def wait(self) -> tuple[str, Answer | None]:
         """Return the next answer of any worker, or None, once, for a dead worker."""
@@ -126,7 +126,7 @@ class Executor(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Member:
-    """A worker: its hello, its slot on its node, and its job."""
+    """Hold a worker's hello, its slot on its node, and its job."""
 
     hello: Hello | None = None
     slot: int = -1
@@ -139,7 +139,7 @@ class _Member:
 
 
 class JobQueue:
-    """A queue of jobs, whose workers stay open between runs of the queue."""
+    """Queue jobs for workers that stay open between runs of the queue."""
 
     def __init__(
         self,
@@ -162,10 +162,10 @@ class JobQueue:
         """Run `jobs`, starting them in order.
 
         Each worker, its job and its results are yielded as they come. A worker that has just opened
-        has results but no job. A dead worker has no results; its job, if any, runs again elsewhere.
+        has results but no job. A dead worker has no results, and its job runs again elsewhere.
 
         Raises:
-            BenchError: a worker raised it, or workers died again and again (exit 1).
+            BenchError: a worker raised this error, or workers died repeatedly (exit 1).
         """
         self._queue.extend(jobs)
         self._assign_jobs()

@@ -1,7 +1,7 @@
-"""Workers as processes of this machine, each pinned to its own cores.
+"""Run workers as processes of this machine, each pinned to its own cores.
 
 ``python -m bench.extras.workers.local FD`` is such a process; it communicates over the given
-socket. When a process ends in any way, its end of the socket closes, which shows that it is gone.
+socket. When a process ends in any way, its end of the socket closes, which shows that it has ended.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bench.extras.workers.worker import Worker, cores, python_path
 
 
 class Links:
-    """Connections to workers by name: the base of executors."""
+    """Hold connections to workers by name: the base of executors."""
 
     def __init__(self) -> None:
         """Begin without connections."""
         self.open: dict[str, Connection] = {}
 
     def ask(self, worker: str, request: Request) -> None:
-        """Send a request, and leave it to `receive` to find out if the worker is gone."""
+        """Send a request. Only `receive` finds out if the worker is gone."""
         if worker in self.open:
             with contextlib.suppress(OSError):
                 self.open[worker].send(request)
 
     def receive(self, timeout_s: float | None = None) -> tuple[str, Answer | None] | None:
-        """Return a worker and its answer (None if it is dead), or None after the timeout."""
+        """Return a worker and its answer (None: a dead worker), or None after the timeout."""
         names = {connection: worker for worker, connection in self.open.items()}
         for ready in wait(list(names), timeout_s):
             assert isinstance(ready, Connection)
@@ -55,7 +55,7 @@ class Links:
 
 def serve(connection: Connection) -> None:
     """Work until the other end closes, and leave Ctrl-C to the run's own process."""
-    with contextlib.suppress(ValueError):  # only the main thread may set it
+    with contextlib.suppress(ValueError):  # only the main thread may set a handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = Worker()
     with contextlib.suppress(EOFError, OSError):
@@ -64,11 +64,11 @@ def serve(connection: Connection) -> None:
 
 
 _PATIENCE_S = 1.0
-"""Seconds in which a waiting worker may end by itself."""
+"""Seconds within which a waiting worker should end by itself."""
 
 
 class LocalExecutor(Links):
-    """Processes of this machine (`bench.extras.workers.crew.Executor`)."""
+    """Run processes of this machine (`bench.extras.workers.crew.Executor`)."""
 
     def __init__(self, num_workers: int, threads: int | None) -> None:
         """Give each worker its `threads` (None: an equal share of the cores).

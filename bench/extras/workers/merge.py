@@ -1,7 +1,7 @@
-"""`bench merge`: joins parts of one plan, measured by several runs, in one run folder.
+"""Join parts of one plan, measured by several runs, in one run folder (`bench merge`).
 
 Counters are pooled. Each record keeps the comparability key of its machine; with several machines,
-times and speed-ups hold only within each of them (`bench.stats.times`). The original runs stay
+times and speed-ups are valid only within each machine (`bench.stats.times`). The original runs stay
 unchanged.
 """
 
@@ -99,7 +99,7 @@ def _refuse_twice(runs: Sequence[Run]) -> None:
 
 
 def _labelled(record: SampleRecord, run: Run, number: int) -> SampleRecord:
-    """Return a record of the run of that number, with its machine and a worker's unique name."""
+    """Return a record of a numbered run, with its machine and a unique name of the worker."""
     worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
     copy = replace(record, worker=worker, machine=record.machine or run.env.comparability_key)
     copy.pack()
@@ -134,7 +134,7 @@ def _missing_parts(plan: Plan) -> list[str]:
 def _write(
     folder: Path, runs: Sequence[Run], plan: Plan, records: Sequence[SampleRecord], key: str | None
 ) -> None:
-    """Write the joined run, with the comparability `key` of its machine if it has one."""
+    """Write the joined run, with the comparability `key` of its machine if there is one machine."""
     prompts: dict[str, Prompt] = {}
     pieces: dict[str, str] = {}
     for run in runs:
@@ -180,7 +180,7 @@ def _write(
 def pool_differences(
     cells: Iterable[Cell], statuses: Sequence[RunStatus], records: Iterable[SampleRecord]
 ) -> tuple[Difference, ...] | None:
-    """Pool the differences of parts with these `records`, or return None if one was not checked."""
+    """Pool the differences of parts with these `records`, or return None if a part is unchecked."""
     if any(status.differences is None for status in statuses):
         return None
     differences = [each for status in statuses for each in status.differences or ()]
@@ -199,7 +199,7 @@ def pool_differences(
 
 
 def pool_floors(floors: Sequence[Floor]) -> Floor | None:
-    """Pool the floors of a run's parts, if there are any, with the rows of the first."""
+    """Pool the floors of a run's parts, if there are any, with the rows of the first floor."""
     if not floors:
         return None
     counts = ("num_answers", "num_same", "num_tokens", "num_flips")

@@ -1,6 +1,6 @@
-"""The passes of a run, shared out to workers by the run's own process.
+"""Share out the passes of a run to workers, in the run's own process.
 
-It writes the lines that the workers return, whole blocks at a time, and shows the progress.
+That process writes the lines that workers return, by whole blocks, and shows the progress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.settings.setting import WorkerConfig
 def shared_out(
     run: ResolvedRun, spread: WorkerConfig, opener: Opener
 ) -> tuple[ResolvedRun, Callable[..., Attempt]]:
-    """Open the executor, and return the run with a worker's threads and its kind of attempt.
+    """Open the executor, and return the run with a worker's threads and its class of attempt.
 
     Raises:
         BenchError: as `open_executor` does.
@@ -67,7 +67,7 @@ def open_executor(spread: WorkerConfig, threads: int | None) -> Executor:
 
 @dataclass
 class SharedAttempt(Attempt):
-    """An attempt whose passes workers do.
+    """Make an attempt whose passes are done by workers.
 
     Timed and untimed work never overlap: untimed work begins after all timed work has ended.
     """
@@ -79,7 +79,7 @@ class SharedAttempt(Attempt):
     _queue: JobQueue | None = None
 
     def warm_up(self) -> None:
-        """Start workers, of which each opens the models and warms up before its first job.
+        """Start workers, each of which opens the models and warms up before its first job.
 
         Raises:
             BenchError: the executor cannot start workers.
@@ -127,7 +127,7 @@ class SharedAttempt(Attempt):
                 block = job.block.block if isinstance(job, TimeBlock) else None
                 self.writer.event("lost", worker=worker, block=block, attempt=self.number)
                 continue
-            self.writer.lines(done.lines)  # first, as only written lines count
+            self.writer.lines(done.lines)  # done first, as only written lines count
             self.writer.sync()
             for name, trace in done.errors:
                 self.writer.trace(name, trace)
@@ -139,7 +139,7 @@ class SharedAttempt(Attempt):
 
     def _opening(self, num_workers: int, worker: str, hello: Hello, slot: int) -> Opening:
         config = self.setup.config
-        # a numbered GPU, and all those of a placed model, are for every worker
+        # a numbered GPU, or all GPUs of a placed model, is for every worker
         gpus = torch.cuda.device_count() if config.device == "cuda" and num_workers > 1 else 0
         return Opening(
             opener=self.opener,
@@ -161,7 +161,7 @@ class SharedAttempt(Attempt):
 
     @cached_property
     def _scoring(self) -> list[Job]:
-        """Return jobs for the unscored prompts of the quality pass, one batch in each."""
+        """Return jobs for the unscored prompts of the quality pass, one batch per job."""
         cells = list(self.setup.arms)
         done = self.scored
         names = [planned.prompt for planned in self.plan.in_pass("quality")]
@@ -175,7 +175,7 @@ class SharedAttempt(Attempt):
 
 
 def slot_cores(slot: int, threads: int, cores: Collection[int]) -> tuple[int, ...]:
-    """Return the cores of a slot, one per thread, shared only when none are free.
+    """Return the cores of a slot, one per thread, shared only when no core is free.
 
     Raises:
         BenchError: exit 2, if a slot needs more cores than its node has.

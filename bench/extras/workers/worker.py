@@ -1,7 +1,7 @@
-"""A worker, which opens the models once and then measures the jobs that it receives.
+"""Run a worker, which opens the models once and then measures the jobs that it receives.
 
-It works like the process of `bench run`, but without a run folder. Torch is imported only with the
-models, so that a worker first reports where it runs.
+A worker is like the process of `bench run`, but without a run folder. Torch is imported only with
+the models, so that a worker first reports its machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class LineCollector(Sink):
-    """Collects lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
+    """Collect lines and tracebacks for a `SampleWriter`, labelled with `worker` and `node`."""
 
     def __init__(self, worker: str | None = None, node: str | None = None) -> None:
         """Start empty."""
@@ -65,7 +65,7 @@ class LineCollector(Sink):
         self.lines.append(line)
 
     def take(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """Return the lines and the named tracebacks collected so far, and forget them."""
+        """Return the collected lines and named tracebacks, and forget both."""
         kept = tuple(self.lines), tuple(self._traces)
         self.lines.clear()
         self._traces.clear()
@@ -73,7 +73,7 @@ class LineCollector(Sink):
 
 
 class Worker:
-    """A process that answers requests, of which the first two are None and an `Opening`."""
+    """Answer requests in a process. The first two requests are None and an `Opening`."""
 
     def answer(self, request: Request) -> Answer:
         """Answer a request, with the error if one occurs."""
@@ -98,7 +98,7 @@ class Worker:
         whole = cores()
         if opening.cores:
             os.sched_setaffinity(0, opening.cores)
-        if opening.gpu is not None:  # read when CUDA starts, which is later
+        if opening.gpu is not None:  # CUDA, which starts later, reads this variable
             os.environ[_VISIBLE] = nth_gpu(opening.gpu, os.environ.get(_VISIBLE))
         from bench.plan.select import stored_decoders
 
@@ -139,7 +139,7 @@ class Worker:
         self._frozen.__enter__()
 
     def work(self, job: Job) -> Sequence[PhasedAnswer]:
-        """Do a job, and return its answers by phase if it needs them."""
+        """Do a job, and return the answers by phase if the job requests them."""
         from bench.measure.phases import measure_phases
         from bench.measure.quality import ADVICE, score_quality
         from bench.plan.make import quality_batch_size
@@ -159,7 +159,7 @@ class Worker:
 def _refuse_other(setup: Setup, opening: Opening, num_cores: int) -> None:
     """Raise `BenchError` (exit 5) if code, models or machine are not the run's.
 
-    The machine is compared with all of its cores, because pinning a worker to some changes nothing.
+    The machine is compared with all its cores, because pinning a worker to a few changes nothing.
     """
     from bench.machine.env import comparability_key
     from bench.plan.identity import setup_identity

@@ -1,4 +1,4 @@
-"""Panels, rows of decoders, ticks, texts, legends, footnotes and files of all figures.
+"""Make panels, rows of decoders, ticks, texts, legends, footnotes and files of all figures.
 
 Figures are built without pyplot, so without a backend or global state, and saved without dates:
 the same records give the same bytes.
@@ -36,7 +36,7 @@ _KEY_ROW = 0.19
 _LETTER, _SYMBOL = 0.082, 0.35
 """Widths of a letter, and of a marker with its gaps, in the legend, in inches."""
 _REACH = 3.0
-"""Largest end of an interval that is drawn, in units of the highest number."""
+"""Limit of the drawn part of an interval, in units of the highest number."""
 WHOLE = [1, 2, 5, 10]
 """Steps between ticks that give round numbers, e.g. whole per cents."""
 
@@ -66,7 +66,7 @@ def row_of_panels(count: int, height: float, *, rows: bool = False) -> tuple[Fig
 def name_rows(
     axes: Axes, decoders: Sequence[str], marks: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Write decoders' names at the rows, the first on top, long ones wrapped, with marks below."""
+    """Write decoders' names at the rows, the first on top, wrap long names, and put marks below."""
     names = ["\n".join(filter(None, (*name_lines(name), marks.get(name)))) for name in decoders]
     axes.set_yticks(range(len(decoders)), names)
     axes.set_ylim(len(decoders) - 0.5, -0.5)
@@ -88,8 +88,8 @@ def annotate_point(
     axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
 
 
-def reach(numbers: pd.Series) -> float:
-    """Return where an axis cuts intervals: few prompts give ones that would hide all numbers."""
+def max_end(numbers: pd.Series) -> float:
+    """Return where an axis cuts intervals, which with few prompts would hide all numbers."""
     return _REACH * max(1.0, float(numbers.max()))
 
 
@@ -113,7 +113,7 @@ def log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def percents(axis: Axis, max_intervals: int) -> None:
+def percent_ticks(axis: Axis, max_intervals: int) -> None:
     """Label fractions in whole per cents, with at most `max_intervals` between ticks."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_major_locator(MaxNLocator(max_intervals, steps=WHOLE))
@@ -133,12 +133,12 @@ def styled(size: float = 9) -> AbstractContextManager[None]:
 
 
 def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict[str, bytes]:
-    """Return a figure in the given `kinds` (png at 200 dpi, pdf, svg), without dates."""
+    """Return a figure in several `kinds` (png at 200 dpi, pdf, svg), without dates."""
     undated: dict[str, dict[str, object]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     files = {}
     with styled():
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, the same in every format
+        figure.set_layout_engine("none")  # one layout for all formats
         for axes in figure.axes:
             left, bottom, width, height = (round(end, 6) for end in axes.get_position().bounds)
             axes.set_position((left, bottom, width, height))
@@ -151,7 +151,7 @@ def render(figure: Figure, kinds: Sequence[str] = ("png", "pdf", "svg")) -> dict
             files[kind] = buffer.getvalue()
     if "png" in files:
         buffer = io.BytesIO()
-        # in 256 colours a PNG has a third of its size, and figures have few colours
+        # figures have few colours, and a PNG with 256 colours has a third of the size
         image = Image.open(io.BytesIO(files["png"])).convert("RGB")
         image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
         files["png"] = buffer.getvalue()
@@ -175,7 +175,7 @@ def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool = False) -> 
     lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
     room = 0.04 + 0.15 * len(lines)
     total, below = height + room, room
-    if label := figure.get_supxlabel():  # the layout reserves no room for a moved label
+    if label := figure.get_supxlabel():  # the layout leaves no room for a moved label
         figure.supxlabel(label, y=room / total, fontsize=9)
         below += 0.2
     figure.set_size_inches(width, total)
@@ -217,6 +217,6 @@ def _columns(widths: Sequence[float], width: float) -> int:
 
 
 def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return columns of the summary over all families, a row per decoder."""
+    """Return columns of the summary over all families, with a row per decoder."""
     rows: pd.DataFrame = summary.loc[summary["family"] == ALL, ["decoder", *columns]]
     return rows

@@ -1,4 +1,4 @@
-"""Dots with intervals and bars: one number by decoder for one or several runs."""
+"""Draw dots with intervals and bars: one number by decoder for one or several runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bench.report.figures.canvas import (
     Plot,
     annotate_point,
     draw_interval,
+    max_end,
     name_rows,
     overall,
-    reach,
     styled,
 )
 from bench.report.figures.style import FAINT, GREY, INK, WIDTH, Look, colours, interval_note, lossy
@@ -40,7 +40,7 @@ _TITLE, _AXIS = 0.2, 0.5
 
 
 class Number(NamedTuple):
-    """A summary column as shown in figures, with a line at `neutral` for no difference."""
+    """Describe a summary column in figures, with a line at `neutral` for no difference."""
 
     column: str
     label: str
@@ -50,7 +50,7 @@ class Number(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The number and the ends of its interval."""
+        """Columns of the number and of the ends of its interval."""
         return [f"{self.column}{end}" for end in ("", "_low", "_high")]
 
 
@@ -111,7 +111,7 @@ def dots_figure(
 
 
 def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
-    """Draw speed-ups over the baseline with the A/A floor, the fastest on top, lossy ones last."""
+    """Draw speed-ups over the baseline with the A/A floor, fastest on top, lossy decoders last."""
     base = over(summary)
     label = "times as fast as {base}, end to end (geometric mean of prompts)"
     metric = SPEEDUP._replace(label=label)
@@ -161,7 +161,7 @@ def _draw(
     def bare(value: float) -> str:
         return percent(value, "") if metric.share else number(value)
 
-    top = reach(data[metric.column])
+    top = max_end(data[metric.column])
     for y, row in enumerate(data.to_dict("records")):
         value, low, high = (float(row[name]) for name in metric.columns)
         colour, hollow = look.palette[row["decoder"]], row["decoder"] in look.marks

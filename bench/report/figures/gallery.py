@@ -1,4 +1,4 @@
-"""The figures of a report: speed-ups, and those of sections that extras register."""
+"""Draw the figures of a report: speed-ups, and figures of the sections that extras register."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures import dots
-from bench.report.figures.canvas import Plot, annotate, overall, reach, styled
+from bench.report.figures.canvas import Plot, annotate, max_end, overall, styled
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
@@ -30,7 +30,7 @@ SPEEDUP = Figure(
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures with their data by file name, their captions, and a line per figure left out."""
+    """Hold figures and their data by file name, captions, and a line per figure left out."""
 
     plots: Mapping[str, Plot]
     captions: Mapping[str, str]
@@ -40,7 +40,7 @@ class Gallery:
 def draw_all(findings: Findings) -> Gallery:
     """Draw every figure that has data, in the report's order.
 
-    WRONG decoders are left out, as a line under each figure says.
+    WRONG decoders are left out, and named in a line under each figure.
     """
     summary = without_wrong(findings.report_summary)
     words = _words(findings, summary)
@@ -61,7 +61,7 @@ def draw_all(findings: Findings) -> Gallery:
 
 
 def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
-    """Return what captions name: the baseline, and samples of two passes."""
+    """Return the words for captions: the baseline, and the samples of two passes."""
     scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
     return {
         "base": over(summary),
@@ -71,7 +71,7 @@ def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
 
 
 def _fill(text: str, words: Mapping[str, str]) -> str:
-    """Replace ``{word}`` for every word, and keep other braces, as in decoders' names."""
+    """Replace ``{word}`` for every word, but keep other braces, as in decoders' names."""
     return re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], match[0]), text)
 
 
@@ -87,7 +87,7 @@ def _caption(
         words = {**words, "sample": figure.sample(findings)}
     text = _fill(text, words)
     lines = [text if findings.floor.low is not None else text.replace(_BAND, "")]
-    if any((data[f"{name}_high"] > reach(data[name])).any() for name in columns):
+    if any((data[f"{name}_high"] > max_end(data[name])).any() for name in columns):
         lines.append("Arrows: intervals that go on beyond three times the highest number.")
     if figure.sample is None:
         lines.append(f"{words['timed']}{words['scored'] if 'quality' in data else ''}.")

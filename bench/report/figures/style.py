@@ -1,4 +1,4 @@
-"""The style of figures: ink, type, one colour per decoder, hollow for lossy."""
+"""Define the style of figures: ink, type, one colour per decoder, hollow for lossy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.stats.summary import ALL
 from bench.text import percent
 
 INK = "#1b1f24"
-"""Text and axes; the HTML report replaces this and the next two by the page's colours."""
+"""Colour of text and axes. The HTML report replaces this and the next two by the page's colours."""
 FAINT = "#c9ced6"
 PAPER = "#ffffff"
 GREY = "#7d8590"
@@ -61,7 +61,7 @@ WIDTH = 6.8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colours of decoders, and labels of the decoders that guarantee nothing."""
+    """Hold the colours of decoders, and the labels of decoders that guarantee nothing."""
 
     palette: Mapping[str, str]
     marks: Mapping[str, str]
@@ -109,7 +109,7 @@ def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, 
 
 
 def colours(decoders: Sequence[str]) -> dict[str, str]:
-    """Give each decoder a colour: fixed for built-in decoders, spare (in order) for all others.
+    """Give each decoder a colour: fixed for built-in decoders, spare colours in order for the rest.
 
     A labelled built-in (``spec@LABEL``) gets the built-in's colour, unless the plain name is
     present or another label comes first.

@@ -1,4 +1,4 @@
-"""Pages and Markdown: templates filled with findings, figures and answers.
+"""Fill the templates of pages and Markdown with findings, figures and answers.
 
 Templates, style and code of the pages are in this folder: ``*.jinja``, ``*.j2``, ``*.css``,
 ``*.js``; `answers` makes the data of the step viewer.
@@ -30,7 +30,7 @@ _PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "joint.html.jinja": (("page.css",), ()),
     "index.html.jinja": (("page.css",), ("search.js",)),
 }
-"""Templates of pages, each with its style, and its code in addition to the code of all pages."""
+"""Templates of pages, each with its style, and its code besides the code of all pages."""
 
 
 def render(template: str, **context: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Data of the step viewer: the timed answers of a run, prompt by prompt.
+"""Make the data of the step viewer: the timed answers of a run, prompt by prompt.
 
 The viewer shows one repeat of every prompt, in which all decoders ran right after one another. The
 page reads the index of prompts when it opens, and the answers to a prompt when they are viewed.
@@ -42,14 +42,14 @@ from bench.text import portable, printable, shortened
 MAX_BYTES = 11_000_000
 """Size limit of all answers; beyond it, prompts are chosen from the families in turn."""
 _MAX_TEXT = 4_000
-"""Characters of a prompt that are shown, from its beginning and its end."""
+"""Number of characters shown from the beginning and from the end of a prompt."""
 _COLUMNS = ("drafted", "accepted", "undrafted", "depth", "rejected", "decided")
 _Decoders = Mapping[str, SampleRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """The page's packed data: the index, the texts of tokens, and a chunk per prompt."""
+    """Hold the page's packed data: the index, the texts of tokens, and a chunk per prompt."""
 
     index: str
     pieces: str
@@ -107,7 +107,7 @@ def viewer(run: Run) -> Viewer | None:
 
 
 def chosen_answers(records: Iterable[SampleRecord]) -> dict[str, _Decoders]:
-    """Return prompt -> decoder -> timed answer, from the first repeat with the fewest errors."""
+    """Return timed answers by prompt and decoder, from the first repeat with the fewest errors."""
     repeats: defaultdict[str, defaultdict[int, dict[str, SampleRecord]]]
     repeats = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -171,7 +171,7 @@ def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
 
 
 def _texts(run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]) -> dict[str, str]:
-    """Return the shortened texts of prompts, none where a run keeps no prompts."""
+    """Return the shortened texts of prompts, or none if a run keeps no prompts."""
     prompts = kept_prompts(run_dir)
     present = [name for name in names if name in prompts]
     return {name: shortened("".join(map(pieces, prompts[name].ids)), _MAX_TEXT) for name in present}

@@ -1,1 +1,1 @@
-"""A run's numbers as tables (Markdown, HTML, LaTeX, rich) and as sentences."""
+"""Write a run's numbers as tables (Markdown, HTML, LaTeX, rich) and as sentences."""

@@ -1,4 +1,4 @@
-"""The findings of a run as sentences: the fastest decoder, resolution, limits of the numbers.
+"""State the findings of a run: the fastest decoder, resolution, limits of the numbers.
 
 A decoder is called the fastest if its paired interval over every other decoder excludes 1 and the
 difference exceeds the A/A floor. Otherwise the decoders that cannot be told apart are named.
@@ -33,13 +33,13 @@ from bench.text import UNKNOWN, counted, factor, percent
 
 WITHIN = f"±{100 * PRECISION:.0f} %"
 _DATASHEETS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
-"""Bytes per second of GPUs' memory, by NVIDIA's datasheets of H100 (SXM) and H200."""
+"""Memory bandwidth of GPUs in bytes per second, by NVIDIA's datasheets of H100 (SXM) and H200."""
 _NO_CLAIM = {
     NOT_VERIFIED: "whose tokens differ from ar's and are not verified",
     NO_GUARANTEE: "which guarantees nothing",
     WRONG: "",
 }
-"""Guarantees that promise nothing, and what the conclusion says of the fastest such decoder."""
+"""Guarantees that promise nothing, and the conclusion's words for the fastest such decoder."""
 Rivals = Mapping[tuple[str, str], Estimate]
 """Speed-ups of one decoder over another, by (decoder, other decoder)."""
 
@@ -85,9 +85,9 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
 
 
 class Leaders(NamedTuple):
-    """The fastest decoder with a guarantee, and decoders that are not shown to be slower.
+    """Hold the fastest decoder with a guarantee, and decoders that are not shown to be slower.
 
-    `shown` is True if it is shown to be faster than the baseline; `num` decoders were compared.
+    `shown`: the fastest is shown to be faster than the baseline. `num` decoders were compared.
     """
 
     best: SummaryRow
@@ -99,8 +99,8 @@ class Leaders(NamedTuple):
 def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
     """Return the fastest decoders with a guarantee over all families, without failed ones.
 
-    Decoders that are shown to be faster than the baseline come before higher estimates that are
-    not. Return None if nothing was compared.
+    Decoders that are shown to be faster than the baseline come before decoders with higher
+    estimates for which this is not shown. Return None if no decoders were compared.
     """
     rows = [
         row
@@ -181,7 +181,7 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
 def resolution(summary: pd.DataFrame) -> str:
     """State the smallest differences from ar that the intervals can show, if there are intervals.
 
-    A speed-up's interval [low, high] is one of logarithms, so its half-width is the factor
+    A speed-up's interval [low, high] is symmetric in logarithms: its half-width is the factor
     ``sqrt(high / low)``: around a smaller speed-up, an interval of this width contains 1. For a
     quality, the smallest difference is the half-width of the interval, in points.
     """
@@ -239,7 +239,7 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
     return f"{text}{f', {percent(rate / peak)} of the datasheet of {gpu}' if peak else ''}."
 
 
-def shortfalls(summary: pd.DataFrame) -> list[str]:
+def quality_limits(summary: pd.DataFrame) -> list[str]:
     """State what limits the quality scores: missing gold or scores, floors, unequal prompts.
 
     Only existing answers are scored, so a decoder that fails on hard prompts looks better.
@@ -278,7 +278,7 @@ def shortfalls(summary: pd.DataFrame) -> list[str]:
 
 
 def telling(summary: pd.DataFrame) -> str:
-    """Name the families whose mean is the quality over all, unless it is that of all."""
+    """Name the families whose mean is the overall quality, unless all families count."""
     of_ar = summary[summary["decoder"].eq(BASELINE) & summary["family"].ne(ALL)]
     rows = [row for row in summary_rows(of_ar, None) if row.quality is not None]
     kept = [row.family for row in rows if row.quality_tells is not False]
@@ -290,7 +290,7 @@ def telling(summary: pd.DataFrame) -> str:
     )
 
 
-def looping(summary: pd.DataFrame) -> list[str]:
+def loop_sentences(summary: pd.DataFrame) -> list[str]:
     """Name decoders whose answers loop, because loops are easy to draft."""
     rows = [row for row in summary_rows(summary, ALL) if row.repeated_trigrams is not None]
     if not any(row.loops for row in rows):
@@ -302,7 +302,7 @@ def looping(summary: pd.DataFrame) -> list[str]:
 
 
 def ends(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[str]:
-    """State which share of answers the limit cut, or else what follows their end tokens."""
+    """State the share of answers that the limit cut, or the tokens behind their end tokens."""
     behind, cut = dict[str, float](), dict[str, float]()
     cells = group_by(records)
     for name in filter(cells.__contains__, decoders):
@@ -321,7 +321,7 @@ def ends(records: Sequence[SampleRecord], decoders: Sequence[str]) -> Iterator[s
 
 
 def _each(shares: dict[str, float]) -> str:
-    """Write shares by decoder, equal ones once."""
+    """Write shares by decoder, and equal shares once."""
     names = group_by(shares, lambda name: percent(shares[name], places=0))
     if len(names) == 1:
         return next(iter(names))

@@ -1,4 +1,4 @@
-"""The main table of a run, and sentences about its basis."""
+"""Make the main table of a run, and sentences about its basis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DETERMINED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the main table: a metric's heading, and its cell in a decoder's row."""
+    """Describe a column of the main table: a metric's heading, and its cell in a decoder's row."""
 
     metric: Metric
     heading: Heading
@@ -69,7 +69,7 @@ _CELLS: Mapping[str, Callable[[SummaryRow], TableCell | str]] = {
     "quality": quality,
     "acceptance_length": step_length,
 }
-"""Cells that other columns of the row change: brackets, and what was checked."""
+"""Cells that depend on other columns of the row: brackets, and checked guarantees."""
 
 
 def main_columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
@@ -85,7 +85,7 @@ COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
     """Make the table of every decoder's main numbers over all families.
 
-    The baseline is first; the others are sorted by guarantee and speed.
+    The baseline is first. All other decoders are sorted by guarantee and speed.
     """
     note = (
         f"Speed-up: geometric mean over prompts of {over(summary)} time / decoder time per token, "
@@ -122,7 +122,7 @@ def bases(summary: pd.DataFrame) -> str:
 
 
 def basis(row: SummaryRow) -> str:
-    """Describe the sample of a row's speed-up: n, repeats, clusters, and what is left out."""
+    """Describe the sample of a row's speed-up: n, repeats, clusters, and omitted pairs."""
     grouped = is_number(row.batch_size) and row.batch_size != 1
     noun, of = ("group", " of prompts") if grouped else ("prompt", "")
     if not row.pairs:
@@ -140,7 +140,7 @@ def basis(row: SummaryRow) -> str:
 
 
 def entropy_sentence(summary: pd.DataFrame) -> str:
-    """State the mean entropy of ar's next token, which tells how easy drafting is."""
+    """State the mean entropy of ar's next token, which shows how easy drafting is."""
     rows = [row for row in summary_rows(summary, ALL) if row.decoder == BASELINE]
     if not rows:
         return ""

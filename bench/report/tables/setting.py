@@ -1,4 +1,4 @@
-"""The origin of a run: model, prompts, decoders, precision, machine and date."""
+"""Describe the origin of a run: model, prompts, decoders, precision, machine and date."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def describe_model(run: Run) -> str:
 
 
 def short_name(source: object) -> str:
-    """Return a name of the hub, or the last part of a local path."""
+    """Return a name on the hub, or the last part of a local path."""
     text = str(source or "an unnamed model")
     local = Path(text).is_absolute() or text.startswith((".", "~")) or Path(text).is_dir()
     return Path(text).name if local else text

@@ -1,4 +1,4 @@
-"""Tables of text cells, made from columns and rendered as Markdown, HTML, LaTeX or rich.
+"""Make tables of text cells from columns, rendered as Markdown, HTML, LaTeX or rich.
 
 A table's note states the estimand and n; the main table's note adds the run's verdict. Unknown
 values are "-". A speed-up is bold only if its interval excludes 1 and it exceeds the A/A floor.
@@ -28,14 +28,14 @@ _LONGEST_NAME = 24
 """Width of the first column on a terminal; longer names are folded."""
 _OF = "over prompts, this session (bench pool covers sessions)"
 SESSIONS = f"Intervals: {_OF}."
-"""The note below every table with intervals of speed-ups; docs/metrics.md has figures."""
+"""Note below every table with intervals of speed-ups; docs/metrics.md has figures."""
 EXPLORATORY = f"Exploratory intervals: {_OF}, not adjusted for the number of comparisons."
-"""The note below comparisons other than the run's primary comparison, instead of `SESSIONS`."""
+"""Note below all comparisons except the run's primary comparison, instead of `SESSIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell of a table, red where colours are available if it is `bad`."""
+    """Hold one cell of a table. A `bad` cell is red where colours are available."""
 
     text: str
     bold: bool = False
@@ -48,7 +48,7 @@ Columns = dict[str, Callable[[Any], TableCell | str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table, whose first column names the row.
+    """Hold a titled table, whose first column names the row.
 
     `note` states estimand and n. A page shows `folded` columns only on demand.
     """
@@ -150,7 +150,7 @@ class Table:
     ) -> list[RichTable]:
         """Split the table into blocks of columns that fit the console's width.
 
-        `expendable` columns leave the first block in this order (None: the last ones first).
+        `expendable` columns leave the first block in this order (None: from the last column).
         Every block names its rows.
         """
         from rich.measure import Measurement
@@ -217,7 +217,7 @@ def without_wrong(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a summary cell holds a number."""
+    """Return whether a summary cell holds a number."""
     return value is not None and value is not pd.NA and not math.isnan(float(str(value)))
 
 
@@ -248,7 +248,7 @@ def over(summary: pd.DataFrame) -> str:
 
 
 def reference(summary: pd.DataFrame) -> str:
-    """Return the cell whose quality the others should keep: ar, or the baseline without ar."""
+    """Return the cell whose quality all cells should keep: ar, or without ar the baseline."""
     return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
 
 
@@ -258,7 +258,7 @@ def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
 
 
 def speed(row: SummaryRow, column: str = "speedup") -> TableCell:
-    """Format a row's speed-up with its interval, which the baseline's lacks."""
+    """Format a row's speed-up with its interval (the baseline has none)."""
     estimate = row.estimate(column)
     if row.decoder == row.over:
         return TableCell(factor(estimate.value))
@@ -275,7 +275,7 @@ def quality(row: SummaryRow) -> TableCell:
 
 
 def step_length(row: SummaryRow) -> TableCell:
-    """Format tokens per step with their interval, in brackets if nothing verified them."""
+    """Format tokens per step with their interval, in brackets if the tokens were not verified."""
     unverified = row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
     length = number(row.acceptance_length)
     ends = interval(row.acceptance_length_low, row.acceptance_length_high)
@@ -284,10 +284,10 @@ def step_length(row: SummaryRow) -> TableCell:
 
 
 def guarantee_label(row: SummaryRow) -> str:
-    """Return what a decoder guarantees of its answers, or "-".
+    """Return the guarantee of a decoder's answers, or "-".
 
     The run itself compares tokens with the baseline's. A distribution is verified by the checks
-    before the run, or only claimed; runs of older versions do not say which.
+    before the run, or only claimed; runs of older versions do not record which.
     """
     if row.guarantee == SAME_DISTRIBUTION and row.checked is not None:
         return f"{row.guarantee} ({row.checked})"

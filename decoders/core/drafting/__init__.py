@@ -1,1 +1,1 @@
-"""Parts of decoders that draft, propose, refine and verify."""
+"""Provide the parts of decoders that draft, propose, refine and verify."""

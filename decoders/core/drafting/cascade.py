@@ -1,4 +1,4 @@
-"""Speculation within drafting: a smaller model drafts for the draft model, which verifies it.
+"""Speculate within drafting: a smaller model drafts for the draft model, which verifies its drafts.
 
 The drafts are draws from the draft model itself, so the target verifies them by its usual rule.
 Sources: staged speculative decoding (arXiv 2308.04623), cascade speculative drafting (arXiv
@@ -24,18 +24,18 @@ from decoders.core.model import Call, Session
 from decoders.core.types import CallResult
 
 _INNER = 1 << 30
-"""Beyond the steps of every answer: uniforms that no verification by the target uses."""
+"""A step beyond those of every answer: its uniforms serve no verification by the target."""
 
 
 class CascadeDrafter(Drafter):
-    """Drafts with `Request.draft`, which verifies and extends the drafts of a smaller model.
+    """Draft with `Request.draft`, which verifies and extends the drafts of a smaller model.
 
-    If drafts are drawn, what decides inside has uniforms of its own, new in each step. Coupled
+    If drafts are drawn, the draft model verifies with separate uniforms, new in each step. Coupled
     drafts are the draft model's picks for the answer's own uniforms.
     """
 
     def __init__(self, request: Request, rule: Rule, k: int, smaller: Session, most: int) -> None:
-        """Draft up to `k` tokens per step by `rule`, up to `most` in a row with a smaller model."""
+        """Draft up to `k` tokens per step by `rule`, the smaller model up to `most` at a time."""
         assert request.draft is not None
         self._session, self._smaller_session = request.draft, smaller
         inner = dataclasses.replace(request, draft=smaller)
@@ -46,7 +46,7 @@ class CascadeDrafter(Drafter):
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Let the draft model verify drafts, and add a token of its own, until there are enough."""
+        """Let the draft model verify drafts and add a token, until there are enough drafts."""
         inner, start, probs = copy.copy(text), len(text.tokens), list[Tensor]()
         inner.tokens, limit = [*text.tokens], min(self._k, most)
         if self._draws:

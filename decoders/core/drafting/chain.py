@@ -21,10 +21,10 @@ from decoders.core.types import CallResult, Output
 
 
 class ModelDrafter(Drafter):
-    """Drafts with the session `Request.draft`, whose cache is rolled back with the target's."""
+    """Draft with the session `Request.draft`, whose cache is rolled back with the target's."""
 
     def __init__(self, request: Request, rule: Rule, length: Length, stop: float) -> None:
-        """Draft as many tokens as pay, stopping after a draft less probable than `stop`."""
+        """Draft `length` tokens per step, but end after a draft less probable than `stop`."""
         assert request.draft is not None
         self._session, self._length, self._stop = request.draft, length, stop
         self._keeps_probs = rule.draws(request.sampling)
@@ -32,11 +32,11 @@ class ModelDrafter(Drafter):
         self._drafts: list[int] = []
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
-        """Feed the text that the draft model's cache lacks, then draft, by `auto` token by token.
+        """Feed the text that the draft model's cache lacks, then draft (by `auto` one by one).
 
         The last draft is not fed. After full acceptance it is fed together with the bonus token.
         """
-        drafts, sure, probs = list[int](), list[float](), dict[int, Tensor]()
+        drafts, confidences, probs = list[int](), list[float](), dict[int, Tensor]()
         limit, chain = self._length.limit, None
         if not self._length.is_auto:
             chain = Chain(min(limit, most) - 1, limit - 1, self._stop)
@@ -49,23 +49,23 @@ class ModelDrafter(Drafter):
                 assert result.probs is not None
                 probs |= enumerate(result.probs, len(drafts))
             drafts += result.picks
-            sure += result.confidences
-            if sure[-1] < self._stop or not self._length.another(sure):
+            confidences += result.confidences
+            if confidences[-1] < self._stop or not self._length.next_pays(confidences):
                 break
         self._drafts = drafts
-        tree = DraftTree.chain(text.last, drafts, sure)
+        tree = DraftTree.chain(text.last, drafts, confidences)
         tree.probs = probs
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Roll back rejected drafts, after which the cache may lack the text's end."""
+        """Roll back rejected drafts, after which the cache may lack the end of the text."""
         roll_back(self._session, self._drafts, text, verdict)
         self._length.observe(verdict.tree, verdict.path)
         self._drafts = []
 
 
 def roll_back(session: Session, drafts: Sequence[int], text: Text, verdict: Verdict) -> None:
-    """Keep the text in a draft model's session, with the accepted ones of its drafts."""
+    """Keep the text and the accepted drafts in a draft model's session, and drop the rest."""
     tokens = verdict.tokens
     agree = [draft == token for draft, token in zip(drafts, tokens[:-1], strict=False)]
     num_kept = [*agree, False].index(False)

@@ -1,4 +1,4 @@
-"""`Drafter`: proposes tokens that may follow one answer, and observes the target's verdict.
+"""Define `Drafter`, which proposes tokens that may follow a text and learns from the verdict.
 
 A drafter that yields no calls defines `propose`; a drafter that yields calls defines `draft`.
 Letters: N rows, D hidden width.
@@ -23,7 +23,7 @@ Drafts = Sequence[int] | DraftTree
 
 
 class Text:
-    """The committed `tokens` of prompt and answer, of which the target lacks only the last.
+    """Hold the committed `tokens` of prompt and answer, all but the last in the target's cache.
 
     `uniforms` draw the next drafts, if they are drawn.
     """
@@ -49,7 +49,7 @@ class Text:
         return self._budget - self.output
 
     def tree(self, drafts: Drafts, drafter: Drafter) -> DraftTree:
-        """Turn a drafter's chain into a tree, cut to the budget, or return its tree unchanged."""
+        """Turn a chain, cut to the budget, into a tree, or return a drafter's tree unchanged."""
         if isinstance(drafts, DraftTree):
             return drafts
         if not (isinstance(drafts, Sequence) and {*map(type, drafts)} <= {int}):
@@ -62,7 +62,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """The outcome of a verifying call.
+    """Describe the outcome of a verifying call.
 
     Attributes:
         tree: the drafts; the prompt's call has none.
@@ -85,7 +85,7 @@ class Verdict:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens that became final: accepted drafts, then the target's own token."""
+        """Tokens that became final: accepted drafts, then the target's own token."""
         return (*[self.tree.tokens[row] for row in self.path[1:]], self.token)
 
     @property
@@ -99,14 +99,14 @@ class Verdict:
 
 
 class Drafter:
-    """Drafts the tokens of one answer by `propose` or `draft` of a subclass.
+    """Draft the tokens of one answer by a subclass's `propose` or `draft`.
 
     Attributes:
         hidden: number of the prompt's last hidden states that the drafter needs. Above 0, every
-            verdict has `Verdict.states`, those after `hidden_layers` if there are any.
-        outputs: forms in which verifying calls are read for the drafter, besides the rule's.
+            verdict has `Verdict.states`, taken after `hidden_layers` if any are named.
+        outputs: further forms in which verifying calls are read for the drafter.
         branches: trees may branch; if false, every call verifies a chain.
-        judges_prompt: draw the first token by the verification rule, not as AR does.
+        judges_prompt: the verification rule draws the first token; else it is drawn as in AR.
     """
 
     hidden: int = 0
@@ -116,17 +116,17 @@ class Drafter:
     judges_prompt: bool = False
 
     def propose(self, text: Text, most: int) -> Drafts:
-        """Propose up to `most` tokens that may follow the text (more are of no use)."""
+        """Propose up to `most` tokens that may follow the text (any further token is dropped)."""
         raise NotImplementedError(f"{type(self).__name__} must define propose or draft")
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, Drafts]:
-        """Propose like `propose`, but yield calls of a draft model or of a drafter's network."""
+        """Propose as `propose` does, but yield calls of a draft model or of a drafter's network."""
         yield from ()
         return self.propose(text, most)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
-        """Return extra arguments for the verifying call: slots that make the next drafts."""
+        """Return extra arguments for the verifying call, e.g. slots that make the next drafts."""
         return {}
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Learn from a verdict (also the prompt's) about a text that has the new tokens."""
+        """Learn from a verdict, also the prompt's. The text already has the new tokens."""

@@ -1,4 +1,4 @@
-"""Choose how many drafts a step verifies by their confidences: the most expected tokens per cost.
+"""Choose by confidence how many drafts a step verifies: the most expected tokens per cost.
 
 A step emits one token, and every draft that is accepted with all drafts before it on its path. It
 costs a target call of one row (the unit of all costs), a row for each draft, and its draft calls.
@@ -19,34 +19,34 @@ from typing import Literal
 from decoders.core.drafting.tree import DraftTree
 
 NumDrafts = int | Literal["auto"]
-"""An option: a number of drafts, or as many as pay in each step."""
+"""An option: a number of drafts, or `auto` for as many as are worth their cost in each step."""
 AUTO: Literal["auto"] = "auto"
 _LIMIT = 24
-"""Most drafts of a step whose number is `auto`."""
+"""Maximum number of drafts in a step whose number is `auto`."""
 _PRIOR_TESTS, _PRIOR_CHANCE = 12.0, 0.8
-"""Weight (in tested drafts) and chance of the acceptance that is assumed before an answer."""
+"""Prior acceptance of an answer: its weight as a number of tested drafts, and its probability."""
 
 
-def num_worthwhile(stands: Iterable[float], row_cost: float) -> int:
-    """Return how many drafts give the most expected tokens per cost.
+def num_worthwhile(chances: Iterable[float], row_cost: float) -> int:
+    """Return the number of drafts that gives the most expected tokens per cost.
 
-    `stands` are chances that each draft and all before it are accepted, likeliest first: behind a
-    draft that does not pay, none does. `row_cost` is a row's, in costs of a step without drafts.
+    `chances` are the probabilities that each draft and all before it are accepted, likeliest first:
+    the first draft that does not pay ends the search. `row_cost` is in steps without drafts.
     """
     gain, count = 1.0, 0
-    for stand in stands:
-        if stand * (1 + row_cost * count) < row_cost * gain:
+    for chance in chances:
+        if chance * (1 + row_cost * count) < row_cost * gain:
             break
-        gain, count = gain + stand, count + 1
+        gain, count = gain + chance, count + 1
     return count
 
 
 class Length:
-    """The number of drafts of one answer's steps: a `limit`, or what pays if it `is_auto`.
+    """Choose the number of drafts in each step of one answer: a fixed `limit`, or `auto`.
 
-    A chance of acceptance is a power of the confidence, at first 1, with which the tested drafts of
-    the answer have their share of acceptances. Drafts behind those must not count: later steps draw
-    from their uniforms again, and a length that depends on them would change the distribution.
+    The probability of acceptance is a power of the confidence. The power begins at 1 and is fitted
+    to the share of tested drafts that were accepted. Drafts behind these must not count: later
+    steps draw from the same uniforms, and such a length would change the distribution.
     """
 
     def __init__(self, num: NumDrafts, row_cost: float = 0.0, draft_cost: float = 0.0) -> None:
@@ -58,24 +58,24 @@ class Length:
         self._accepted = self._expected = _PRIOR_TESTS * _PRIOR_CHANCE
 
     def observe(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Learn from the tested drafts of a step, of which those on a path were accepted."""
+        """Learn from the tested drafts of a step and from the path of accepted drafts."""
         if self.is_auto and (tested := tree.tested(path)):
             accepted = sum(passed for _, passed in tested)
             self._accepted += accepted
             self._tested += accepted + (not tested[-1][1])
-            self._expected += sum(sure for sure, _ in tested)
+            self._expected += sum(confidence for confidence, _ in tested)
 
-    def another(self, confidences: Sequence[float]) -> bool:
-        """Tell whether a further draft, not drawn yet, pays after drafts that are all verified."""
+    def next_pays(self, confidences: Sequence[float]) -> bool:
+        """Return whether one more draft, not drawn yet, pays if all drafts are verified."""
         if not self.is_auto:
             return True
         rate, power = self._calibration()
-        stands = [*itertools.accumulate((sure**power for sure in confidences), operator.mul)]
-        price, gain = self._row_cost + self._draft_cost, 1 + sum(stands)
-        return bool(stands[-1] * rate * (1 + price * len(stands)) >= price * gain)
+        chances = [*itertools.accumulate((each**power for each in confidences), operator.mul)]
+        price, gain = self._row_cost + self._draft_cost, 1 + sum(chances)
+        return bool(chances[-1] * rate * (1 + price * len(chances)) >= price * gain)
 
     def worthwhile(self, paths: Sequence[float], num_calls: int = 1) -> int:
-        """Return how many drafts to verify, likeliest first, after some draft calls.
+        """Return the number of drafts to verify, likeliest first, after some draft calls.
 
         `paths` are the products of the confidences on each draft's path.
         """
@@ -86,7 +86,7 @@ class Length:
         return num_worthwhile((path**power for path in paths), row_cost)
 
     def _calibration(self) -> tuple[float, float]:
-        """Return the share of depths with an accepted draft, and the power."""
+        """Return the share of tested depths with an accepted draft, and the fitted power."""
         sums = (self._accepted, self._expected)
         rate, mean = (min(max(each / self._tested, 0.05), 0.99) for each in sums)
         return rate, math.log(rate) / math.log(mean)

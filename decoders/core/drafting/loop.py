@@ -1,4 +1,4 @@
-"""The loop shared by all decoders whose drafts the target verifies: draft, verify, commit, emit.
+"""Run the loop of all decoders whose drafts the target verifies: draft, verify, commit, emit.
 
 A turn is one call of the target over the last committed token and the drafts after it; the
 prompt's call is a turn without drafts.
@@ -23,7 +23,7 @@ _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
 
 
 class DraftAndVerify(Decoder):
-    """A decoder made of the `Drafter` of its subclass and a verification rule.
+    """Combine the `Drafter` of a subclass with a verification rule into a decoder.
 
     Attributes:
         combines: the drafter can be combined with another (`decoders/hybrid.py`): it carries no
@@ -43,12 +43,12 @@ class DraftAndVerify(Decoder):
 
     @property
     def lossless(self) -> bool:
-        """True if the rule is."""
+        """True if the verification rule is lossless."""
         return self.verification.lossless
 
     @property
     def coupled(self) -> bool:
-        """True if the rule is, which then emits AR's tokens for the same seed."""
+        """True if the verification rule is coupled: it emits AR's tokens for the same seed."""
         return self.verification.coupled
 
     def steps(self, request: Request) -> Steps:
@@ -84,7 +84,7 @@ class DraftAndVerify(Decoder):
                 sources=tuple(tree.sources[row] for row in path[1:]) if tree.sources else (),
                 confidences=tree.tested(path),
             )
-            # the verifying call adds one token itself, so at most left - 1 drafts are of use
+            # the verifying call adds one token itself, so at most left - 1 drafts can be emitted
             tree = text.tree((yield from drafter.draft(text, text.left - 1)), drafter)
             if tree.first and (text.left <= 0 or text.last in request.sampling.stop_ids):
                 yield Emit(tokens=tree.first)

@@ -1,4 +1,4 @@
-"""Slots that carry a mask, a token that is not final (for naive NAR and I-DLM), or a vector.
+"""Make slots that carry a mask, a token that is not final (naive NAR, I-DLM), or a vector.
 
 A slot has the position of the token that it masks, and predicts the token after it. The last token
 row therefore predicts the token that the first slot masks:
@@ -34,7 +34,7 @@ def mask_slots(
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make branches of slots, each after its anchor (None if no slot would be read).
+    """Make branches of slots, each after an anchor token (None if no slot would be read).
 
     `slot_tokens` has a token or `MASKED` for every slot; `sizes` has the number of slots of each
     branch (None: one branch). The first `read` slots are read (None: all).
@@ -56,7 +56,7 @@ def mask_slots(
 
 
 def vector_slots(vectors: Tensor, **options: Any) -> Slots | None:
-    """Make slots that the model reads as `vectors` ``[S, E]``, with options of `mask_slots`."""
+    """Make slots of `vectors` ``[S, E]`` that the model reads. Options as in `mask_slots`."""
     options = {"anchors": (), "output": "argmax"} | options
     slots = mask_slots("", [MASKED] * len(vectors), **options)
     return None if slots is None else dataclasses.replace(slots, vectors=vectors)
@@ -65,7 +65,7 @@ def vector_slots(vectors: Tensor, **options: Any) -> Slots | None:
 def branch_positions(
     start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
 ) -> tuple[int, ...]:
-    """Return positions of tokens from `start` on, then of a branch for each of the last tokens.
+    """Return the positions of tokens from `start` on, then of one branch per token at their end.
 
     A branch begins one position after its token, minus `shift`.
     """
@@ -77,7 +77,7 @@ def branch_positions(
 
 
 def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> Call:
-    """Commit `tokens`, draw the token after them, and predict the block that this token begins.
+    """Commit `tokens`, draw the next token, and predict the block that begins with that token.
 
     The slots see each other in both directions. Without tokens, the block is predicted again.
     """

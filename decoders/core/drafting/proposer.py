@@ -1,4 +1,4 @@
-"""Allot the slots of a call, make them, and choose which of their proposals to verify (PTP).
+"""Allot and make the slots of a call, and choose which of their proposals to verify (PTP).
 
 In Partial Quadratic Decoding a call verifies n drafts and proposes after n + 1 rows at once: branch
 m is used if exactly the first m drafts are accepted. Slots are rows, rows cost time, and only one
@@ -24,7 +24,7 @@ from decoders.core.types import NO_UNIFORM, CallResult, Slots
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """P(the first g proposals of a branch are accepted) for g = 1, 2, …, non-increasing.
+    """Hold P(the first g proposals of a branch are accepted) for g = 1, 2, …, non-increasing.
 
     E[min(G, b)], the expected number of accepted leading proposals out of b, is the sum of the
     first b chances: `values[b]`.
@@ -35,12 +35,12 @@ class Survival:
 
     @classmethod
     def of(cls, chances: Sequence[float]) -> Survival:
-        """Make probabilities non-increasing, as estimates may be noisy."""
+        """Make survival of noisy estimates, which are lowered until none exceeds an earlier one."""
         falling = tuple(itertools.accumulate([min(1.0, max(0.0, c)) for c in chances], min))
         return cls(falling, (0.0, *itertools.accumulate(falling)))
 
     def scaled(self, power: float) -> Survival:
-        """Make acceptance rarer (`power` above 1) or more frequent (below 1) than usual."""
+        """Make acceptance rarer (`power` above 1) or more frequent (below 1)."""
         # g proposals that were always accepted so far may be rejected too
         return Survival.of(
             [min(chance, 0.995**g) ** power for g, chance in enumerate(self.chances, 1)]
@@ -57,10 +57,10 @@ class Survival:
 def best_length(
     survival: Survival, max_size: int, num_unused_slots: int, row_cost: float, per_round: int = 2
 ) -> int:
-    """Choose the number of slots of a proposal verified by a second call: most tokens per cost.
+    """Choose the number of slots with the most tokens per cost if a second call verifies them.
 
     A round of two calls gives `per_round` tokens and the accepted proposals. Every slot is a row,
-    and every proposal a row of the verifying call. Returns `num_unused_slots` if none pays.
+    and every proposal a row of the verifying call. `num_unused_slots` means that no slot pays.
     """
     max_slots = max(num_unused_slots, min(max_size, len(survival.chances) + num_unused_slots))
     worth = [
@@ -116,23 +116,23 @@ def allocate(
 
 
 NOT_GREEDY = 0.5
-"""Uniform of slots at temperature 0 if the adapter was not trained on greedy text."""
+"""Uniform that slots carry at temperature 0 if the adapter was not trained on greedy text."""
 
 _MAX_SLOTS = 64
-"""Most slots of a branch: the branch must fit into the cache after the longest answer."""
+"""Maximum number of slots of a branch, which must fit into the cache after the longest answer."""
 
 _PRIOR_TESTS = 12.0
-"""Weight of the usual survival against an answer's own, as a number of tested proposals."""
+"""Weight of the measured survival against the answer's own, as a number of tested proposals."""
 
 _NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # acceptance chance of each further proposal if none was measured
 
 
 class Proposer:
-    """The proposals of one answer.
+    """Make the proposals of one answer.
 
     Attributes:
-        longest: most slots of a branch.
+        longest: maximum number of slots of a branch.
         standalone: slots can run without the base row of the token before them.
         alone: slots are called without that row.
         num_unused_slots: slots at the head of a branch with a useless proposal. In O-PTP the first
@@ -182,8 +182,8 @@ class Proposer:
     def take(self, result: CallResult, branch: slice = slice(None)) -> None:
         """Make the predictions of read slots (those of one `branch`) the new proposal."""
         self.drafts = result.slot_picks[branch]
-        (slope, offset), sure = self._calibration, result.slot_confidences[branch]
-        clipped = [min(max(chance, 1e-6), 1 - 1e-6) for chance in sure]
+        (slope, offset), confidences = self._calibration, result.slot_confidences[branch]
+        clipped = [min(max(chance, 1e-6), 1 - 1e-6) for chance in confidences]
         logits = [slope * math.log(chance / (1 - chance)) + offset for chance in clipped]
         self.chances = [1 / (1 + math.exp(-logit)) for logit in logits]
 
@@ -196,12 +196,12 @@ class Proposer:
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
     def worthwhile(self, max_proposals: int, row_cost: float) -> tuple[int, ...]:
-        """Return the drafts to verify: as many as gain more than their row costs."""
+        """Return the drafts to verify: those that gain more tokens than their rows cost."""
         stands = itertools.accumulate(self.chances[: max(0, max_proposals)], operator.mul)
         return self.drafts[: num_worthwhile(stands, row_cost)]
 
     def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Make the slots after `anchor` that pay for up to `room` proposals (None if none pays)."""
+        """Make the slots after `anchor` that pay, for up to `room` proposals (None: none pays)."""
         best = best_length(
             self.survival, self.max_size, self.num_unused_slots, row_cost, self._per_round
         )
@@ -231,7 +231,7 @@ class Proposer:
     def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
         """Return positions of `num_tokens` tokens from `start` on and one branch after them.
 
-        None for O-PTP slots that are not `alone`: they have a call's default positions.
+        None for O-PTP slots that are not `alone`, which have the default positions of a call.
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None

@@ -1,10 +1,10 @@
-"""Fill a block of masks over several passes: rules that keep or revise predictions.
+"""Fill a block of masks over several passes, by rules that keep or revise predictions.
 
 * commit ``cmlm``: fill every mask, then mask the least confident of *all* positions again, as many
   as the schedule says (mask-predict, Ghazvininejad et al. 2019, arXiv 1904.09324). ``quota``: fill
   the most confident masks until the schedule's number is left (LLaDA, arXiv 2502.09992).
   ``threshold``: fill masks with at least this confidence (Fast-dLLM, arXiv 2505.22618).
-  ``threshold+quota``: fill what either would. With prefix ``block`` they always fill at least one.
+  ``threshold+quota``: fill what either fills. With prefix ``block``, all fill at least one mask.
 * revise ``edit``: replace a token if the pass predicts another one with enough confidence
   (LLaDA-2.1). ``remask``: turn such a token into a mask again, which a later pass fills.
 
@@ -35,7 +35,7 @@ Tail = Literal["fill", "defer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Options of refinement, under their names in `decoders.idlm.Refinement`."""
+    """Hold the options of refinement, under their names in `decoders.idlm.Refinement`."""
 
     max_passes: int = 1
     commit: Commit = "quota"
@@ -49,7 +49,7 @@ class Rules:
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
-    """Return the number of masks among `num` positions after `done` of T = `passes` passes.
+    """Return the number of masks left of `num` after `done` of T = `passes` passes.
 
     ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT).
     Both are rounded down.
@@ -60,18 +60,18 @@ def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
 
 
 class MaskBlock:
-    """A block of B positions under refinement, of which no slot predicts the first.
+    """Refine a block of B positions, the first of which no slot predicts.
 
     Attributes:
         slot_tokens: the token of every position, or `MASKED`.
         start: number of final positions, which the next pass skips.
-        passes: number of passes so far.
+        passes: number of passes up to now.
         decided: pass that gave each position its token (0: the target itself, or no token yet).
         finished: no more passes will follow.
     """
 
     def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
-        """Begin with B = `size` masks (tokens after one of `stop_ids` are useless)."""
+        """Begin with B = `size` masks (tokens after one of `stop_ids` do not count)."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size
@@ -83,7 +83,7 @@ class MaskBlock:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens before the first mask."""
+        """Tokens before the first mask."""
         return tuple(itertools.takewhile(lambda token: token != MASKED, self.slot_tokens))
 
     def begin(self, token: int) -> None:
@@ -92,7 +92,7 @@ class MaskBlock:
         self.decided[self.start] = 0
 
     def take(self, picks: Sequence[int], confidences: Sequence[float]) -> None:
-        """Apply a pass's predictions of the positions after `start`."""
+        """Apply the predictions that a pass made for the positions after `start`."""
         self.passes += 1
         read = dict(enumerate(zip(picks, confidences, strict=True), self.start + 1))
         open_indices = [index for index in read if self.slot_tokens[index] == MASKED]
@@ -146,8 +146,8 @@ class MaskBlock:
             left = masks_left(num, self.passes, self._max_passes, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
-            sure = sum(read[index][1] >= rules.threshold for index in masked)
-            count = max(count, sure)
+            num_confident = sum(read[index][1] >= rules.threshold for index in masked)
+            count = max(count, num_confident)
         return surest_first[:count]
 
     def _answer_length(self, tokens: Sequence[int]) -> int:

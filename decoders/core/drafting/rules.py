@@ -1,4 +1,4 @@
-"""Verification rules by the value of a decoder's option ``verify``, and those that few use."""
+"""Map the values of the option ``verify`` to verification rules, and define the rarer rules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from decoders.core.types import AcceptanceRule, Output, Sampling
 
 
 class BlockVerification(Rejection):
-    """Block verification of a chain: keeps the distribution, accepts more drafts (`verify_block`).
+    """Verify a chain as a block, which keeps the distribution and accepts more (`verify_block`).
 
-    On average a step has at least as many tokens as by `Rejection`.
+    On average a step emits at least as many tokens as with `Rejection`.
     """
 
     fresh = True
@@ -22,21 +22,21 @@ class BlockVerification(Rejection):
 
 
 class Lenient(Rejection):
-    """Rejection with a lenient test (`AcceptanceRule`), which accepts what the target would not."""
+    """Verify by rejection with a relaxed test (`AcceptanceRule`), which alters the distribution."""
 
     lossless = False
 
     def __init__(self, acceptance_rule: AcceptanceRule) -> None:
-        """Accept drafts by an acceptance rule, also if greedy."""
+        """Begin with the acceptance rule, which also holds if greedy."""
         self.acceptance_rule = acceptance_rule
 
     def draws(self, sampling: Sampling) -> bool:
-        """Tell that distributions decide, also if greedy."""
+        """Return True: distributions decide, also if greedy."""
         return True
 
 
 class Unverified(Rule):
-    """Accepts all drafts."""
+    """Accept all drafts."""
 
     lossless = False
 

@@ -1,4 +1,4 @@
-"""Drafters whose networks read the target's hidden states of the text.
+"""Define drafters whose networks read the target's hidden states of the text.
 
 Letters: N rows, D hidden width.
 """
@@ -23,7 +23,7 @@ from decoders.core.types import CallResult, DraftShape
 
 
 class StatesDrafter(Drafter):
-    """Feeds states of the text to layers, each once, or the last one to heads (`hidden` is 1)."""
+    """Collect hidden states of the text for layers, or the last one for heads (`hidden` is 1)."""
 
     hidden = 256
 
@@ -42,20 +42,20 @@ class StatesDrafter(Drafter):
         self._length.observe(verdict.tree, verdict.path)
 
     def unfed(self, text: Text) -> dict[str, Any]:
-        """Return and forget new states ``[R, D]``, their N `rows`, and the tokens after these.
+        """Return and forget the unfed states ``[R, D]``, their N `rows`, and the next tokens.
 
         States of several layers are ``[R, L D]``.
         """
         pairs, self._unfed = self._unfed, []
         states, rows = pairs[0]
-        if len(pairs) > 1:  # another drafter drafted in between
+        if len(pairs) > 1:  # another drafter drafted in the meantime
             parts = [each.index_select(0, upload(new, each.device)) for each, new in pairs]
             states, rows = torch.cat(parts), range(sum(map(len, parts)))
         return {"states": states.flatten(1), "rows": rows, "tokens": text.tokens[-len(rows) :]}
 
 
 class TreeDrafter(StatesDrafter):
-    """Drafts a tree, or a chain, in a call of an attached network."""
+    """Draft a tree, or a chain, by a call of an attached network."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class TreeDrafter(StatesDrafter):
         hidden: int = 256,
         branches: bool = True,
     ) -> None:
-        """Call the network `name` for drafts of a `shape`, of which `length` limits the nodes."""
+        """Draft with the network `name` in a `shape`, with as many nodes as `length` allows."""
         super().__init__(length)
         self.branches = branches
         self.hidden, self._request, self._name = hidden, request, name
         self._shape = dataclasses.replace(shape, nodes=length.limit, floor=length.floor)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:
-        """Make a tree after the last token, of drawn drafts if they are verified by rejection."""
+        """Make a tree after the last token, whose drafts are drawn if verified by rejection."""
         if most < 1:  # the answer's last call
             return DraftTree(text.last)
         shape, target = self._shape, self._request.target
@@ -93,7 +93,7 @@ class TreeDrafter(StatesDrafter):
 def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
     """Make the tree of the first `limit` drafts of a draft call after the last token."""
     tokens, parents, rows, seen = [last], [ROOT], list[int](), dict[tuple[int, int], int]()
-    paths, sure, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
+    paths, confidences, laws = result.confidences, dict[int, float](), dict[int, Tensor]()
     drafts = [*zip(result.picks, result.parents, strict=True)][:limit]
     for number, (token, parent) in enumerate(drafts):
         before = rows[parent] if parent >= 0 else 0
@@ -101,9 +101,9 @@ def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> Dra
         if rows[-1] == len(tokens):
             tokens.append(token)
             parents.append(before)
-        sure[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
+        confidences[rows[-1]] = paths[number] / (paths[parent] if parent >= 0 else 1.0)
         if result.probs is not None:
             laws[before] = result.probs[number]
     tree = DraftTree.of(tokens, parents)
-    tree.probs, tree.confidences = laws, sure
+    tree.probs, tree.confidences = laws, confidences
     return tree

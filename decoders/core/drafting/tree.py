@@ -1,4 +1,4 @@
-"""A tree of drafts in one call: its rows, mask, shape and verification.
+"""Represent a tree of drafts in one call: its rows, mask, shape and verification.
 
 Row 0 is the last token of the answer. Every other row continues its parent and sees only itself and
 its ancestors. A row's position is that of row 0 plus the row's depth.
@@ -18,13 +18,13 @@ from decoders.core import masks
 
 
 class DraftTree:
-    """The rows of a verifying call, parents before children.
+    """Hold the rows of a verifying call, parents before children.
 
     Attributes:
         tokens: token of each row.
         parents: parent of each row; `masks.ROOT` for row 0.
         probs: for each row, the distribution ``[V]`` that the drafts after the row were drawn from;
-            empty: the drafts of a chain are certain. Only rules that draw use it.
+            empty: the drafts are not drawn but certain. Only rules that draw read it.
         read: rows that the call reads, all drafts first; None: all rows.
         first: tokens that drafting committed; they are final and part of the text.
         sources: name of each row's drafter if there are several; or empty.
@@ -45,7 +45,7 @@ class DraftTree:
 
     @classmethod
     def of(cls, tokens: Sequence[int], parents: Sequence[int]) -> Self:
-        """Make a tree of rows, all drafts but row 0, and no draft twice after one parent."""
+        """Make a tree of rows in which all but row 0 are drafts, all different after one parent."""
         tree = cls(tokens[0])
         tree.tokens, tree.parents = [*tokens], [*parents]
         tree._children = [{} for _ in tokens]
@@ -55,7 +55,7 @@ class DraftTree:
 
     @classmethod
     def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
-        """Make a tree of one path after the last token, with confidences of drafts in order."""
+        """Make a tree of one path after the last token, with the drafts' confidences in order."""
         tree = cls.of([last, *drafts], [masks.ROOT, *range(len(drafts))])
         tree.confidences = dict(zip(range(1, len(drafts) + 1), confidences, strict=False))
         return tree
@@ -83,14 +83,14 @@ class DraftTree:
         return sum(map(len, self._children))
 
     def append(self, token: int, parent: int) -> int:
-        """Add and return a row after `parent` that is no draft and on no accepted path."""
+        """Add a row after `parent` that is no draft and is never accepted, and return its index."""
         self.tokens.append(token)
         self.parents.append(parent)
         self._children.append({})
         return len(self.tokens) - 1
 
     def draft(self, token: int, parent: int) -> int:
-        """Return the row of a draft after `parent`, adding the row if it is new."""
+        """Return the row of a draft after `parent`, which is added if it is new."""
         row = self._children[parent].setdefault(token, len(self.tokens))
         return row if row < len(self.tokens) else self.append(token, parent)
 
@@ -133,15 +133,15 @@ class DraftTree:
     def tested(self, path: Sequence[int]) -> tuple[tuple[float, bool], ...]:
         """Return the confidences of drafts whose parents are on an accepted path (`Emit`).
 
-        They end behind an accepted draft without a confidence, whose depth is unknown to readers.
+        The list ends before an accepted draft without a confidence: readers count depths by it.
         """
-        tested, sure = list[tuple[float, bool]](), self.confidences
+        tested, confidences = list[tuple[float, bool]](), self.confidences
         for row, after in itertools.zip_longest(path, path[1:]):
             rest = [child for child in self._children[row].values() if child != after]
-            tested += [(sure[child], False) for child in rest if child in sure]
-            if after is None or after not in sure:
+            tested += [(confidences[child], False) for child in rest if child in confidences]
+            if after is None or after not in confidences:
                 break
-            tested.append((sure[after], True))
+            tested.append((confidences[after], True))
         return tuple(tested)
 
     def first_branch(self, row: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Verification rules, by which the target accepts or rejects drafts, and the two usual ones.
+"""Define verification rules, by which the target accepts drafts, and the two usual rules.
 
 A decoder's rule is its `DraftAndVerify.verification`: a rule of `decoders.core.drafting.rules`, or
 one of its own file.
@@ -28,12 +28,12 @@ ExactChain = Literal["rejection", "coupled", "block"]  # `block` verifies a chai
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One turn of the loop, as its rule sees it: drafts, and the result of their verifying call.
+    """Describe a turn of the loop to a rule: drafts, and the result of their verifying call.
 
     Attributes:
         tree: the drafts; row 0 is the last token before them.
-        result: the result of the call, in the form that the rule asked for.
-        uniforms: uniforms of the sequence; if the rule is `fresh`, of this step alone.
+        result: the result of the call, in the form that the rule requests.
+        uniforms: uniforms of the sequence, or for a `fresh` rule those of this step alone.
         output: output position of the first drafts.
         step: number of the turn; the prompt's is 0.
     """
@@ -51,7 +51,7 @@ class Turn:
 
 
 class Rule:
-    """A rule that verifies drafts: a subclass defines `decide`, and what it needs for that.
+    """Define a rule that verifies drafts, by `decide` and the output form that it reads.
 
     Attributes:
         lossless: answers follow the target's distribution (greedy: they are exactly its tokens).
@@ -67,7 +67,7 @@ class Rule:
     acceptance_rule: AcceptanceRule = EXACT
 
     def draws(self, sampling: Sampling) -> bool:
-        """Tell whether drafts are drawn, and the distributions that they come from kept."""
+        """Return whether drafts are drawn from distributions, which are then kept."""
         del sampling
         return False
 
@@ -85,7 +85,7 @@ class Rule:
 
 
 class Coupled(Rule):
-    """Accepts the target's picks: exactly AR's tokens for the same seed."""
+    """Accept the target's picks: exactly AR's tokens for the same seed."""
 
     coupled = True
 
@@ -96,12 +96,12 @@ class Coupled(Rule):
 
 
 class Rejection(Coupled):
-    """Speculative sampling: keeps the target's distribution (greedy: exactly its tokens)."""
+    """Verify by speculative sampling, which keeps the distribution (greedy: exactly the tokens)."""
 
     coupled = False
 
     def draws(self, sampling: Sampling) -> bool:
-        """Tell whether distributions decide: if greedy, the target's picks suffice."""
+        """Return whether distributions decide: not if greedy, as the target's picks suffice."""
         return not sampling.greedy
 
     def output(self, sampling: Sampling, *, branches: bool) -> Output:
@@ -111,7 +111,7 @@ class Rejection(Coupled):
         return "tree" if branches else "acceptance"
 
     def decide(self, turn: Turn) -> tuple[Sequence[int], int]:
-        """Return the verdict of the call itself, or follow the target's picks if greedy."""
+        """Return the acceptance in the call's result, or follow the target's picks if greedy."""
         result = turn.result
         if result.acceptance is not None:
             return range(result.acceptance.accepted + 1), result.acceptance.token

@@ -1,1 +1,1 @@
-"""Drives decoders: merges their calls, turns logits into results, cuts and counts answers."""
+"""Drive decoders: merge their calls, turn logits into results, cut and count answers."""

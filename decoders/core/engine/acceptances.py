@@ -1,4 +1,4 @@
-"""Verify the drafts of merged calls one by one, as a block or as a tree, and compare distributions.
+"""Verify the drafts of merged calls singly, as a block or a tree, and compare distributions.
 
 Letters: R rows read, B sequences, K drafts of each, W of them behind one row (both padded to the
 most; 1 in a chain), V vocabulary.
@@ -66,7 +66,7 @@ def _fields(form: str, numbers: Sequence[float], count: int) -> Fields:
 
 
 def _children(call: Call, form: str, num: int) -> list[list[int]]:
-    """Return the drafts behind `num` rows: the next, or in a tree those that the mask says."""
+    """Return the drafts behind `num` rows: the next row, or in a tree the children by the mask."""
     read, children, mask = [*call.read], [list[int]() for _ in range(num)], call.mask
     sees = None if mask is None or form != "tree" else mask[read][:, read].tolist()
     for row in range(1, len(read)):
@@ -81,7 +81,7 @@ def _verified(
     readouts: Sequence[Readout],
     trees: Sequence[Sequence[Sequence[int]]],
 ) -> Tensor:
-    """Test the drafts behind each row of sequences, their numbers being one upload."""
+    """Test the drafts behind each row of sequences, with all numbers in one upload."""
     device, numbers, values, rows, laws = logits.device, [], [], list[int](), list[Tensor]()
     spare, first = next((law for each in readouts for law in each.call.draft_probs or ()), None), 0
     for (call, uniforms, _, outputs, *_), tree in zip(readouts, trees, strict=True):
@@ -108,14 +108,14 @@ def _verified(
     padded = logits if len(rows) == len(logits) else logits.index_select(0, upload(rows, device))
     stacked = {"laws": torch.stack([law.to(device) for law in laws])} if laws else {}
     inputs |= {"logits": padded, **stacked}
-    if test.sync and test.sampling.top_p < 1:  # it waits for numbers
+    if test.sync and test.sampling.top_p < 1:  # an upload waits for the host
         return test(inputs)
     return readouts[0].call.session.model.as_graph(test, inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTest:
-    """The test of K = `num` drafts of each sequence, which a graph can hold.
+    """Test K = `num` drafts of each sequence, by operations that a graph can hold.
 
     At most W = `width` are behind one row. `is_exact` says that no rule is relaxed
     (`AcceptanceRule`).
@@ -138,7 +138,7 @@ class DraftTest:
                 the bits of lenience and uniforms.
 
         Returns:
-            In place of these, for trees what `verify_tree` returns.
+            For trees, the result of `verify_tree` instead.
         """
         logits, num, num_tests = inputs["logits"], self.num, self.num * self.width
         numbers: Any = inputs["numbers"].to(logits.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The time limit of answers, by a clock that the caller provides.
+"""Limit the time of answers, by a clock that the caller provides.
 
 No clock is read during calls: a timer sets the flag `Deadline.due` (`bench.machine.deadline`), and
 only then running answers are checked. A decoder that never returns to its next yield is
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 MAX_TIMEOUTS = 3
 """After this many timeouts in a row, a decoder gets no further prompts."""
 _OLD = 0.9
-"""Share of the limit from which an answer may be the one for which others have waited too long."""
+"""An answer older than this share of the limit may be the one that delayed all other answers."""
 _Ts = TypeVarTuple("_Ts")
 
 
 class OutOfTime(BaseException):
-    """Raised inside a decoder that is out of time and does not yield by itself."""
+    """Interrupt a decoder that is out of time and does not yield by itself."""
 
 
 class Deadline:
-    """The start of each running answer, and whether its time is over.
+    """Keep the start time of each running answer, and fail answers that are out of time.
 
     `inside` is the start of the answer whose decoder is running now; None between decoders.
     """
@@ -50,7 +50,7 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder, whose first turn starts the job's time."""
+        """Run a turn of a job's decoder, and start the job's time at the first turn."""
         start_s = self._starts.get(job)
         if start_s is None:
             start_s = self._starts[job] = self._now()
@@ -66,7 +66,7 @@ class Deadline:
     def answer(
         self, read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]
     ) -> None:
-        """Give every sequence of a group its outcome within the first one's time limit."""
+        """Give every sequence of a group its outcome within the first sequence's time limit."""
         first = group[0]
         self.guard(first, _answer_all, read, group)
         for job in group:
@@ -75,9 +75,9 @@ class Deadline:
                 job.fail(first.outcome)
 
     def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
-        """Fail one answer if any is out of time: of those about as old, that with most idle calls.
+        """Fail one answer if any is out of time: of equally old ones, that with most idle calls.
 
-        Other answers may only have waited for it, so their time restarts when it has `ended`.
+        Other answers may only have waited for that one, so their time restarts when it has `ended`.
         """
         self.due = self._always_due
         now_s = self._now()
@@ -87,7 +87,7 @@ class Deadline:
             max(old, key=lambda job: job.idle_calls).fail(self._error())
 
     def ended(self, job: RunningSequence) -> None:
-        """Forget a job, and after a timeout restart the time of all other jobs."""
+        """Forget a job, and restart the time of all other jobs if it timed out."""
         self._starts.pop(job, None)
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
@@ -96,7 +96,7 @@ class Deadline:
         self._starts = dict.fromkeys(self._starts, self._now())
 
     def refuses(self) -> TimeoutError | None:
-        """Return why no further answer may start (after `MAX_TIMEOUTS` in a row), else None."""
+        """Return the reason why no further answer may start (`MAX_TIMEOUTS` in a row), or None."""
         if self._in_a_row < MAX_TIMEOUTS:
             return None
         return TimeoutError(f"not started: the {self._in_a_row} answers before it timed out")

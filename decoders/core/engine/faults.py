@@ -1,4 +1,4 @@
-"""Mistakes of decoders: refusals of coroutines, calls and emitted tokens, and their place."""
+"""Refuse a decoder's wrong coroutines, calls and emitted tokens, and locate its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from decoders.core.types import StepEvent
 
 
 def started(begin: Callable[[Request], Steps], request: Request) -> Steps:
-    """Start a coroutine (`TypeError` if it is none)."""
+    """Start a coroutine, or raise `TypeError` if the object is no coroutine."""
     steps = begin(request)
     if not isinstance(steps, Generator):
         method: Any = begin
@@ -30,35 +30,35 @@ def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], model: Mod
         raise AssertionError("decoder emitted the mask token: a mask that it never decided")
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(no_id("emitted", token, vocab_size))
+            raise ValueError(invalid_id("emitted", token, vocab_size))
     for event in events:
         drafts = (event.drafted, event.max_accepted, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
         for count in (*counts, *event.decided):
             if type(count) is not int:
                 raise ValueError(f"decoder counted {count!r:.40}; counts are integers")
-        for sure, _ in event.confidences:
-            if not 0 <= sure <= 1.001:  # rounding may exceed 1
-                raise ValueError(f"decoder gave a draft confidence {sure!r:.40}; allowed: 0 to 1")
+        for number, _ in event.confidences:
+            if not 0 <= number <= 1.001:  # rounding may exceed 1
+                raise ValueError(f"decoder gave a draft confidence {number!r:.40}; allowed: 0 to 1")
         for token in event.rejected:
             if type(token) is not int or not 0 <= token < vocab_size:
-                raise ValueError(no_id("rejected", token, vocab_size))
+                raise ValueError(invalid_id("rejected", token, vocab_size))
 
 
 def check_calls(
     calls: Sequence[Any], roots: Mapping[str, Session], prompt: Sequence[int], vocab_size: int
 ) -> None:
-    """Refuse calls that are not of an answer's sessions, or cannot run as one pass.
+    """Refuse calls whose sessions belong to another answer, or that cannot run as one pass.
 
     Args:
         calls: what a decoder yielded.
         roots: the sessions that began the answer, by role.
-        prompt: ids that are not the decoder's fault.
+        prompt: ids of the prompt, for which the decoder is not to blame.
         vocab_size: number of ids.
 
     Raises:
         TypeError: something is no call.
-        ValueError: a call is of another or a closed session, or feeds what is no id.
+        ValueError: a call uses another or a closed session, or feeds a number that is no id.
     """
     for call in calls:
         if type(call) is not Call and not isinstance(call, DraftCall):
@@ -72,7 +72,7 @@ def check_calls(
             for token in fed:
                 fits = isinstance(token, SupportsIndex) and 0 <= token < vocab_size
                 if not fits and token not in prompt:
-                    raise ValueError(no_id("fed", token, vocab_size))
+                    raise ValueError(invalid_id("fed", token, vocab_size))
     if len(calls) == 1:
         return
     if any(isinstance(call, Call) and call.chain for call in calls):
@@ -88,8 +88,8 @@ def check_calls(
         )
 
 
-def no_id(did: str, token: object, vocab_size: int) -> str:
-    """Say that a token is no id (the vocabulary's size marks a row without any draw)."""
+def invalid_id(did: str, token: object, vocab_size: int) -> str:
+    """Make the error about a token that is no id (the vocabulary's size marks a failed draw)."""
     line = f"decoder {did} {token!r:.40}; ids are integers below {vocab_size}"
     if type(token) is int and token == vocab_size:
         line += (
@@ -106,8 +106,8 @@ def as_exception(error: BaseException) -> Exception:
     return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
 
 
-def standing(steps: object, error: Exception) -> Exception:
-    """Prepend to an error's traceback the lines at which a suspended coroutine waits."""
+def with_suspended_lines(steps: object, error: Exception) -> Exception:
+    """Prepend the lines at which a suspended coroutine waits to an error's traceback."""
     frames = []
     while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
         frames.append(steps.gi_frame)

@@ -1,6 +1,6 @@
-"""Read entropies and likeliest tokens of rows, bar ids, apply a law of the logits, join chains.
+"""Read entropies and likeliest tokens, bar ids, apply a law of the logits, and join chains.
 
-The first three concern distributions before temperature, top-k and top-p, and after the law
+Entropies, likeliest tokens and bars concern distributions before warping and after the law
 (`Sampling.law`), as in constrained or contrastive decoding.
 Letters: R rows read, V vocabulary.
 """
@@ -27,7 +27,7 @@ def split_rows(rows: Tensor, readouts: Readouts) -> Sequence[Tensor]:
 
 
 def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
-    """Return the readouts' parts of columns, R values or rows, as fields of results."""
+    """Split columns of R values or rows by readout, into fields of results."""
 
     def parts(column: Any) -> Sequence[Any]:
         if isinstance(column, Tensor):
@@ -42,18 +42,18 @@ def fields(readouts: Readouts, **columns: Any) -> list[Fields]:
 def follow(
     call: Call, result: CallResult, before: list[CallResult]
 ) -> tuple[Sequence[Call], Sequence[CallResult]]:
-    """Return the next call of a call's chain, or at its end the result of all.
+    """Return the next call of a call's chain, or at its end the joint result.
 
     Args:
-        call: one that ran.
-        result: of this call.
-        before: results of the chain so far, which `result` joins, or none at its end.
+        call: a call that ran.
+        result: the call's result.
+        before: earlier results of the chain; `result` is added, and at the end all are removed.
     """
-    chain, sure = call.chain, result.confidences
+    chain, confidences = call.chain, result.confidences
     assert chain is not None
     before.append(result)
     rest = chain._replace(num=chain.num - len(result.picks))
-    if rest.num >= 0 and not (sure and sure[-1] < chain.stop):
+    if rest.num >= 0 and not (confidences and confidences[-1] < chain.stop):
         return (replace(call, tokens=result.picks[-1:], read=(0,), chain=rest),), ()
     results, before[:] = before.copy(), []
     if len(results) == 1:
@@ -61,7 +61,7 @@ def follow(
     probs = [each.probs for each in results if each.probs is not None]
     joined = CallResult(
         picks=tuple([pick for each in results for pick in each.picks]),
-        confidences=tuple([sure for each in results for sure in each.confidences]),
+        confidences=tuple([value for each in results for value in each.confidences]),
         probs=torch.cat(probs) if probs else None,
     )
     return (), [joined]
@@ -90,9 +90,9 @@ READERS = {"entropy": _read_entropies, "topk": _read_top}
 
 
 def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
-    """Return logits that are -inf for barred ids, and these ids' mass as a further read, if any.
+    """Return logits with -inf at barred ids, and a read of the barred mass if any id is barred.
 
-    A row becomes NaN, and its answer an error, if nothing else was possible in it.
+    If a row allows barred ids only, it becomes NaN, and the answer an error.
     """
     barring = [number for number, r in enumerate(readouts) if (r.slots or r.call).barred]
     if not barring:
@@ -108,7 +108,7 @@ def bar(logits: Tensor, readouts: Readouts) -> tuple[Tensor, list[Member]]:
     return torch.cat(parts), [(barring, read)]
 
 
-def lawful(
+def apply_law(
     logits: Tensor,
     answers: Iterable[Sequence[int]],
     sampling: Sampling,
@@ -116,8 +116,8 @@ def lawful(
 ) -> Tensor:
     """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
 
-    A row in which it forbids every token stays as it is, and its answer joins the `dead_ends`. A
-    law that returns another shape raises `ValueError`.
+    A row in which the law forbids every token stays as it is, and the answer before it joins the
+    `dead_ends`. A law that returns another shape raises `ValueError`.
     """
     if sampling.law is None or not len(logits):
         return logits
@@ -135,18 +135,18 @@ def lawful(
     return torch.stack(rows)
 
 
-def lawful_parts(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
-    """Apply the law to the logits ``[R, V]`` of each readout: to rows of tokens, not of slots."""
+def law_on_tokens(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
+    """Apply the law to the logits ``[R, V]`` of each readout of tokens (never of slots)."""
     return [
         rows
         if each.slots
-        else lawful(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
+        else apply_law(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
         for rows, each in zip(parts, readouts, strict=True)
     ]
 
 
 def answers_before(readout: Readout) -> list[list[int]]:
-    """Return the answer before each row's prediction, drafts included, once the call ran."""
+    """Return the answer before each row's prediction, drafts included, after the call ran."""
     call, session = readout.call, readout.call.session
     before = session.text[: session.base]
     answers = []

@@ -1,4 +1,4 @@
-"""Forward passes of calls, in which a long prompt runs in chunks but counts as one call."""
+"""Run the forward passes of calls, where a long prompt runs in chunks but counts as one call."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def draft(calls: Sequence[DraftCall]) -> Sequence[CallResult]:
 
 
 def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
-    """Return logits ``[sum R, V]``, skipping tokens that a session has cached from another text.
+    """Return logits ``[sum R, V]``, skipping tokens that a session kept from an earlier text.
 
     A model may do the `reads` with the pass (`Model.ahead`).
     """
     model: Model = calls[0].session.model
     longer = [c for c in calls if c.session.kept or len(c.tokens) > PREFILL_CHUNK]
     before = [(call.session, call.session.length, call.session.calls) for call in longer]
-    fed = {id(call): _feed_head(_without_kept(call)) for call in longer}
+    fed = {id(call): _feed_first_chunks(_skip_cached(call)) for call in longer}
     if fed:
         calls = [fed[id(call)][0] if id(call) in fed else call for call in calls]
     logits = model.forward_reading(calls, reads) if reads else model.forward(calls)
@@ -43,8 +43,8 @@ def forward(calls: Sequence[Call], reads: TokenReads | None = None) -> Tensor:
     return logits
 
 
-def _without_kept(call: Call) -> Call:
-    """Skip leading tokens that are cached already, except for one row and all read rows."""
+def _skip_cached(call: Call) -> Call:
+    """Skip leading tokens that are cached already, but feed all read rows and at least one row."""
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
@@ -65,7 +65,7 @@ def _first_read_row(call: Call) -> int:
 def _rest(call: Call, fed: int) -> Call:
     return dataclasses.replace(
         call,
-        chain=None,  # the engine follows it, as the uniforms are those of the whole call
+        chain=None,  # the engine follows the chain, as the uniforms are those of the whole call
         tokens=call.tokens[fed:],
         mask=None if call.mask is None else call.mask[fed:, fed:],
         positions=None if call.positions is None else call.positions[fed:],
@@ -81,11 +81,11 @@ def _is_causal(call: Call, fed: int) -> bool:
     return bool((call.mask[:fed] == causal[:fed]).all() and call.mask[fed:, :fed].all())
 
 
-def _feed_head(call: Call) -> tuple[Call, list[Tensor]]:
-    """Feed a long call except for its last chunk, or for the rows from the first other mask on.
+def _feed_first_chunks(call: Call) -> tuple[Call, list[Tensor]]:
+    """Feed a long call up to its last chunk, or to the first row whose mask is not causal.
 
-    Returns the rest, and hidden states of rows that were fed. Chunks are the same with and without
-    such states, because a row's rounding may depend on the rows of its pass.
+    Returns the rest, and hidden states of fed rows. Chunks are the same with and without hidden
+    states, because a row's rounding may depend on the rows of its pass.
     """
     tokens, positions, fed, states = call.tokens, call.positions, 0, list[Tensor]()
     in_order = all(a < b for a, b in itertools.pairwise(call.hidden))

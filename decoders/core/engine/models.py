@@ -1,4 +1,4 @@
-"""The models that decoders run on, and checks that they fit a decoder."""
+"""Hold the models that decoders run on, and check that they fit a decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLACK_ROWS = MAX_DRAFTS + 8  # cache entries beyond prompt and budget, for reje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """The target and, if decoders need them, the draft model and further models by name.
+    """Hold the target and, if decoders need more, the draft model and further models by name.
 
     `tokenizer` is the target's, if it has one.
     """
@@ -40,8 +40,8 @@ class Models:
         drafts = {} if self.draft is None else {"draft": self.draft}
         return {"target": self.target, **drafts, **named}
 
-    def used_by(self, decoder: Decoder) -> Models:
-        """Return the target, and of the other models those that a decoder needs."""
+    def for_decoder(self, decoder: Decoder) -> Models:
+        """Return the target and those other models that a decoder needs."""
         needs = {need for part in decoder.parts for need in part.needs}
         named = {name: each for name, each in self.named.items() if f"model:{name}" in needs}
         return replace(self, draft=self.draft if "draft" in needs else None, named=named)
@@ -64,7 +64,7 @@ class Models:
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Run the plain modules of compiled models, compiling no graph."""
+        """Run the plain modules of compiled models inside, so that no graph is compiled."""
         with ExitStack() as stack:
             for model in self.roles.values():
                 stack.enter_context(getattr(model, "uncompiled", nullcontext)())
@@ -75,7 +75,7 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
     """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
     adapters = {}
     for part in decoder.parts:
-        if kind := other_kind(part, models.target.masked is not None):
+        if kind := kind_error(part, models.target.masked is not None):
             raise ValueError(f"decoder {name!r} {kind}")
         for need in part.needs:
             if need == "network":  # test models have it attached
@@ -93,8 +93,8 @@ def model_names(roles: Iterable[str]) -> list[str]:
     return [role.removeprefix("model:") for role in roles if role.startswith("model:")]
 
 
-def other_kind(decoder: Decoder, masked: bool) -> str | None:
-    """Say what is wrong if a target is not of the kind that a decoder decodes."""
+def kind_error(decoder: Decoder, masked: bool) -> str | None:
+    """Return an error text if a target is not of the kind that a decoder decodes."""
     if masked == (decoder.target_kind == "masked"):
         return None
     if masked:
@@ -103,7 +103,7 @@ def other_kind(decoder: Decoder, masked: bool) -> str | None:
 
 
 def check_model(name: str, role: str, models: Models) -> None:
-    """Raise `ValueError` unless a decoder's model is there, with the target's vocabulary."""
+    """Raise `ValueError` unless a decoder's model exists and has the target's vocabulary."""
     _, is_named, called = role.partition(":")
     if (model := models.roles.get(role)) is None:
         text, option = "draft model", "--draft"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, fields, lawful_parts, split_rows
+from decoders.core.engine.forms import READERS, bar, fields, law_on_tokens, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readouts
 from decoders.core.outputs import VERIFYING
 from decoders.core.token_reads import Ahead, TokenRead
@@ -24,15 +24,15 @@ from decoders.core.types import CallResult, Sampling
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Return the results of readouts, in order, from merged calls' logits ``[sum R, V]``."""
+    """Turn the logits ``[sum R, V]`` of merged calls into the results of readouts, in order."""
     if chained := [done for each in readouts if (done := each.call.session.chained) is not None]:
         return chained
     if sampling.law is not None:
-        logits = torch.cat(lawful_parts(split_rows(logits, readouts), readouts, sampling))
+        logits = torch.cat(law_on_tokens(split_rows(logits, readouts), readouts, sampling))
     logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
     read = _read_at_once(logits, readouts, sampling, masses, sync)
-    if sync or not (any(map(_is_open, read)) or not_a_number(read, logits.shape[-1])):
+    if sync or not (any(map(_is_open, read)) or has_nan(read, logits.shape[-1])):
         return read
     return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
@@ -40,7 +40,7 @@ def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence
 def _read_at_once(
     logits: Tensor, readouts: Readouts, sampling: Sampling, masses: Sequence[Member], sync: bool
 ) -> Sequence[CallResult]:
-    """Read all forms, and copy their numbers to the host at once, with those of `masses`."""
+    """Read all forms and the barred `masses`, and copy their numbers to the host at once."""
     kinds = sorted({form for each in readouts for form in each.forms})
     again = sync and sampling.top_p < 1
     ahead: Ahead = {} if again else readouts[0].call.session.model.ahead(logits)
@@ -69,7 +69,7 @@ def _is_open(result: CallResult) -> bool:
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
-    """Join the results of a call's read tokens and its read slots."""
+    """Join the results of a call's read tokens and read slots."""
     return dataclasses.replace(
         tokens,
         slot_picks=slots.picks,
@@ -80,18 +80,18 @@ def joined(tokens: CallResult, slots: CallResult) -> CallResult:
     )
 
 
-def not_a_number(results: Sequence[CallResult], vocab_size: int) -> bool:
-    """Tell whether any came from NaN or infinite logits: a token is V or a confidence NaN.
+def has_nan(results: Sequence[CallResult], vocab_size: int) -> bool:
+    """Return whether any result came from NaN or infinite logits: token V, or confidence NaN.
 
-    The check reads only numbers on the host. It is left to decoders to check raw logits.
+    The check reads only numbers on the host; decoders themselves must check raw logits.
     """
     for result in results:
         if result.acceptance is not None and result.acceptance.token >= vocab_size:
             return True
-        sure = sum(result.confidences) + sum(result.slot_confidences)
+        total = sum(result.confidences) + sum(result.slot_confidences)
         for each in (result,) if result.slots is None else (result, result.slots):
-            sure += sum(each.entropies) + sum(map(sum, each.top_probs))
-        if sure != sure or max((*result.picks, *result.slot_picks), default=0) >= vocab_size:
+            total += sum(each.entropies) + sum(map(sum, each.top_probs))
+        if total != total or max((*result.picks, *result.slot_picks), default=0) >= vocab_size:
             return True
     return False
 
@@ -99,7 +99,7 @@ def not_a_number(results: Sequence[CallResult], vocab_size: int) -> bool:
 def _read_tokens(
     form: str, ahead: Ahead, logits: Tensor, readouts: Readouts, sampling: Sampling, sync: bool
 ) -> Read:
-    """Read tokens of logits ``[R, V]``, or take them from what the model read `ahead`."""
+    """Read tokens of logits ``[R, V]``, or take those that the model read `ahead`."""
     confidences = {"prob" if form == "picks" else each.confidence for each in readouts}
     assert len(confidences) == 1, f"one decoder asks for confidences of kinds {sorted(confidences)}"
     if form in ahead:

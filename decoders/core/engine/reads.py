@@ -1,4 +1,4 @@
-"""The rows of calls that are read, and in which form.
+"""List the rows of calls that are read, and the forms in which they are read.
 
 Letters: R rows read.
 """
@@ -19,13 +19,13 @@ from decoders.core.types import Confidence, Sampling, Slots
 Fields = dict[str, Any]
 """Fields of a `CallResult` by name."""
 Read = tuple[Tensor, Callable[[list[float]], list[Fields]]]
-"""Numbers on the device, and a function that makes fields, in order, from them on the host."""
+"""Numbers on the device, and a function that turns them, once on the host, into fields in order."""
 Member = tuple[list[int], Read]
-"""The numbers of the readouts that a read covers, and the read."""
+"""Indices of the readouts that a read covers, and the read."""
 
 
 class Readout(NamedTuple):
-    """Rows of one call that are read, in some `forms`: its tokens, or these of its slots.
+    """Describe the rows of one call that are read in the same `forms`: token rows, or slots.
 
     `outputs` are the output positions that the rows predict (negative inside the prompt), and
     `confidence` is the measure of confidence in their tokens, unless the form is `picks`.
@@ -40,7 +40,7 @@ class Readout(NamedTuple):
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """Return the readouts of a call before it runs: read tokens, and read slots if it has any."""
+    """Return the readouts of a call before it runs: its read tokens, and its read slots if any."""
     masked, slots = call.session.model.masked, call.slots
     positions, shift = call.positions or call.row_positions(), int(not masked or masked.shifted)
     uniforms = call.uniforms or uniforms
@@ -57,10 +57,10 @@ Readouts = Sequence[Readout]
 
 
 def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
-    """Return the reads of a pass that are of tokens, or none if logits are changed before.
+    """Return the reads of tokens in a pass, or none if logits change before they are read.
 
-    Graphs serve one `warping`, a sampling whose budget, stop ids and seed do not matter. Behind a
-    pass's uniforms follow those of the calls that follow it (`Call.chain`, `ahead`), by step.
+    Graphs serve one `warping`: sampling settings without budget, stop ids and seed. The uniforms
+    of a pass come before those of the calls that follow it (`Call.chain`, `ahead`), by step.
     """
     reads: dict[tuple[str, Confidence], tuple[list[int], list[float]]] = {}
     first, greedy = 0, warping.greedy

@@ -30,7 +30,7 @@ _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
 class Scheduler:
-    """Runs one decoder over prompts, at most `batch_size` at a time.
+    """Run one decoder over prompts, at most `batch_size` at a time.
 
     A sequence's tokens do not depend on the rest of its batch, up to the rounding of differently
     shaped kernels: uniforms are positional, and distributions depend on the sequence only.
@@ -54,14 +54,14 @@ class Scheduler:
     ) -> None:
         """Check that the models fit the decoder.
 
-        No session is opened before `run`. All answers share the `memory`, which those to the
-        prompts of indices `unremembered` do not enter; without one, each has an empty memory.
+        No session is opened before `run`. All answers share the `memory`, except that answers to
+        the prompts of indices `unremembered` are not added; without it, each memory is empty.
         `steps`, `forward`, `draft`, `read_out` and `answer` replace the decoder's or the engine's
         own functions, so that instruments can wrap them.
         `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
-        self._models, self._sampling = models.used_by(decoder), sampling
+        self._models, self._sampling = models.for_decoder(decoder), sampling
         self._warping = dataclasses.replace(
             sampling, max_new_tokens=1, stop_ids=frozenset(), seed=0
         )
@@ -78,7 +78,7 @@ class Scheduler:
             self._batches = decoder.batches
 
     def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
-        """Fill caches with a prompt's first tokens, untimed, as the previous turn left them.
+        """Fill caches, untimed, with a prompt's first tokens, as the previous turn left them.
 
         The next `run`, with only that prompt, skips these tokens if the decoder's first call
         begins with them.
@@ -135,10 +135,10 @@ class Scheduler:
         active: list[RunningSequence] = []
         try:
             self._loop(waiting, active, on_emit, finish)
-        finally:  # also when interrupted: no session outlives a run
+        finally:  # closed even after an interruption: no session outlives a run
             for job in active:
                 self._close(job)
-            self._drop_kept()
+            self._drop_kept_text()
         return [outcomes[index] for index in range(len(prompts))]
 
     def _loop(
@@ -186,7 +186,7 @@ class Scheduler:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
 
-    def _drop_kept(self) -> None:
+    def _drop_kept_text(self) -> None:
         kept, self._kept = self._kept, None
         for session in (kept or {}).values():
             session.close()
@@ -265,15 +265,15 @@ def generate(
     return outcome
 
 
-def width_bucket(num_rows: int) -> int:
-    """Return a call's width bucket: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
+def row_bucket(num_rows: int) -> int:
+    """Return the bucket of a call's number of rows: 1, 2-4, 5-8, 9-16, 17-32 and so on."""
     return 0 if num_rows == 1 else max(2, (num_rows - 1).bit_length())
 
 
 def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
     """Choose prefills first, then calls that draft, then the largest group (waiting counts).
 
-    Thus sequences wait for each other's drafts, and one call verifies them all.
+    Thus sequences wait for each other's drafts, and one call verifies all drafts.
     """
     groups: dict[tuple[bool, bool, Hashable], list[RunningSequence]] = {}
     for job in active:
@@ -288,7 +288,7 @@ def _next_group(active: Sequence[RunningSequence]) -> list[RunningSequence]:
             drafts = call.session.root is not job.request.target or not call.read
         # a few rows of padding cost less than another pass of a small network, or on a GPU
         narrow = 4 if kind or model.device.type != "cpu" else 0
-        width = max(narrow, width_bucket(max(rows)))
+        width = max(narrow, row_bucket(max(rows)))
         if model.merges and not isinstance(call, DraftCall):
             width = 0  # without padding
         groups.setdefault((is_prefill, drafts, (id(model), width, *kind)), []).append(job)

@@ -1,7 +1,7 @@
-"""One sequence in progress: its coroutine, its pending call, and its counted emits.
+"""Run one sequence: its coroutine, its pending call, and its counted emits.
 
-For a `SelfDriven` decoder it is the `Answer` and has no coroutine. Whatever a decoder yields or
-raises can end only its own answer.
+For a `SelfDriven` decoder the sequence is the `Answer` and has no coroutine. Whatever a decoder
+yields or raises can end only the decoder's own answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from decoders.core.decoder import Memory, Request, Role, Steps
 from decoders.core.engine import faults
 from decoders.core.engine.forms import follow
 from decoders.core.engine.models import model_names
-from decoders.core.engine.readout import not_a_number
+from decoders.core.engine.readout import has_nan
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
@@ -33,7 +33,7 @@ _MAX_IDLE_CALLS = 100_000  # calls without a token; correct decoders stay far be
 
 
 class RunningSequence:
-    """One running sequence: its coroutine, its pending call, and its emits so far."""
+    """Hold one running sequence: its coroutine, its pending call, and its emits up to now."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RunningSequence:
         self.restart()
 
     def restart(self) -> None:
-        """Forget emits and counts before any session is fed."""
+        """Forget all emits and counts, before any session is fed."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._step_start = (0, 0, 0, 0)
@@ -103,12 +103,12 @@ class RunningSequence:
         """Do nothing (see `Answer.passed`), so that instruments can wrap it."""
 
     def emit(self, emit: Emit) -> None:
-        """See `Answer.emit`."""
+        """End a step (see `Answer.emit`)."""
         if self.outcome is None:
             self._record(emit)
 
     def advance(self, result: Any) -> None:
-        """Send a result, or several, and run the coroutine to its next calls or its end."""
+        """Send one result or several, and run the coroutine to its next calls or its end."""
         self.pending = ()
         try:
             if self._steps is None:
@@ -132,9 +132,9 @@ class RunningSequence:
             self.fail(faults.as_exception(error))
 
     def take(self, results: Sequence[CallResult]) -> None:
-        """Continue with the pending calls' results, or fail if logits were NaN or infinite."""
+        """Continue with the results of pending calls, or fail if logits were NaN or infinite."""
         call = self.pending[0]
-        if isinstance(call, Call) and not_a_number(results, self._vocab_size):
+        if isinstance(call, Call) and has_nan(results, self._vocab_size):
             role = next(name for name, root in self._sessions.items() if root is call.session.root)
             self.fail(
                 FloatingPointError(
@@ -151,7 +151,7 @@ class RunningSequence:
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error at the decoder's current line, and wipe its cache rows."""
-        self.pending, self.outcome = (), faults.standing(self._steps, error)
+        self.pending, self.outcome = (), faults.with_suspended_lines(self._steps, error)
         for session in self._open_sessions():
             session.model.wipe(session.row)
 
@@ -178,7 +178,7 @@ class RunningSequence:
     def _record(self, emit: Emit) -> None:
         tokens, stop = self._cut(emit.tokens)
         dead_ends, start = self._target.dead_ends, len(self._tokens)
-        for num in range(len(tokens)) if dead_ends else ():  # there AR's answer fails as well
+        for num in range(len(tokens)) if dead_ends else ():  # AR's answer fails here as well
             if (*self._tokens, *tokens[:num]) in dead_ends:
                 raise ValueError(f"the law forbids every token after {start + num} tokens")
         counts = self._counts()
@@ -186,7 +186,7 @@ class RunningSequence:
         self._step_start = counts
         self._tokens += tokens
         num_leading, accepted = min(emit.num_leading, len(tokens)), emit.accepted
-        if stop is not None and 0 < accepted <= emit.drafted:  # else broken, and to be reported
+        if stop is not None and 0 < accepted <= emit.drafted:  # else a bug to report
             # accepted tokens after the cut are not emitted, so they do not count
             accepted = min(emit.accepted, len(tokens) - num_leading)
         tested, overlap, alpha = None, None, None

@@ -1,1 +1,1 @@
-"""Models with known distributions, and statistical tests of decoders."""
+"""Provide models with known distributions, and statistical tests of decoders."""

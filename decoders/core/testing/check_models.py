@@ -1,4 +1,4 @@
-"""Models on which the contract's checks run: tables of known distributions, tiny Llamas, halves.
+"""Make the models for the contract's checks: tables of known distributions and tiny Llamas.
 
 Words 0 to 5 are tokens, word 6 ends an answer. Adapters are attached under the names that a
 decoder's parts use.
@@ -20,21 +20,21 @@ from decoders.core.types import MaskedForm, Sampling
 VOCAB, EOS = 7, 6
 _LLAMA_LENGTH = 512
 _FEW_WORDS, _RARELY = 5, 0.3
-"""Words and agreement of the models that answers are drawn from: enough rejections, and residuals
-of several words, so that a uniform used twice shows."""
+"""Vocabulary and agreement of the models from which answers are drawn: many rejections, and
+residuals of several words, so that a uniform that is used twice can be detected."""
 _NUM_DRAWN, _BEGINNING = 4, 3
 
 
 def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
-    """Return a table as target, and one that agrees with it in a share of its predictions."""
+    """Return a table as target, and a draft table that agrees with a share of its predictions."""
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
-    models = _beside(decoder, target, agreement, scale=1.5)
+    models = _add_drafts(decoder, target, agreement, scale=1.5)
     _mask(decoder, target)
     return with_adapters(decoder, models, error=1 - agreement)
 
 
-def _beside(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
-    """Add a draft model and the decoder's named models, which agree with a target in a share."""
+def _add_drafts(decoder: Decoder, target: TableModel, agreement: float, scale: float) -> Models:
+    """Add a draft model and the decoder's named models, which partly agree with a target."""
     options: Any = {"scale": scale, "agree_with": target, "agreement": agreement}
     names = _names(decoder)
     draft, *rest = (TableModel(target.vocab_size, 2 + i, **options) for i in range(1 + len(names)))
@@ -47,7 +47,7 @@ def _names(decoder: Decoder) -> list[str]:
 
 
 def _mask(decoder: Decoder, target: Model) -> None:
-    """Let a target be read as a masked model if the decoder needs one."""
+    """Mark a target as a masked model if the decoder needs one."""
     if decoder.target_kind == "masked":
         target.masked = MaskedForm(mask_id=EOS - 1, block=4)
 
@@ -68,17 +68,17 @@ def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
     return models
 
 
-def halves(decoder: Decoder) -> Models:
-    """Return two tables that never pick the same word, the target with an adapter that errs."""
+def disjoint_tables(decoder: Decoder) -> Models:
+    """Return two tables that never pick the same word, and a target's adapter that always errs."""
     # the draft's adapter agrees with the draft
     error = float(decoder.adapter_of == "target")
-    named = {name: _Half(low=False) for name in _names(decoder)}
-    models = Models(target=_Half(low=True), draft=_Half(low=False), named=named)
+    named = {name: _HalfVocabulary(low=False) for name in _names(decoder)}
+    models = Models(target=_HalfVocabulary(low=True), draft=_HalfVocabulary(low=False), named=named)
     return with_adapters(decoder, models, error)
 
 
 def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
-    """Attach the decoder's adapters, wrong in a share `error` of their predictions, to tables."""
+    """Attach the decoder's adapters to tables, where a share `error` of predictions is wrong."""
     for part in decoder.parts:
         if part.adapter_name is not None:
             _role(models, part).attach(part.adapter_name, error, *part.variants[:1])
@@ -88,7 +88,7 @@ def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
     """Prepare draws of four-token answers from five words: few cells, several steps."""
     target = TableModel(_FEW_WORDS, seed=1, scale=1.0)
-    models = with_adapters(decoder, _beside(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
+    models = with_adapters(decoder, _add_drafts(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
     return _draws(decoder, models, num_draws)
 
 
@@ -102,8 +102,8 @@ def _draws(decoder: Decoder, models: Models, num_draws: int) -> Draws:
     return Draws(decoder, models, [1, 2], sampling, num_draws, beginning=_BEGINNING)
 
 
-class _Half(TableModel):
-    """A table that only picks from the lower, or only from the upper, half of the vocabulary."""
+class _HalfVocabulary(TableModel):
+    """Make a table that picks only from the lower or only from the upper half of the vocabulary."""
 
     def __init__(self, *, low: bool) -> None:
         super().__init__(VOCAB, seed=3)

@@ -3,7 +3,7 @@
 An answer falls into a *cell*: a likely whole answer, or a prefix too rare to expand; rarer answers
 form the rest. Pearson's chi-square over cells is reported with its power: of all distributions at
 total-variation distance x over the cells, those that shift every cell by the same factor have the
-least noncentrality, 4 n x², so a distance that is detected there is detected everywhere.
+smallest noncentrality, 4 n x²: a distance detected in their case is always detected.
 The distribution is enumerated with the target only, however a decoder draws (`Draws`).
 Letters: n draws, d degrees of freedom, V vocabulary.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from decoders.core.decoder import Decoder
-from decoders.core.engine.forms import lawful
+from decoders.core.engine.forms import apply_law
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.model import Model
@@ -34,14 +34,14 @@ _NextDistribution = Callable[[Answer], NDArray[np.float64]]
 
 POWER = 0.9
 MIN_EXPECTED = 10
-"""Expected draws that a cell needs for the chi-square distribution to hold in its tail."""
+"""Minimum of a cell's expected draws, so that the tail of the chi-square distribution holds."""
 _MIN_EXPANDED = 50
-"""Expected draws that a prefix needs to be expanded."""
+"""Minimum of a prefix's expected draws for which it is expanded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Exact probabilities of cells, and the tokens that may follow each expanded prefix."""
+    """Hold the exact probabilities of cells, and the possible tokens after each expanded prefix."""
 
     cells: Mapping[Answer, float]
     possible: Mapping[Answer, NDArray[np.bool_]]
@@ -52,7 +52,7 @@ class Distribution:
         return max(0.0, 1.0 - math.fsum(self.cells.values()))
 
     def cell(self, answer: Answer) -> Outcomes:
-        """Return an answer's cell, ``rest``, or ``impossible`` for an answer of probability 0."""
+        """Return the cell of an answer, ``rest``, or ``impossible`` if its probability is 0."""
         for length in range(len(answer) + 1):
             prefix = answer[:length]
             if prefix in self.cells:
@@ -95,7 +95,7 @@ def enumerate_distribution(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A chi-square test: its statistic, degrees of freedom, p-value, and the draws behind it."""
+    """Hold a chi-square test: its statistic, degrees of freedom, p-value and number of draws."""
 
     statistic: float
     dof: int
@@ -107,7 +107,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
     """Test draws, counted by cell, with Pearson's chi-square.
 
     Cells with too few expected draws join the rest; a rest with too few joins the rarest cell. A
-    single impossible answer rejects.
+    single impossible answer rejects the distribution.
     """
     num_draws = sum(counts.values())
     cells = sorted((mass, counts.get(cell, 0)) for cell, mass in distribution.cells.items())
@@ -121,7 +121,7 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
     dof = len(pairs) - 1
     if counts.get("impossible"):
         return Fit(statistic=math.inf, dof=dof, p_value=0.0, num_draws=num_draws)
-    if not dof:  # a single cell tests nothing
+    if not dof:  # with a single cell there is no test
         return Fit(statistic=0.0, dof=0, p_value=1.0, num_draws=num_draws)
     statistic = sum((seen - mass * num_draws) ** 2 / (mass * num_draws) for mass, seen in pairs)
     p_value = float(stats.chi2.sf(statistic, dof))
@@ -151,7 +151,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class Draws:
-    """Answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell.
+    """Draw answers of `sampling.max_new_tokens` tokens to one prompt, counted by cell.
 
     The first `beginning` tokens of each answer are also counted by themselves: an error in the
     first steps stands out among the few cells of short beginnings (0: they are not counted).
@@ -201,12 +201,12 @@ class Draws:
 
     @property
     def counts(self) -> Counter[Outcomes]:
-        """The whole answers drawn so far, by cell."""
+        """Number of whole answers drawn up to now, by cell."""
         return self._tallies[-1][2]
 
     @property
     def fits(self) -> list[Fit]:
-        """The tests of all draws so far: of beginnings, if counted, then of whole answers."""
+        """Tests of all draws up to now: of beginnings, if counted, then of whole answers."""
         return [fit(exact, counts) for _, exact, counts in self._tallies]
 
 
@@ -222,7 +222,7 @@ def exact_distribution(
         session.truncate(min(session.length, len(prompt) - 1))
         tokens = (*prompt, *prefix)[session.length :]
         logits = target.forward([session.call(tokens, output="logits")])
-        logits = lawful(logits, [prefix], sampling)
+        logits = apply_law(logits, [prefix], sampling)
         distribution: NDArray[np.float64] = warp(logits, sampling)[0].double().cpu().numpy()
         distribution /= distribution.sum()
         return distribution

@@ -1,11 +1,11 @@
-"""A next-token table with exact distributions: the oracle model of tests and contract checks.
+"""Define a next-token table with exact distributions, the model of tests and contract checks.
 
 Logits are a seeded function of the last `order` visible tokens, so every probability can be
 enumerated. Prefix, positions, masks, slots, `truncate` and `select_rows` work as in a cached
 transformer. An adapter is a parallel student that errs in a given share of its predictions; slots
 without a uniform take the likeliest tokens. The hidden state ``[R, D]`` is artificial: the last
 `order` tokens as numbers after fillers of -1, from which heads and draft layers read the context.
-That of a lower layer n has the last n + 1 tokens; at layer 0 it is the token's embedding. A vector
+The state of a lower layer n has the last n + 1 tokens; at layer 0 it embeds the token. A vector
 ``[D]`` acts as the token nearest to its last number.
 
 Letters: V vocabulary, N rows of a call.
@@ -32,11 +32,11 @@ from decoders.core.types import MASKED, NO_UNIFORM, CallResult, Sampling, Slots
 
 _EARLY_AGREEMENT = 0.6
 _WIDTH, _NUM_LAYERS = 8, 3
-"""Least width D of hidden states, and number of layers."""
+"""Minimum width D of hidden states, and the number of layers."""
 
 
 class TableModel(Model):
-    """A `Model` whose logits are a fixed random function of the last `order` tokens.
+    """Define a `Model` whose logits are a fixed random function of the last `order` tokens.
 
     Args:
         vocab_size: V.
@@ -49,7 +49,7 @@ class TableModel(Model):
 
     weight_bytes = 0
     words: Tensor | None = None
-    """Ids that draft layers propose; None: the vocabulary."""
+    """Ids that draft layers propose (None: the whole vocabulary)."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TableModel(Model):
         agreement: float = 0.0,
         max_length: int = 4096,
     ) -> None:
-        """See the class."""
+        """Make the table of these arguments (see the class)."""
         super().__init__()
         self.vocab_size, self.num_layers = vocab_size, _NUM_LAYERS
         self.max_length = max_length
@@ -111,7 +111,7 @@ class TableModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """Return `Model.library_module`, whose first layer alone acts as its draft model."""
+        """Return a `TableModule`, whose first layer alone acts as its draft model."""
         if self._library is None:
             from decoders.core.testing.table_module import TableModule
 
@@ -185,7 +185,7 @@ class TableModel(Model):
 
     @torch.inference_mode()
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
-        """Draft as `Model.draft` does, without a cache of text, because states are contexts."""
+        """Draft (see `Model.draft`) without a cache of text, as each state holds its context."""
         students = {
             "heads": self._draft_by_heads,
             "layer": self._draft_by_layer,
@@ -225,7 +225,7 @@ class TableModel(Model):
         return tree_results(trees.drafts.tolist(), trees.probs, self.words, self.vocab_size)[0]
 
     def _draft_by_slots(self, call: DraftCall) -> CallResult:
-        """Pick drafts by their uniforms, or wrongly."""
+        """Pick drafts by their uniforms, or wrongly where the student errs."""
         temperature, error, drafts = call.sampling.temperature, self.errors[call.name], list[int]()
         context = [*self._context(call.states[-1]), call.tokens[-1]]
         for u in call.uniforms:
@@ -252,7 +252,7 @@ class TableModel(Model):
         return torch.stack(logits), self._hidden(contexts)
 
     def errs(self, context: Sequence[int], kind: str, error: float) -> bool:
-        """Tell whether student `kind` errs after a context, which it does in a share `error`."""
+        """Return whether student `kind` errs after a context, which happens in a share `error`."""
         seen = list(context[-self._order :]) if self._order else []
         return self._chance(repr((self._seed, seen, kind))) < error
 
@@ -266,7 +266,7 @@ class TableModel(Model):
         context = rows.context(len(rows.fed) + slot)
         if slots.vectors is not None:
             return self.logits([*context, *(token for _, token in rows.slot_inputs(slot))])
-        if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before
+        if self.adapters[slots.adapter].standalone:  # the first slot replaces the token before it
             ends = itertools.accumulate(slots.sizes)
             branch = next(m for m, end in enumerate(ends) if slot < end)
             context = [*context, slots.anchors[branch]]
@@ -282,7 +282,7 @@ class TableModel(Model):
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
     def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
-        """Pick the token after a context by u at temperature and top-p (the likeliest if no u)."""
+        """Pick the token after a context by u, temperature and top-p (without u the likeliest)."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:
             distribution = self.logits(context).unsqueeze(0)
@@ -305,7 +305,7 @@ def _draws(call: DraftCall) -> Tensor | None:
 
 
 class _CallRows:
-    """The rows of a call, and the tokens that each row sees."""
+    """Hold the rows of a call, and the tokens that each row sees."""
 
     def __init__(self, call: Call, cache: list[tuple[int, int]]) -> None:
         self._call, self._cache = call, cache
@@ -322,7 +322,7 @@ class _CallRows:
         return [token for _, token in sorted(self._cache + seen)]
 
     def slot_inputs(self, slot: int) -> list[tuple[float, int]]:
-        """Return uniform and token of the slots that a slot sees, up to its position, in order."""
+        """Return, in order, the uniforms and tokens of the slots up to a slot that it sees."""
         slots, first = self._call.slots, len(self.fed)
         assert slots is not None
         limit = self._positions[first + slot]

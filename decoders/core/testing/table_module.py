@@ -1,4 +1,4 @@
-"""A next-token table as a transformers module, so that `generate` runs on exact distributions.
+"""Wrap a next-token table as a transformers module: `generate` then has exact distributions.
 
 The tokens themselves are cached as keys, so that cropping the cache forgets them.
 Letters: B sequences, N rows of a call, V vocabulary.
@@ -20,13 +20,13 @@ Law = Callable[[Sequence[int]], Tensor]
 
 
 class TableConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Two layers, of which the first is an exit where the table is a different one."""
+    """Configure two layers, the first of which is an early exit with another table."""
 
     model_type = "table"
 
 
 class _Body(nn.Module):
-    """The layers, which map tokens to logits that serve as hidden states."""
+    """Map tokens to logits, which serve as hidden states."""
 
     def __init__(self, config: Any, whole: Law, early: Law) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Body(nn.Module):
 
 
 class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """A transformers causal LM whose logits ``[B, N, V]`` are given functions of the context."""
+    """Define a transformers causal LM whose logits ``[B, N, V]`` are functions of the context."""
 
     config_class = TableConfig
     base_model_prefix = "model"
@@ -75,7 +75,7 @@ class TableModule(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         }
         super().__init__(TableConfig(**sizes))
         self.model = _Body(self.config, whole, early)
-        self.anchor = nn.Parameter(torch.zeros(1), requires_grad=False)  # gives device and dtype
+        self.anchor = nn.Parameter(torch.zeros(1), requires_grad=False)  # has the device
         self.requires_grad_(False)
 
     def forward(

@@ -1,4 +1,4 @@
-"""Tiny random Llamas: real calls, caches and hidden states for the contract's checks.
+"""Make tiny random Llamas: real calls, caches and hidden states for the contract's checks.
 
 Results of these models are inference tensors, hidden states are as wide as a model's, and a
 decoder finds the modules it may read (`HFModel.module`). A vocabulary of few words keeps answers
@@ -29,7 +29,7 @@ _MTP_NORMS = "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"
 
 
 def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> Models:
-    """Return a random Llama of two layers, and a draft and named models that often agree."""
+    """Return a random Llama of two layers, and draft and named models that often agree with it."""
     sizes = {
         "hidden_size": _WIDTH,
         "intermediate_size": _WIDTH,
@@ -39,7 +39,7 @@ def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> 
         "head_dim": _WIDTH // _HEADS,
         "vocab_size": vocab_size,
         "max_position_embeddings": max_length,
-        "tie_word_embeddings": False,  # tied, random weights repeat their input
+        "tie_word_embeddings": False,  # tied random weights repeat their input
     }
     config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
@@ -61,7 +61,7 @@ def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> 
 
 
 def attach_random(model: HFModel, name: str, variant: Variant) -> None:
-    """Attach an adapter of a variant whose random weights matter."""
+    """Attach an adapter of a variant, with random weights that change its predictions."""
     sizes: dict[str, Any] = {"width": _WIDTH, "rank": _RANK, "num_slots": _NUM_SLOTS}
     sizes |= {"code": "constant" if is_masked(variant) else "dyadic", "layers": {}}
     if variant in SLOT_VARIANTS:
@@ -75,6 +75,6 @@ def attach_random(model: HFModel, name: str, variant: Variant) -> None:
     adapter = kind(config, seed=2).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
     for parameter in adapter.parameters():
-        if not parameter.any():  # fresh weights leave the model as it is
+        if not parameter.any():  # a new adapter's weights would change nothing
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
     model.attach(name, adapter)

@@ -1,1 +1,1 @@
-"""Bridges to other libraries: loops of transformers, adapters in the format of PEFT."""
+"""Connect to other libraries: loops of transformers, adapters in the format of PEFT."""

@@ -1,4 +1,4 @@
-"""This project's decoders as loops of transformers: ``model.generate(…, custom_generate=…)``.
+"""Run decoders of this project as loops of transformers' ``generate(…, custom_generate=…)``.
 
     from decoders import transformers_generate
     spec = transformers_generate("spec:k=4", draft="path/of/a/draft")
@@ -42,12 +42,12 @@ _WARPERS = {
     TopKLogitsWarper: "top_k",
     TopPLogitsWarper: "top_p",
 }
-_output: Any = GenerateDecoderOnlyOutput  # wants a LongTensor, which no annotation of ours gives
+_output: Any = GenerateDecoderOnlyOutput  # the annotation demands a LongTensor
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
 
 
 class TransformersGenerate:
-    """A decoder in the form of a loop for transformers' `custom_generate`.
+    """Wrap a decoder as a loop for transformers' `custom_generate`.
 
     The object keeps the models of its last call. Adapters wrap a module's linear layers in place.
     """
@@ -214,7 +214,7 @@ transformers_generate = TransformersGenerate
 
 
 class _Stopped(Exception):
-    """A stopping criterion ended an answer after `tokens`."""
+    """Report that a stopping criterion ended an answer after `tokens`."""
 
     def __init__(self, tokens: list[int]) -> None:
         super().__init__("stopped by a criterion")

@@ -1,6 +1,6 @@
 """Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
-Hooks count forward passes, and a stopping criterion, which every loop asks once a step, ends steps.
+Hooks count forward passes. A stopping criterion, which every loop checks once a step, ends steps.
 A custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file,
 for which transformers prepares the arguments.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
@@ -133,7 +133,7 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
 
 
 class _Course:
-    """Reports the forward passes and steps of a running loop."""
+    """Report the forward passes and steps of a running loop."""
 
     def __init__(self, answers: Sequence[Answer], width: int, *, verifies: bool) -> None:
         self._answers, self._verifies = answers, verifies
@@ -199,7 +199,7 @@ class _Course:
 
 
 class _Criterion(StoppingCriteria):
-    """A criterion that never stops, but reads the text ``[B, T]`` whenever a loop checks it."""
+    """Define a criterion that never stops, but reads the text ``[B, T]`` at every check."""
 
     def __init__(self, course: _Course) -> None:
         self._course = course
@@ -233,7 +233,7 @@ def stops_early(module: Any) -> bool:
 
 _FILE = Path("custom_generate") / "generate.py"
 Loop = Callable[..., Any]
-"""Takes a module, and the arguments of `generate` by name."""
+"""A loop: it takes a module, and the arguments of `generate` by name."""
 
 
 def load_custom(path: str, function: str) -> Loop:
@@ -257,7 +257,7 @@ def _load(path: str, function: str, _changed_ns: int) -> Loop:
             alone = load(None, str(file.resolve()), trust_remote_code=True)
             return functools.partial(_run_alone, alone)
         loop = getattr(import_file(file, f"bench_custom_{file.stem}"), function, None)
-    except (Exception, SystemExit) as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # code of the user may raise anything
         line = f"custom loop {path!r} cannot be loaded: {type(error).__name__}: {error}"
         raise ValueError(line) from error
     if not callable(loop):

@@ -1,4 +1,4 @@
-"""An adapter in PEFT's format: a LoRA of its factors, and ``slots.*`` for all other weights.
+"""Write an adapter in PEFT's format: a LoRA of its factors, and ``slots.*`` for other weights.
 
 Activated LoRA (aLoRA, arXiv 2504.12397) adds B A after an offset from the end of a sequence. This
 equals our gate if slots come last in ``inputs_embeds`` and ``alora_offsets`` is their number. PEFT

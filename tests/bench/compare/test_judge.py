@@ -16,7 +16,7 @@ from bench.compare.judge import (
     Regression,
     judge_hard,
     judge_time,
-    more_conversations,
+    need_more_data,
     worst,
 )
 from bench.errors import Exit
@@ -117,11 +117,9 @@ def test_what_is_needed_grows_with_the_square_of_the_precision() -> None:
     """Half-width 0.2 and 0.1 from the margin: four times the conversations, three times more."""
     centre = math.exp(-(math.log1p(0.1) - 0.1))
     ratio = Estimate(value=centre, high=centre * math.exp(0.2), clusters=10)
-    assert (
-        more_conversations(ratio, 0.1) == "needs about 30 more conversations to decide: --limit 40"
-    )
+    assert need_more_data(ratio, 0.1) == "needs about 30 more conversations to decide: --limit 40"
     far = Estimate(value=centre, high=centre * math.exp(0.5), clusters=10)
-    assert "more than 20 times" in more_conversations(far, 0.1)
+    assert "more than 20 times" in need_more_data(far, 0.1)
 
 
 # ---------------------------------------------------------------- decoders and runs

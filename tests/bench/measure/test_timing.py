@@ -286,7 +286,7 @@ def test_the_load_is_written_once_per_block(measured: Any, tmp_path: Path) -> No
     measured()
     events = load_run(tmp_path).events
     assert [event["block"] for event in events] == list(range(8))
-    # every other reading begins a block: what lies between blocks is not load during one
+    # every other reading begins a block: load between blocks is not load during a block
     assert [event["other_cores"] for event in events] == [float(i) for i in range(1, 16, 2)]
 
 

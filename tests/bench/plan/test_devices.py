@@ -6,7 +6,7 @@ import pytest
 
 from bench import runs as bench_run
 from bench.plan import numerics
-from bench.plan.numerics import computed_in, usual_dtype
+from bench.plan.numerics import default_dtype, describe_numerics
 from bench.settings.config import RunConfig
 
 
@@ -25,9 +25,9 @@ def test_large_models_run_in_half_precision_where_a_cpu_has_it(
 ) -> None:
     monkeypatch.setattr(numerics, "has_bfloat16", lambda: instructions)
     monkeypatch.setattr(numerics, "count_weights", lambda source: weights)
-    assert usual_dtype(RunConfig(), "cpu", "here") == dtype
-    assert usual_dtype(RunConfig(), "cuda", "here") == "bfloat16"
-    assert usual_dtype(RunConfig(protocol="specbench"), "cuda", "here") == "float16"
+    assert default_dtype(RunConfig(), "cpu", "here") == dtype
+    assert default_dtype(RunConfig(), "cuda", "here") == "bfloat16"
+    assert default_dtype(RunConfig(protocol="specbench"), "cuda", "here") == "float16"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_line_says_how_a_run_computes_and_why(
     asked: dict[str, Any], opened: dict[str, Any], said: str
 ) -> None:
     config = RunConfig(**asked)
-    assert computed_in(config, config.with_values(**({"device": "cpu"} | opened))) == (
+    assert describe_numerics(config, config.with_values(**({"device": "cpu"} | opened))) == (
         f"computed in {said}"
     )
 

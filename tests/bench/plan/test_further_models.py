@@ -226,7 +226,7 @@ def test_memory_counts_only_the_named_models_that_a_decoder_needs() -> None:
     sizes = {role: each.weight_bytes + each.cache_bytes() for role, each in models.roles.items()}
     assert isinstance(models.named["small"], HFModel)
     for decoder, roles in ((spec, sizes), (Autoregressive(), ("target",))):
-        peak = PeakMemory(models, models.used_by(decoder), decoder).peak_bytes()
+        peak = PeakMemory(models, models.for_decoder(decoder), decoder).peak_bytes()
         assert peak == sum(sizes[role] for role in roles)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bench.errors import BenchError, Exit
 from bench.machine.env import comparability_key
 from bench.plan import numerics
-from bench.plan.numerics import computed_in
+from bench.plan.numerics import describe_numerics
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup, open_setup
 from bench.records.environment import Environment, ModelFacts
@@ -54,7 +54,7 @@ def test_a_run_records_numerics_tile_and_what_a_cell_chose(setup: Setup) -> None
     assert setup.facts.target["tile"] == 8
     assert setup.arms["ar@fast"].cell.options["numerics"] == "fast"
     assert "numerics" not in setup.arms["ar"].cell.options
-    assert "row-invariant in tiles of 8" in computed_in(setup.config, setup.config)
+    assert "row-invariant in tiles of 8" in describe_numerics(setup.config, setup.config)
     again = load_config(None, {"decoders": dict(setup.config.decoders or {})})
     assert (again.decoders or {})["ar@fast"]["numerics"] == "fast"
 

@@ -45,7 +45,7 @@ def again(steps: int, emitted: int = 4, decoder: str = "memo") -> PhasedAnswer:
     )
 
 
-def carried(
+def state_leaks(
     records: Iterable[SampleRecord],
     phased: Iterable[PhasedAnswer],
     *,
@@ -64,59 +64,61 @@ def carried(
         for name in {*exact, *remembering}
     )
     config, env = {"temperature": 0.0 if greedy else 0.7}, Environment(dtype="bfloat16")
-    return judged.carried(run_of(records, Plan(cells=cells), config=config, env=env), phased)
+    return judged.state_leaks(run_of(records, Plan(cells=cells), config=config, env=env), phased)
 
 
 def test_repeats_with_other_counters_are_proof(record: Make) -> None:
-    (line,) = carried(pairs(record), (), greedy=True, exact=EXACT)
+    (line,) = state_leaks(pairs(record), (), greedy=True, exact=EXACT)
     assert line.startswith("memo: state survives an answer")
     assert "random numbers of its own?" in line
     assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
 
 
 def test_equal_repeats_prove_nothing(record: Make) -> None:
-    assert carried(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
+    assert state_leaks(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
 
 
 def test_a_batch_of_which_a_prompt_was_not_timed_proves_nothing(record: Make) -> None:
     both = dataclasses.replace(again(steps=4, emitted=8), prompts=("c0#1", "c1#1"))
     timed = [record("ar", emitted=SLOW), record("memo", emitted=SLOW)]
-    assert carried(timed, [both], greedy=False, exact=EXACT) == ()
+    assert state_leaks(timed, [both], greedy=False, exact=EXACT) == ()
     timed.append(record("memo", emitted=SLOW, conversation="c1"))
-    assert carried(timed, [both], greedy=False, exact=EXACT) == ()  # equal
-    (line,) = carried(timed, [dataclasses.replace(both, later_steps=3)], greedy=False, exact=EXACT)
+    assert state_leaks(timed, [both], greedy=False, exact=EXACT) == ()  # equal
+    (line,) = state_leaks(
+        timed, [dataclasses.replace(both, later_steps=3)], greedy=False, exact=EXACT
+    )
     assert "4 steps timed, then 3" in line
 
 
 def test_other_seeds_prove_nothing(record: Make) -> None:
-    assert carried(pairs(record), (), greedy=False, exact=EXACT) == ()
+    assert state_leaks(pairs(record), (), greedy=False, exact=EXACT) == ()
 
 
 def test_half_precision_counts_only_where_the_tokens_are_equal(record: Make) -> None:
     other = pairs(record, tokens=(9, 9, 9, 9))
-    assert carried(other, (), greedy=True, exact={}) == ()
-    (line,) = carried(other, (), greedy=True, exact=EXACT)
+    assert state_leaks(other, (), greedy=True, exact={}) == ()
+    (line,) = state_leaks(other, (), greedy=True, exact=EXACT)
     assert line.endswith("c0#1: other tokens")
-    assert len(carried(pairs(record), (), greedy=True, exact={})) == 1
+    assert len(state_leaks(pairs(record), (), greedy=True, exact={})) == 1
 
 
 @pytest.mark.parametrize("apart", [{"worker": "b"}, {"machine": "b"}, {"attempt": 1}])
 def test_answers_of_another_process_prove_nothing(record: Make, apart: dict[str, Any]) -> None:
-    assert carried(pairs(record, **apart), (), greedy=True, exact=EXACT) == ()
+    assert state_leaks(pairs(record, **apart), (), greedy=True, exact=EXACT) == ()
 
 
 def test_a_device_that_contradicts_itself_proves_nothing(record: Make) -> None:
     unsteady = [*pairs(record), record("ar@aa", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9))]
-    assert carried(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
+    assert state_leaks(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
 
 
 def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
     once = pairs(record)[:3]
-    assert carried(once, [again(2)], greedy=False, exact=EXACT) == ()
-    (line,) = carried(once, [again(1)], greedy=False, exact=EXACT)
+    assert state_leaks(once, [again(2)], greedy=False, exact=EXACT) == ()
+    (line,) = state_leaks(once, [again(1)], greedy=False, exact=EXACT)
     assert line.endswith("e.g. c0#1: 2 steps timed, then 1")
-    assert carried(once, [again(1)], greedy=False, exact={}) == ()
-    assert carried(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
+    assert state_leaks(once, [again(1)], greedy=False, exact={}) == ()
+    assert state_leaks(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
 
 
 def test_answers_after_another_past_prove_nothing(record: Make) -> None:
@@ -132,7 +134,7 @@ def test_answers_after_another_past_prove_nothing(record: Make) -> None:
         ]
 
     def lines(first: tuple[int, ...], **exact: bool) -> tuple[str, ...]:
-        return carried(answers(first), (), greedy=True, exact=exact, remembering={"memo"})
+        return state_leaks(answers(first), (), greedy=True, exact=exact, remembering={"memo"})
 
     assert len(lines((1, 2))) == 1
     assert lines((1, 3)) == ()  # half precision: the past was another

@@ -16,7 +16,7 @@ from bench.verify.subject import (
     NUM_TOKENS,
     DistributionTest,
     judge_distributions,
-    unsure_contexts,
+    uncertain_contexts,
 )
 from decoders.core.testing.goodness import Fit
 from decoders.core.testing.table_model import TableModel
@@ -78,7 +78,7 @@ def test_distributions_are_tested_where_the_target_is_about_to_be_least_sure() -
     target = Unsure({2 + 6: 0.0, 2 + 6 + NUM_TOKENS - 1: 0.0, 2 + 1: 1.0})
     answers = {"a#1": (0,) * 20}
     sampling = Sampling(temperature=1.0)
-    (found,) = unsure_contexts(target, [prompt("a", 2)], answers, sampling)
+    (found,) = uncertain_contexts(target, [prompt("a", 2)], answers, sampling)
     assert found == ("a#1+6", (1, 1, *answers["a#1"][:6]))
 
 
@@ -87,7 +87,7 @@ def test_the_least_sure_prompts_are_taken_and_those_without_an_answer_are_not() 
     prompts = [prompt(f"p{n}", n) for n in range(1, NUM_CONTEXTS + 4)]
     target = Unsure({n: 0.5 * n for n in range(1, NUM_CONTEXTS + 4)})
     answers = {p.name: (0,) for p in prompts[1:]}
-    found = unsure_contexts(target, prompts, answers, Sampling(temperature=1.0))
+    found = uncertain_contexts(target, prompts, answers, Sampling(temperature=1.0))
     assert [name for name, _ in found] == [f"p{n}#1+0" for n in range(2, NUM_CONTEXTS + 2)]
 
 
@@ -103,7 +103,7 @@ def test_how_sure_the_target_is_depends_on_the_temperature(temperature: float) -
                 return torch.tensor([2.0, 0.0, 0.0, 0.0, 0.0])
             return torch.tensor([60.0, 0.0, 0.0, 0.0, 0.0])
 
-    (found,) = unsure_contexts(
+    (found,) = uncertain_contexts(
         Two(5), [prompt("a", 3)], {"a#1": (0,) * 20}, Sampling(temperature=temperature)
     )
     assert (found[0] == "a#1+0") == (temperature < 1)

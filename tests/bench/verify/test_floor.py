@@ -16,7 +16,7 @@ from bench.records.plan import Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.verify.divergence import differences
-from bench.verify.floor import bound, is_frequent, last_place, measure_floor
+from bench.verify.floor import bound, exceeds_rounding, last_place, measure_floor
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -182,11 +182,11 @@ def test_an_arm_of_ar_sets_the_rows(small: Any, opener: Any, record: Make) -> No
 
 def test_ties_taken_too_often_are_frequent() -> None:
     floor = dataclasses.replace(QUIET, num_tokens=3000, num_flips=20)
-    assert not is_frequent(floor, 20, 2000)
-    assert not is_frequent(floor, 40, 3000)
-    assert is_frequent(floor, 120, 3000)
-    assert is_frequent(floor, 30, 150)
-    assert not is_frequent(floor, 0, 0)
+    assert not exceeds_rounding(floor, 20, 2000)
+    assert not exceeds_rounding(floor, 40, 3000)
+    assert exceeds_rounding(floor, 120, 3000)
+    assert exceeds_rounding(floor, 30, 150)
+    assert not exceeds_rounding(floor, 0, 0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -36,7 +36,7 @@ def test_a_fixed_number_stays_whatever_the_confidences() -> None:
     length.observe(DraftTree.chain(1, [2, 3], [0.9, 0.9]), [0])
     assert length.limit == 5
     assert length.floor == 0
-    assert length.another([0.001])
+    assert length.next_pays([0.001])
     assert length.worthwhile([0.5, 1e-9]) == 2
 
 
@@ -54,8 +54,8 @@ def test_a_drafter_that_was_too_sure_drafts_less_and_a_modest_one_more() -> None
     numbers = [each.worthwhile(paths) for each in (too_sure, right, modest)]
     assert numbers == sorted(numbers)
     assert numbers[0] < numbers[2]
-    assert not too_sure.another([0.9])
-    assert modest.another([0.9])
+    assert not too_sure.next_pays([0.9])
+    assert modest.next_pays([0.9])
 
 
 def test_confidences_are_taken_at_their_word_until_a_draft_was_tested() -> None:
@@ -72,8 +72,8 @@ def test_a_row_weighs_less_beside_the_draft_calls_that_were_made() -> None:
 
 def test_a_further_draft_is_worth_its_call_and_row_or_not() -> None:
     """At 0.8 accepted so far: 0.5 * 0.8 tokens for a cost of 0.3 on top of 1.3 with 1.5 tokens."""
-    assert Length(AUTO, row_cost=0.1, draft_cost=0.2).another([0.5])  # 0.4 * 1.3 > 0.3 * 1.5
-    assert not Length(AUTO, row_cost=0.1, draft_cost=0.3).another([0.5])  # 0.4 * 1.4 < 0.4 * 1.5
+    assert Length(AUTO, row_cost=0.1, draft_cost=0.2).next_pays([0.5])  # 0.4 * 1.3 > 0.3 * 1.5
+    assert not Length(AUTO, row_cost=0.1, draft_cost=0.3).next_pays([0.5])  # 0.4 * 1.4 < 0.4 * 1.5
 
 
 def test_drafts_behind_a_rejected_one_teach_nothing() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.decoder import Decoder
-from decoders.core.engine.forms import answers_before, lawful
+from decoders.core.engine.forms import answers_before, apply_law
 from decoders.core.engine.models import Models
 from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate
@@ -173,14 +173,14 @@ def test_rows_after_which_everything_is_forbidden_stay_and_their_answers_are_not
         return torch.full_like(logits, -torch.inf) if 3 in answer else logits
 
     rows, settings, dead_ends = torch.randn(2, VOCAB), sampling(0.0, strict), set[Any]()
-    assert lawful(rows, [[1], [1, 3]], settings, dead_ends).equal(rows)
+    assert apply_law(rows, [[1], [1, 3]], settings, dead_ends).equal(rows)
     assert dead_ends == {(1, 3)}
-    assert lawful(rows, [[1], [1, 3]], settings).equal(rows)
+    assert apply_law(rows, [[1], [1, 3]], settings).equal(rows)
     with pytest.raises(ValueError, match=r"returned \[3\]; return logits of shape \[7\]"):
-        lawful(rows, [[], []], sampling(0.0, lambda answer, logits: logits[:3]))
+        apply_law(rows, [[], []], sampling(0.0, lambda answer, logits: logits[:3]))
     with pytest.raises(ValueError, match="returned NoneType"):
-        lawful(rows, [[], []], sampling(0.0, lambda answer, logits: None))
-    assert lawful(rows, [[], []], sampling(0.0, None)) is rows
+        apply_law(rows, [[], []], sampling(0.0, lambda answer, logits: None))
+    assert apply_law(rows, [[], []], sampling(0.0, None)) is rows
 
 
 def test_a_law_that_fails_fails_its_own_answer() -> None:

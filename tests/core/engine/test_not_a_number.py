@@ -14,7 +14,7 @@ from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
 from decoders.core.drafting.mask_slots import vector_slots
 from decoders.core.engine.models import Models
-from decoders.core.engine.readout import not_a_number
+from decoders.core.engine.readout import has_nan
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
 from decoders.core.sampling import likeliest, pick, warp
@@ -63,10 +63,10 @@ def test_a_slot_without_numbers_is_noticed_by_its_confidence_as_a_row_is() -> No
     sound = CallResult(
         picks=(1,), confidences=(0.5,), slot_picks=(0, 2), slot_confidences=(0.4, 0.3)
     )
-    assert not not_a_number([sound], 40)
+    assert not has_nan([sound], 40)
     for place in ("confidences", "slot_confidences"):
         sick: dict[str, Any] = {place: (*getattr(sound, place)[1:], float("nan"))}
-        assert not_a_number([dataclasses.replace(sound, **sick)], 40)
+        assert has_nan([dataclasses.replace(sound, **sick)], 40)
 
 
 @pytest.mark.parametrize("spec", ["ptp", "isd"])

@@ -15,7 +15,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.rules import RULES
 from decoders.core.engine.models import Models
-from decoders.core.engine.readout import not_a_number, read_out
+from decoders.core.engine.readout import has_nan, read_out
 from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call
@@ -164,7 +164,7 @@ def test_barred_ids_are_never_predicted_whatever_the_form(form: str, sampling: S
         torch.testing.assert_close(result.probs, warp(lawful, sampling))
     mass = torch.softmax(logits, -1)[:, ids].sum(-1)
     assert result.barred == pytest.approx(mass.tolist())
-    assert not_a_number([result], VOCAB) is False
+    assert has_nan([result], VOCAB) is False
 
 
 def test_barred_ids_of_one_call_leave_the_others_as_they_are() -> None:
@@ -205,7 +205,7 @@ def test_a_row_whose_only_lawful_ids_are_barred_is_no_token() -> None:
         asked = call(1, barred={2})
         asked.session.committed(asked)
         (result,) = read(logits_of(1), asked, sampling=dataclasses.replace(sampling, law=only_two))
-        assert not_a_number([result], VOCAB)
+        assert has_nan([result], VOCAB)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -356,9 +356,9 @@ def test_nan_is_noticed_in_further_outputs(form: str) -> None:
     logits = logits_of(4)
     logits[2, 5] = torch.nan
     (result,) = read(logits, call(output=form))
-    assert not_a_number([result], VOCAB)
-    assert not_a_number([CallResult(slots=result)], VOCAB)
-    assert not not_a_number(read(logits_of(4), call(output=form))[:1], VOCAB)
+    assert has_nan([result], VOCAB)
+    assert has_nan([CallResult(slots=result)], VOCAB)
+    assert not has_nan(read(logits_of(4), call(output=form))[:1], VOCAB)
 
 
 def test_more_likeliest_tokens_than_ids_are_all_ids() -> None:

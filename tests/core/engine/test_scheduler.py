@@ -16,7 +16,7 @@ from decoders.core.decoder import Decoder, Request, Steps
 from decoders.core.engine import forward, sequence
 from decoders.core.engine.models import Models
 from decoders.core.engine.readout import read_out
-from decoders.core.engine.scheduler import Scheduler, _next_group, generate, width_bucket
+from decoders.core.engine.scheduler import Scheduler, _next_group, generate, row_bucket
 from decoders.core.masks import causal
 from decoders.core.model import Call, DraftCall, Session
 from decoders.core.testing.check_models import llamas, with_adapters
@@ -484,7 +484,7 @@ def test_what_fell_and_which_pass_decided_is_kept_up_to_the_cut() -> None:
     assert (cut.steps[1].rejected, cut.steps[1].decided) == ((), (0,))
 
 
-def test_calls_merge_within_width_buckets_and_prompts_run_first() -> None:
+def test_calls_merge_within_row_buckets_and_prompts_run_first() -> None:
     target = Recording(vocab_size=5)
     sampling = Sampling(max_new_tokens=4)
     Scheduler(Autoregressive(), Models(target=target), sampling, 4).run([[1] * 3] * 4 + [[2]])
@@ -525,10 +525,10 @@ def test_a_new_prompt_does_not_wait_for_steps_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("width", "same"), [(1, (1,)), (3, (2, 3, 4)), (7, (5, 6, 7, 8)), (16, (9, 16)), (17, (17, 32))]
 )
-def test_width_buckets(width: int, same: tuple[int, ...]) -> None:
-    assert {width_bucket(other) for other in same} == {width_bucket(width)}
-    assert width_bucket(min(same) - 1) != width_bucket(width)
-    assert width_bucket(max(same) + 1) != width_bucket(width)
+def test_row_buckets(width: int, same: tuple[int, ...]) -> None:
+    assert {row_bucket(other) for other in same} == {row_bucket(width)}
+    assert row_bucket(min(same) - 1) != row_bucket(width)
+    assert row_bucket(max(same) + 1) != row_bucket(width)
 
 
 def test_speculative_sequences_fall_into_step_instead_of_verifying_one_by_one() -> None:
@@ -689,7 +689,7 @@ def test_caches_always_have_room_for_rejected_rows_behind_the_text(before: int) 
 def test_a_decoder_gets_the_models_that_it_needs_and_no_others() -> None:
     target, draft, judge, tiny = (TableModel(5, seed=seed) for seed in range(4))
     models = Models(target=target, draft=draft, named={"judge": judge, "tiny": tiny})
-    assert models.used_by(Autoregressive()).roles == {"target": target}
-    assert models.used_by(Speculative()).roles == {"target": target, "draft": draft}
-    cascade = models.used_by(Speculative(cascade="tiny"))
+    assert models.for_decoder(Autoregressive()).roles == {"target": target}
+    assert models.for_decoder(Speculative()).roles == {"target": target, "draft": draft}
+    cascade = models.for_decoder(Speculative(cascade="tiny"))
     assert cascade.roles == {"target": target, "draft": draft, "model:tiny": tiny}

@@ -22,10 +22,10 @@ from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
 from tests.architectures.catalogue import save
 from training.adapter import lean_job
-from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, taught_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, teacher_loss
 from training.adapter.recipe import AdapterRecipe
 from training.adapter.report import HeldOutReport
-from training.adapters import begin_from, build_job, train_adapter
+from training.adapters import build_job, copy_common_weights, train_adapter
 from training.loop import Best
 from training.reporter import Reporter, TrainingProgress
 from training.run import JobContext
@@ -148,7 +148,7 @@ def loss_of(states: torch.Tensor, head: WordHead, **options: Any) -> float:
     options = {"label_share": 0.0, "weight": torch.ones(3), **options}
     temperature = torch.tensor([1.0, 0.5, 0.7])
     weight = options.pop("weight")
-    return taught_loss(
+    return teacher_loss(
         states, head.of, target, (top, logits), temperature, weight, **options
     ).item()
 
@@ -242,7 +242,7 @@ def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_furthe
     lean["adapter"] |= {"variant": variant, "code": code, "enter": int(variant != "o-ptp")}
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
     job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
-    names = ("ask_teacher", "explain", "taught_loss")
+    names = ("compute_teacher", "explain", "teacher_loss")
     asked, explained, taught = (Spy(monkeypatch, name) for name in names)
     rows = {tuple(row.ids): row for row in job.source.rows(0)}
     assert len({row.temperature for row in rows.values()}) > 1
@@ -411,4 +411,4 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
     assert (embedded - mask).norm() < 0.5 * mask.norm() * 2**0.5
     other = SlotAdapter(dataclasses.replace(begun.config, rank=6))
     with pytest.raises(ValueError, match="initial has another rank: 4, not 6"):
-        begin_from(other, initial)
+        copy_common_weights(other, initial)

@@ -230,7 +230,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert slope == pytest.approx(found[name].norm().item(), rel=0.02)
 
 
-def test_what_fills_rows_up_never_reaches_slots_or_contexts(name: str) -> None:
+def test_padding_never_changes_slots_or_contexts(name: str) -> None:
     student = student_of(name)
     windows = windows_of(rows=ROWS[:2])
     before = run(student, windows)

@@ -29,7 +29,7 @@ from training.adapter.windows import WindowSampling
 from training.adapters import build_job, train_adapter
 from training.cli import train_kind
 from training.loop import Loop, update
-from training.recipe import RECIPES, customised, read_recipe, with_settings
+from training.recipe import RECIPES, read_recipe, with_overrides, with_settings
 from training.reporter import Reporter, TrainingProgress
 from training.run import JobContext
 from training.text.data import Row, groups
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
         other[section][key] = value
         with pytest.raises(ValueError, match="made by another recipe; delete it"):
             train_adapter(other, tmp_path, progress="plain")
-    longer = customised(recipe, num_steps=7)  # the length is free, and so are reports
+    longer = with_overrides(recipe, num_steps=7)  # the length is free, and so are reports
     longer["run"] |= {"eval_rows": 2, "stored": "float32"}
     assert train_adapter(longer, tmp_path, progress="plain").step == 7
     done = train_adapter(other, tmp_path, resume=False, progress="plain")
@@ -406,20 +406,20 @@ def test_an_adapter_may_learn_another_models_picks(
 
 def test_customising_changes_a_copy_and_nothing_else(recipe: dict[str, Any]) -> None:
     before = copy.deepcopy(recipe)
-    assert customised(recipe) == before
-    changed = customised(recipe, model="a/b", num_steps=9, data="text=t.txt")
+    assert with_overrides(recipe) == before
+    changed = with_overrides(recipe, model="a/b", num_steps=9, data="text=t.txt")
     assert recipe == before
     assert changed["model"] == {**before["model"], "path": "a/b"}
     assert changed["run"] == {**before["run"], "num_steps": 9}
     assert changed["data"] == {"kind": "text", "path": "t.txt", "seed": 2}
-    assert customised(recipe, data="dataset=o/d")["data"]["path"] == "o/d"
-    assert customised(recipe, data="on-policy")["data"] == {"kind": "on-policy", "seed": 2}
+    assert with_overrides(recipe, data="dataset=o/d")["data"]["path"] == "o/d"
+    assert with_overrides(recipe, data="on-policy")["data"] == {"kind": "on-policy", "seed": 2}
     sampled = {**recipe, "data": {"kind": "on-policy", "num_completions": 3}}
-    assert customised(sampled, data="on-policy")["data"] == sampled["data"]  # kept as they are
-    asked = customised(sampled, data="on-policy=a=b.jsonl")["data"]
+    assert with_overrides(sampled, data="on-policy")["data"] == sampled["data"]  # kept as they are
+    asked = with_overrides(sampled, data="on-policy=a=b.jsonl")["data"]
     assert asked == {**sampled["data"], "prompts": "a=b.jsonl"}
     paths = {**recipe, "data": {"kind": "text", "path": "a=b", "max_tokens": 8}}
-    kept = customised(paths, data="text=c=d")["data"]
+    kept = with_overrides(paths, data="text=c=d")["data"]
     assert kept == {"kind": "text", "path": "c=d", "max_tokens": 8}
 
 
@@ -447,7 +447,7 @@ def test_single_values_are_set_by_name(recipe: dict[str, Any]) -> None:
 @pytest.mark.parametrize("data", ["", "text", "text=", "dataset", "on-policy=", "zoo", "tea=x"])
 def test_data_of_no_known_form_are_refused(data: str, recipe: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"use on-policy\[=PROMPTS\], text=PATH or dataset=ID$"):
-        customised(recipe, data=data)
+        with_overrides(recipe, data=data)
 
 
 def test_a_recipe_may_extend_another(tmp_path: Path) -> None:

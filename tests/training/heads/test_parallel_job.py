@@ -21,7 +21,7 @@ from decoders.core.types import NO_UNIFORM, Sampling
 from decoders.shallow import Shallow
 from tests.command_line import bench
 from tests.tiny_recipe import toml_of, whole_and_parts
-from training.adapter.lean_job import GREEDY_TEMPERATURE, ask_teacher
+from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher
 from training.adapters import build_job, train_heads
 from training.heads.job import ByKind, HeldOut
 from training.heads.parallel_job import ParallelJob
@@ -353,7 +353,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
+def test_kept_states_equal_new_states_and_are_computed_once(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses: list[list[float]] = []
@@ -361,9 +361,9 @@ def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
 
     def asking(*given: Any) -> Any:
         asked.append(1)
-        return ask_teacher(*given)
+        return compute_teacher(*given)
 
-    monkeypatch.setattr("training.heads.parallel_job.ask_teacher", asking)
+    monkeypatch.setattr("training.heads.parallel_job.compute_teacher", asking)
     for keep in (False, True):
         tables["run"]["keep_states"] = keep
         job = job_of(tables, tmp_path)
@@ -376,7 +376,7 @@ def test_what_is_kept_is_what_is_computed_anew_and_asked_once(
     assert losses[3] == losses[2]
 
 
-def test_what_is_kept_of_one_temperature_is_not_taken_for_another(
+def test_results_of_one_temperature_are_not_used_for_another(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["run"]["keep_states"] = True

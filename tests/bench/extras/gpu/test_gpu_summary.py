@@ -21,7 +21,7 @@ def outcome(folder, *, status=Status.PASSED, lines=(MACHINE, *LINES), torn=""):
 def test_a_step_that_ran_out_of_time_keeps_its_whole_lines_and_says_how_it_ended(tmp_path):
     ended = outcome(tmp_path, status=Status.OUT_OF_TIME, torn='{"context": 1')
     assert ended.reason == "the last"
-    assert not ended.well
+    assert not ended.succeeded
     assert ended.figures["lines"] == LINES
 
 

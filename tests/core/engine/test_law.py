@@ -283,6 +283,6 @@ def test_sampled_answers_fail_as_often_as_ars(
 def test_a_law_may_write_to_its_logits_and_a_row_without_a_token_stays_as_it_was() -> None:
     logits, dead_ends = torch.arange(10.0).view(2, 5), set[tuple[int, ...]]()
     sampling = Sampling(law=lambda _, row: row.fill_(-torch.inf))
-    changed = lawful(logits, [[1], [2]], sampling, dead_ends)
+    changed = apply_law(logits, [[1], [2]], sampling, dead_ends)
     assert torch.equal(changed, torch.arange(10.0).view(2, 5))
     assert dead_ends == {(1,), (2,)}

@@ -156,6 +156,7 @@ CATALOGUE: Mapping[str, Mapping[str, Any]] = {
     },
     "glm4_moe_lite": _LATENT,
     "gpt_oss": _rope("default"),
+    "granitemoehybrid, dense": {"layer_types": ["full_attention"] * 2, "num_local_experts": 0},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "llama, dynamic": _rope("dynamic", factor=2.0, original_max_position_embeddings=ORIGINAL),
     "llama, linear": _rope("linear", factor=2.0),

@@ -103,7 +103,8 @@ def main_device(module: Any) -> torch.device:
 def _refuse_other_memories(module: Any) -> None:
     name, config = type(module).__name__, module.config.get_text_config()
     takes = inspect.signature(text_model(module).forward).parameters
-    if getattr(module, "_is_stateful", False) or "state" in takes:
+    recurs = {*(getattr(config, "layer_types", None) or [""])} != {"full_attention"}
+    if (recurs and getattr(module, "_is_stateful", False)) or "state" in takes:
         why = "keeps a running state of the text (a state space or recurrence)"
     elif getattr(config, "alibi", config.model_type in ("bloom", "mpt")):
         why = "adds a bias by distance (alibi), which takes no explicit positions"

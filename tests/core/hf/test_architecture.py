@@ -83,6 +83,20 @@ RUNNING = {
         "Gemma3Config",
         {"text_config": TEXT, "vision_config": VISION, "image_token_index": 5, **IMAGES},
     ),
+    "granite 4, dense": (
+        "GraniteMoeHybridConfig",
+        {
+            **SHORT,
+            **GQA,
+            "layer_types": ["attention"] * 2,
+            "position_embedding_type": "rope",
+            "num_local_experts": 0,
+            "shared_intermediate_size": 48,
+            "mamba_n_heads": 8,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+        },
+    ),
 }
 
 
@@ -181,6 +195,11 @@ STATE = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}
         ),
         ("OpenAIGPTConfig", {k: GPT[k] for k in list(GPT)[:5]}, "LMHeadModel has no KV cache"),
         ("MambaConfig", STATE, "MambaForCausalLM keeps a running state"),
+        (
+            "GraniteMoeHybridConfig",
+            {**SHORT, **GQA, "layer_types": ["mamba", "attention"], "mamba_n_heads": 8},
+            "GraniteMoeHybridForCausalLM keeps a running state",
+        ),
         ("RwkvConfig", {**STATE, "attention_hidden_size": 32}, "RwkvForCausalLM keeps a running"),
         (
             "GPTNeoConfig",

@@ -179,7 +179,9 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
 
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
-    cache = module(ids[:, :_PREFIX], use_cache=True).past_key_values
+    # a cache without the config: the one for a window of 1 does not fit its masks
+    cache = type(module(ids[:, :1], use_cache=True).past_key_values)()
+    module(ids[:, :_PREFIX], past_key_values=cache, use_cache=True)
     with nn.modules.module.register_module_forward_pre_hook(watch):
         module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
     return strange[0] if strange else None

@@ -3,16 +3,21 @@
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from decoders.core.adapter.gating import fed_other_rows, layer_shapes
 from tests.architectures.catalogue import save
-from tests.tiny_models import MODELS, fresh, slot_adapter
+from tests.tiny_models import GQA, MODELS, SIZES, fresh, slot_adapter
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_layers_of_plain_models_see_a_calls_rows(name: str) -> None:
     module = fresh(name)
+    assert fed_other_rows(module, list(layer_shapes(module))) is None
+
+
+def test_a_window_of_one_entry_is_no_error() -> None:
+    module = MistralForCausalLM(MistralConfig(**SIZES, **GQA, sliding_window=1)).eval()
     assert fed_other_rows(module, list(layer_shapes(module))) is None
 
 

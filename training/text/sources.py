@@ -67,9 +67,8 @@ class ZooSource:
         if unknown := sorted(set(counts) - set(FAMILIES)):
             raise ValueError(f"unknown family {unknown[0]!r} in counts; use {', '.join(FAMILIES)}")
         self._encoder, self._seed = encoder, seed
-        numbers = counts.values()
-        whole = all(isinstance(number, int) and number >= 0 for number in numbers)
-        if not whole or not any(numbers):
+        wrong = [each for each in counts.values() if not isinstance(each, int) or each < 0]
+        if wrong or not any(counts.values()):
             raise ValueError(f"counts are {dict(counts)}; give whole numbers of rows, not all 0")
         self._counts = {family: count for family, count in counts.items() if count}
 

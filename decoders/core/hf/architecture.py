@@ -129,12 +129,8 @@ def changed_frequencies(config: Any) -> int | None:
     """Return the length beyond which longrope changes the frequencies of all rows (None: never)."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
-    changes = [
-        kind["original_max_position_embeddings"]
-        for kind in kinds
-        if kind["rope_type"] == "longrope"
-    ]
-    return min(changes, default=None)
+    long = [kind for kind in kinds if kind["rope_type"] == "longrope"]
+    return min((kind["original_max_position_embeddings"] for kind in long), default=None)
 
 
 def _windows(config: Any) -> dict[str, int | None]:

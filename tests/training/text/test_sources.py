@@ -729,7 +729,10 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
         ({"kind": ["zoo"]}, "use one of zoo"),
         ({"kind": "csv"}, "kind is 'csv'"),
         ({"kind": "text"}, "kind 'text' in .data. needs path"),
-        ({"kind": "zoo"}, r"kind 'zoo' in \[data\] needs counts, rows per step of each family, such"),
+        (
+            {"kind": "zoo"},
+            r"kind 'zoo' in \[data\] needs counts, rows per step of each family, such",
+        ),
         (
             {"kind": "text", "path": "a.txt", "split": "x"},
             "unknown option 'split' of text.*columns",

@@ -42,6 +42,7 @@ Layers = tuple[int, ...]
 """Numbers of the lower layers whose states a pass returns."""
 _MAX_VALUES = 1 << 22
 """Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
+_IDS_IN_LAYERS = "hidden_size_per_layer_input"  # in configs of Gemma 3n and 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +292,9 @@ class ModuleRunner:
     def _adapter_name(self, rows: Pass) -> str | None:
         names = {call.slots.adapter for call in rows.calls if call.slots is not None}
         assert len(names) <= 1, f"calls of several adapters in one pass: {sorted(names)}"
+        if getattr(self._module.config.get_text_config(), _IDS_IN_LAYERS, 0) and names:
+            why = "embeds ids in its layers too, and slots have none"
+            raise ValueError(f"{type(self._module).__name__} {why}; use a decoder without slots")
         return names.pop() if names else None
 
     def _slots(self, rows: Pass, bucketed: bool | None) -> tuple[str | None, dict[str, Tensor]]:
@@ -444,11 +448,10 @@ class ModuleRunner:
         """Return what `_computed` uses besides its inputs: a description, and tensors by name."""
         adapter = self.adapters.get(name.adapter or "")
         used: dict[str, Any] = {"module": self._module, "weights": self.weights}
-        config = None
         if adapter is not None:  # without its tables of embedded uniforms, one per warp
             used |= {"deltas": adapter.deltas, "adapter": adapter.module}
-            config = adapter.config
         sizes = self._module.config.get_text_config()
+        config = None if adapter is None else adapter.config
         model = f"{type(self._module).__name__} {sizes.num_hidden_layers} x {sizes.hidden_size}"
         text = f"{model}, {self._module.dtype}\n{self._module.config.to_json_string()} {config}"
         return text, collect_tensors(used)
@@ -475,10 +478,8 @@ def _pack_reads(reads: TokenReads, num_read: int) -> dict[str, list[int]]:
         if len(rows) < num_read:
             numbers[f"{read.form}.rows"] = padded(rows)
         if read.draws:
-            bits = torch.tensor(padded(uniforms[: len(rows)]), dtype=torch.float64).view(
-                torch.int64
-            )
-            numbers[f"{read.form}.uniforms"] = bits.tolist()
+            bits = torch.tensor(padded(uniforms[: len(rows)]), dtype=torch.float64)
+            numbers[f"{read.form}.uniforms"] = bits.view(torch.int64).tolist()
     return numbers
 
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from decoders.ar import Autoregressive
 from decoders.core.adapter.gating import decoder_layers, layer_shapes
+from decoders.core.drafting.mask_slots import vector_slots
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
@@ -257,3 +258,14 @@ def test_drafts_beyond_the_last_position_leave_the_rows_before_them_alone(
     call = session.call(tokens, output="logits", read=[0], positions=[*positions])
     found = model.forward([call])
     torch.testing.assert_close(found, expected)
+
+
+def test_slots_are_refused_where_layers_embed_ids_too():
+    """They would leave these embeddings out, of tokens beside them as well."""
+    values = {**TEXT, "num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCAB}
+    model = HFModel(module_of("Gemma3nTextConfig", **values, hidden_size_per_layer_input=8))
+    model.reserve(1, 8)
+    slots = vector_slots(torch.zeros(1, WIDTH))
+    line = "Gemma3nForCausalLM embeds ids in its layers too, and slots have none; use a decoder"
+    with pytest.raises(ValueError, match=line):
+        model.forward([model.open().call([3, 4], slots=slots)])

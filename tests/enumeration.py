@@ -1,15 +1,22 @@
 """The distribution of answers by enumeration: the oracle that sampled answers are held against."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
+from decoders.core.decoder import Decoder
+from decoders.core.engine import sequence
+from decoders.core.engine.models import Models
+from decoders.core.engine.scheduler import Scheduler
 from decoders.core.sampling import warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Sampling
+from decoders.core.types import Generation, Outcome, Sampling
 
 Distribution = dict[Any, float]
+_TOGETHER = 64
+"""Answers of a batch: alone, most of their time goes into the passes."""
 
 
 def enumerated_distribution(
@@ -38,12 +45,48 @@ def integrated(run: Callable[[Any], Any], grid: Grid) -> Distribution:
     (stream, position, candidate). Exact where every threshold is a multiple of the grid's step. A
     uniform asked for twice has one value, as it has in `Uniforms`.
     """
+    return _integrated(lambda each: [*map(run, each)], grid)
+
+
+def integrated_answers(
+    decoder: Decoder,
+    models: Models,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    grid: Grid,
+    *,
+    seen: Callable[[Any], Any] = lambda uniforms: uniforms,
+    read: Callable[[Outcome], Any] | None = None,
+) -> Distribution:
+    """The distribution of a decoder's answers to a prompt, as `integrated` has it, in batches.
+
+    The decoder works with what `seen` makes of its uniforms. `read` is what is counted of an
+    outcome; without it that is the tokens, and an answer that fails raises its error.
+    """
+
+    def run(scripted: Sequence[Any]) -> list[Any]:
+        with mock.patch.object(sequence, "Uniforms", side_effect=map(seen, scripted)):
+            outcomes = Scheduler(decoder, models, sampling, _TOGETHER).run([prompt] * len(scripted))
+        return [*map(read or _tokens, outcomes)]
+
+    return _integrated(run, grid)
+
+
+def _tokens(outcome: Outcome) -> tuple[int, ...]:
+    if not isinstance(outcome, Generation):
+        raise outcome
+    return outcome.tokens
+
+
+def _integrated(run: Callable[[Sequence[Any]], Sequence[Any]], grid: Grid) -> Distribution:
     distribution: defaultdict[Any, float] = defaultdict(float)
     open_ = [_Path({}, 1.0)]
     while open_:
-        path = open_.pop()
-        answer = run(_Scripted(path, open_, grid))
-        distribution[answer] += path.mass  # of all the uniforms that the run has asked for
+        paths = open_[-_TOGETHER:]
+        del open_[-_TOGETHER:]
+        answers = run([_Scripted(path, open_, grid) for path in paths])
+        for path, answer in zip(paths, answers, strict=True):
+            distribution[answer] += path.mass  # of all the uniforms that the run has asked for
     return dict(distribution)
 
 

@@ -16,6 +16,8 @@ from decoders.core.device import fetched
 from decoders.core.hf import runner
 from decoders.core.hf.compiled import Graphs
 
+torch.fx.config.do_not_emit_stack_traces = True  # no test reads where a node was traced
+
 
 @pytest.fixture(autouse=True)
 def lent_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

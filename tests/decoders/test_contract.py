@@ -111,7 +111,6 @@ ESSENTIAL = {
     check_budget_and_eos,
     check_greedy_equals_ar,
     check_coupled_equals_ar,
-    check_lawful_answers_equal_ar,
 }
 """Checks of every set of options by default; a decoder of `WHOLE` has all of them.
 

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.rules import BlockVerification
-from decoders.core.engine import sequence
 from decoders.core.engine.models import Models
-from decoders.core.engine.scheduler import generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
@@ -25,7 +23,7 @@ from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
 from decoders.mtp import MultiTokenPrediction
 from decoders.spec import Speculative
-from tests.enumeration import enumerated_distribution, integrated
+from tests.enumeration import enumerated_distribution, integrated_answers
 
 Weights = Sequence[Sequence[int]]
 SIXTHS = ((3, 3, 0), (1, 1, 4), (2, 2, 2))
@@ -69,7 +67,6 @@ def distance(
     decoder: DraftAndVerify,
     weights: Weights,
     num_tokens: int,
-    monkeypatch: pytest.MonkeyPatch,
     tampered: Callable[[Any], Any] = lambda uniforms: uniforms,
 ) -> float:
     """Largest total variation between a decoder's answers and the target's, over two prompts."""
@@ -87,12 +84,7 @@ def distance(
 
     gaps = []
     for prompt in ([0], [1]):
-
-        def run(uniforms: Any, prompt: list[int] = prompt) -> tuple[int, ...]:
-            monkeypatch.setattr(sequence, "Uniforms", lambda *_: tampered(uniforms))
-            return generate(decoder, prompt, sampling, models).tokens
-
-        found = integrated(run, cells)
+        found = integrated_answers(decoder, models, prompt, sampling, cells, seen=tampered)
         expected = enumerated_distribution(target, prompt, sampling, num_tokens)
         both = {*found, *expected}
         gaps.append(sum(abs(found.get(a, 0.0) - expected.get(a, 0.0)) for a in both) / 2)
@@ -123,8 +115,8 @@ REJECTING = {
         for name in REJECTING
     ],
 )
-def test_answers_have_the_targets_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert distance(*REJECTING[name], monkeypatch) < 1e-6
+def test_answers_have_the_targets_distribution(name: str) -> None:
+    assert distance(*REJECTING[name]) < 1e-6
 
 
 class Reused:
@@ -139,10 +131,8 @@ class Reused:
 
 @pytest.mark.parametrize("stream", ["accept", "recover"])
 @pytest.mark.parametrize("name", ["spec", "isd", "medusa", "eagle", "mtp"])
-def test_a_drafts_own_number_that_decides_again_is_told_apart(
-    name: str, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gap = distance(*REJECTING[name], monkeypatch, lambda uniforms: Reused(uniforms, stream))
+def test_a_drafts_own_number_that_decides_again_is_told_apart(name: str, stream: str) -> None:
+    gap = distance(*REJECTING[name], lambda uniforms: Reused(uniforms, stream))
     assert gap > 0.02
 
 
@@ -157,7 +147,5 @@ class PositionalBlock(Speculative):
     verification = Positional()
 
 
-def test_numbers_of_positions_that_tested_rejected_drafts_before_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert distance(PositionalBlock(k=2), QUARTERS, 4, monkeypatch) > 0.02
+def test_numbers_of_positions_that_tested_rejected_drafts_before_are_told_apart() -> None:
+    assert distance(PositionalBlock(k=2), QUARTERS, 4) > 0.02

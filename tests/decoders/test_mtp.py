@@ -94,8 +94,15 @@ def test_drafts_are_those_of_a_plain_pass_without_a_cache(
     assert num > 10 * k
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(
+    ("k", "sampling"),
+    [
+        pytest.param(1, GREEDY, id="1-greedy"),
+        pytest.param(4, WARM, id="4-sampled"),
+        pytest.param(1, WARM, id="1-sampled", marks=pytest.mark.slow),
+        pytest.param(4, GREEDY, id="4-greedy", marks=pytest.mark.slow),
+    ],
+)
 def test_tokens_are_those_of_ar_alone_and_in_a_batch(
     stored: tuple[Path, dict[str, Any]], sampling: Sampling, k: int
 ) -> None:

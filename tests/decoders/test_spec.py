@@ -10,18 +10,16 @@ import torch
 
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder
-from decoders.core.engine import sequence as job_module
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
-from decoders.core.sampling import Uniforms
 from decoders.core.testing.goodness import Draws
 from decoders.core.testing.table_model import TableModel
 from decoders.core.testing.tiny_llama import tiny_models
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
-from tests.enumeration import Grid, enumerated_distribution, integrated
+from tests.enumeration import Grid, enumerated_distribution, integrated_answers
 
 # Token 2 is drafted in 4 of 6 cases and stands in all, half or none of them; where it falls two
 # tokens are left to recover, so that the number that let it fall must not choose between them.
@@ -52,12 +50,7 @@ def answers(
 ) -> dict[tuple[int, ...], float]:
     """The exact distribution of answers, by integration over the uniforms."""
     sampling = Sampling(temperature=1.0, max_new_tokens=num_tokens)
-
-    def run(uniforms: object) -> tuple[int, ...]:
-        job_module.Uniforms = lambda *_: uniforms  # type: ignore[attr-defined, misc, assignment]
-        return generate(decoder, [1], sampling, both).tokens
-
-    return integrated(run, grid)
+    return integrated_answers(decoder, both, [1], sampling, grid)
 
 
 def assert_distribution_of(target: Fractions, found: dict[tuple[int, ...], float]) -> None:
@@ -70,19 +63,15 @@ def assert_distribution_of(target: Fractions, found: dict[tuple[int, ...], float
 
 
 @pytest.mark.slow
-def test_rejection_has_the_exact_distribution_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
+def test_rejection_has_the_exact_distribution_of_the_table() -> None:
     both = Models(target=Fractions(TARGET), draft=Fractions(DRAFT))
     assert_distribution_of(Fractions(TARGET), answers(Speculative(k=1), both, 3, SIXTHS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
-def test_stopping_at_an_improbable_draft_keeps_the_distribution(
-    monkeypatch: pytest.MonkeyPatch, stop: float
-) -> None:
+def test_stopping_at_an_improbable_draft_keeps_the_distribution(stop: float) -> None:
     """A token of the draft model's distributions has 1/4: with stop=0.5 it ends the drafts."""
-    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     both = Models(target=Fractions(STOPPING), draft=Fractions(DRAFTED))
     decoder = Speculative(k=2, stop=stop)
     # the first token is certain
@@ -90,15 +79,13 @@ def test_stopping_at_an_improbable_draft_keeps_the_distribution(
     assert_distribution_of(Fractions(STOPPING), found)
 
 
-def test_a_length_by_confidences_keeps_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_length_by_confidences_keeps_the_distribution() -> None:
     """A token of 3/4 pays for a second draft, one of 1/4 does not; both are verified."""
-    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     both = Models(target=Fractions(STOPPING), draft=Fractions(DRAFTED))
     decoder = Speculative(k="auto", draft_cost=0.3)
     lengths = set()
     found = answers(decoder, both, 4, lambda stream, place, _: QUARTERS[stream] if place else 1)
     assert_distribution_of(Fractions(STOPPING), found)
-    monkeypatch.undo()
     sampling = Sampling(temperature=1.0, max_new_tokens=60)
     for step in generate(decoder, [1], sampling, both).steps[1:-1]:
         lengths.add((round(step.confidences[0][0], 2), step.drafted))

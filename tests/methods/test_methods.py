@@ -339,8 +339,14 @@ def test_verify_calls_each_wrong_form_wrong(verified: Verb) -> None:
     check_verify(*verified(wrong(WRONG)), wrong(WRONG))
 
 
-def test_a_run_calls_each_wrong_form_wrong(measured: Verb) -> None:
-    check_run(*measured(wrong(WRONG)), wrong(WRONG))
+@pytest.mark.parametrize(
+    "methods",
+    [[*WRONG][::2], pytest.param([*WRONG][1::2], marks=pytest.mark.slow)],
+    ids=["half", "rest"],
+)
+def test_a_run_calls_each_wrong_form_wrong(methods: list[str], measured: Verb) -> None:
+    names = wrong({method: WRONG[method] for method in methods})
+    check_run(*measured(names), names)
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Memory of training processes: kept between steps, given back at checkpoints."""
 
 import logging
+import logging.handlers
+import queue
 import subprocess
 import sys
 import time
@@ -47,8 +49,14 @@ def fail_while_another_works() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_worker_raises_is_all_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("torch.multiprocessing.spawn").addHandler(caplog.handler)
-    with pytest.raises(ValueError, match="no such model"):
-        spawn(2, fail_while_another_works)
-    assert not caplog.messages
+def test_what_a_worker_raises_is_all_that_is_said() -> None:
+    said = queue.SimpleQueue[logging.LogRecord]()
+    logger = logging.getLogger("torch.multiprocessing.spawn")
+    handler = logging.handlers.QueueHandler(said)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(ValueError, match="no such model"):
+            spawn(2, fail_while_another_works)
+    finally:
+        logger.removeHandler(handler)
+    assert said.empty()

@@ -67,13 +67,16 @@ class Calls:
             self.by_name[code.co_qualname] += code.co_name not in COMPREHENSIONS
 
 
+def scheduler_of(spec: str, models: Models, prompts: list[list[int]], num_tokens: int) -> Scheduler:
+    sampling = Sampling(max_new_tokens=num_tokens)
+    return Scheduler(build(parse_spec(spec)), models, sampling, len(prompts))
+
+
 def calls(
     spec: str, models: Models, prompts: list[list[int]], num_tokens: int
 ) -> tuple[Counter[str], int]:
     """Count the calls of functions, and the steps of the answer that has most."""
-    sampling = Sampling(max_new_tokens=num_tokens)
-    scheduler = Scheduler(build(parse_spec(spec)), models, sampling, len(prompts))
-    counter = Calls()
+    scheduler, counter = scheduler_of(spec, models, prompts, num_tokens), Calls()
     before: Any = sys.getprofile()
     sys.setprofile(counter)
     try:
@@ -96,7 +99,7 @@ def test_a_step_makes_no_more_calls_than_its_budget(
         zoo = models(spec, on_cuda=captured, compile=captured)
     with device.captures() if captured else nullcontext():
         for length in (num_tokens, SHORT):  # makes graphs, and what is kept between runs
-            calls(spec, zoo, prompts, length)
+            scheduler_of(spec, zoo, prompts, length).run(prompts)
         more, steps = calls(spec, zoo, prompts, num_tokens)
         less, fewer = calls(spec, zoo, prompts, SHORT)
     more.subtract(less)

@@ -274,7 +274,7 @@ def test_verify_compares_answers_that_remember(
         return plain(arm, sampling, prompt, memory)
 
     monkeypatch.setattr(verify_module, "answer", noted)
-    report = verify_module.verify(small(**SUFFIX), progress(), opener=opener)
+    report = verify_module.verify(small(**SUFFIX), progress(), num_draws=1000, opener=opener)
     assert sizes[0] == 0
     assert sizes[1] > 0
     assert sizes.count(0) == 2  # one scope for greedy answers, one for sampled ones

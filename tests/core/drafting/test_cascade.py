@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.core.checks import Check, checks_for
-from decoders.core.engine import sequence as job_module
+from decoders.core.checks import Check, check_distribution, checks_for
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Session
-from decoders.core.sampling import Uniforms
 from decoders.core.testing.check_models import llamas, tables
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 from tests.decoders.test_spec import Fractions, assert_distribution_of
-from tests.enumeration import integrated
+from tests.enumeration import integrated_answers
 
 # Every ratio is 0, 1/2 or at least 1, every rest is one token, every bonus a draw of quarters.
 TARGET, DRAFT, SMALLER = ((1, 3, 0), (3, 1, 0)), ((2, 2, 0), (2, 2, 0)), ((4, 0, 0), (0, 4, 0))
@@ -42,11 +40,10 @@ def enumerated(k: int, ahead: int, uniforms_of: Any = lambda each: each) -> dict
     decoder = Speculative(k=k, cascade="small", cascade_k=ahead)
     sampling = Sampling(temperature=1.0, max_new_tokens=4)
 
-    def run(scripted: object) -> tuple[int, ...]:
-        job_module.Uniforms = lambda *_: uniforms_of(scripted)  # type: ignore[attr-defined, misc, assignment]
-        return generate(decoder, [1], sampling, models).tokens
+    def grid(stream: str, place: int, _: int) -> int:
+        return GRID[stream] if place in (1, 2) else 1
 
-    return integrated(run, lambda stream, place, _: GRID[stream] if place in (1, 2) else 1)
+    return integrated_answers(decoder, models, [1], sampling, grid, seen=uniforms_of)
 
 
 class Shared:
@@ -60,16 +57,12 @@ class Shared:
 
 
 @pytest.mark.parametrize(("k", "ahead"), [(2, 1), (3, 2)], ids=str)
-def test_a_cascade_has_the_exact_distribution(
-    monkeypatch: pytest.MonkeyPatch, k: int, ahead: int
-) -> None:
-    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
+def test_a_cascade_has_the_exact_distribution(k: int, ahead: int) -> None:
     assert_distribution_of(Two(TARGET), enumerated(k, ahead))
 
 
-def test_numbers_that_decided_inside_may_not_decide_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_decided_inside_may_not_decide_again() -> None:
     """The wrong form, so that the enumeration is known to see it."""
-    monkeypatch.setattr(job_module, "Uniforms", Uniforms)
     with pytest.raises(AssertionError):
         assert_distribution_of(Two(TARGET), enumerated(2, 1, Shared))
 
@@ -84,9 +77,10 @@ DECODERS = [
 @pytest.mark.parametrize(
     ("decoder", "check"),
     [
-        pytest.param(each, check, marks=() if number == 0 else (pytest.mark.slow,))
+        pytest.param(each, check, marks=pytest.mark.slow if number or drawn else ())
         for number, each in enumerate(DECODERS)
         for check in checks_for(each)
+        for drawn in [check is check_distribution]
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -108,7 +102,7 @@ def test_coupled_drafts_are_those_of_the_draft_model_alone(
     """So every step is that of a decoder without the smaller model, except for drafting calls."""
     cascade = Speculative(k=5, cascade="small", cascade_k=3, verify=verify)
     alone, models = Speculative(k=5, verify=verify), make(cascade)
-    sampling = Sampling(temperature=temperature, max_new_tokens=30)
+    sampling = Sampling(temperature=temperature, max_new_tokens=16)
 
     def steps(decoder: Speculative) -> list[list[tuple[Any, ...]]]:
         outcomes = Scheduler(decoder, models, sampling, 2).run(PROMPTS)

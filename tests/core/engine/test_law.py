@@ -23,7 +23,7 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.spec import Speculative
 from tests.decoders.test_laws import QUARTERS, SIXTHS, Flat, Known
-from tests.enumeration import enumerated_distribution, integrated
+from tests.enumeration import enumerated_distribution, integrated_answers
 
 LOSSLESS = (
     *("ar", "ar:cache=false", "lookup", "spec:k=3", "spec:verify=coupled", "eagle", "shallow"),
@@ -92,7 +92,7 @@ def test_the_law_holds_for_real_tensors(spec: str) -> None:
         assert 0 not in answer[1::2]
 
 
-def test_sampled_answers_have_the_lawful_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_answers_have_the_lawful_distribution() -> None:
     def turned(answer: tuple[int, ...], logits: Tensor) -> Tensor:
         return logits.roll(1) if len(answer) == 2 else logits
 
@@ -103,14 +103,10 @@ def test_sampled_answers_have_the_lawful_distribution(monkeypatch: pytest.Monkey
     models = Models(target=Known(SIXTHS), draft=Flat(3))
     settings = Sampling(temperature=1.0, max_new_tokens=3, law=turned)
 
-    def run(uniforms: Any) -> tuple[int, ...]:
-        monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", lambda *_: uniforms)
-        return generate(Speculative(k=2), [0], settings, models).tokens
-
     def grid(stream: str, position: int, candidate: int) -> int:
         return {"draw": 3 - candidate, "accept": 2, "recover": 6}[stream] if position else 1
 
-    found = integrated(run, grid)
+    found = integrated_answers(Speculative(k=2), models, [0], settings, grid)
     expected = enumerated_distribution(Turned(SIXTHS), [0], settings, 3)
     unlawful = enumerated_distribution(Known(SIXTHS), [0], settings, 3)
     assert sum(abs(found.get(a, 0) - expected.get(a, 0)) for a in {*found, *expected}) < 1e-6
@@ -250,9 +246,7 @@ def test_a_budget_or_an_end_token_that_ends_an_answer_there_ends_it_as_ars() -> 
 
 
 @pytest.mark.parametrize("decoder", [Speculative(k=2), Speculative(k=2, verify="block")])
-def test_sampled_answers_fail_as_often_as_ars(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampled_answers_fail_as_often_as_ars(decoder: Decoder) -> None:
     block = decoder.verification.fresh  # type: ignore[attr-defined]
     weights = QUARTERS if block else SIXTHS
     models = Models(target=Known(weights), draft=Flat(len(weights)))
@@ -260,12 +254,7 @@ def test_sampled_answers_fail_as_often_as_ars(
     settings = Sampling(temperature=1.0, max_new_tokens=4 if block else 3, law=law)
 
     def outcomes(some: Decoder, grid: Any) -> dict[Any, float]:
-        def run(uniforms: Any) -> Any:
-            monkeypatch.setattr("decoders.core.engine.sequence.Uniforms", lambda *_: uniforms)
-            (outcome,) = Scheduler(some, models, settings).run([[0]])
-            return said(outcome)
-
-        return integrated(run, grid)
+        return integrated_answers(some, models, [0], settings, grid, read=said)
 
     def grid(stream: str, position: int, candidate: int) -> int:
         sizes = {"draw": len(weights) - candidate, "accept": 2, "recover": 2 * len(weights)}

@@ -79,21 +79,25 @@ def logits_of(model: HFModel, calls: Sequence[Call], *, merged: bool) -> Tensor:
     return logits.clone()
 
 
+def kinds_of(model: HFModel) -> list[list[Call]]:
+    """Calls of three of five sequences: a tree and chains, chains of one row, slots."""
+    sessions = opened(model, (9, 17, 3, 12, 8))
+    chosen = [sessions[number] for number in (4, 0, 2)]  # rows 1 and 3 are between them
+    return [
+        [tree_call(chosen[0]), chain_call(chosen[1], 1), chain_call(chosen[2], 7)],
+        [chain_call(session, 1) for session in chosen],
+        [slot_call(chosen[0]), chain_call(chosen[1], 5), slot_call(chosen[2])],
+    ]
+
+
 @pytest.mark.parametrize("backend", [None, "export"])
 @pytest.mark.parametrize("windowed", [False, True])
 def test_merged_calls_give_what_each_gives_alone_and_run_no_other_row(
     windowed: bool, backend: Backend | None
 ) -> None:
-    model = model_of(windowed=windowed, backend=backend)
-    sessions = opened(model, (9, 17, 3, 12, 8))
-    chosen = [sessions[number] for number in (4, 0, 2)]  # rows 1 and 3 are between them
-    kinds: list[list[Call]] = [
-        [tree_call(chosen[0]), chain_call(chosen[1], 1), chain_call(chosen[2], 7)],
-        [chain_call(session, 1) for session in chosen],
-        [slot_call(chosen[0]), chain_call(chosen[1], 5), slot_call(chosen[2])],
-    ]
-    for calls in kinds:
-        alone = logits_of(model, calls, merged=False)
+    model, plain = (model_of(windowed=windowed, backend=kind) for kind in (backend, None))
+    for calls, single in zip(kinds_of(model), kinds_of(plain), strict=True):
+        alone = logits_of(plain, single, merged=False)
         padded = model.num_padded_rows
         torch.testing.assert_close(logits_of(model, calls, merged=True), alone, rtol=0, atol=1e-5)
         assert model.num_padded_rows == padded

@@ -155,10 +155,12 @@ class Overconfident(TableModel):
         return [dataclasses.replace(r, confidences=(1.0,) * len(r.picks)) for r in results]
 
 
-def answered(decoder: Decoder, model: TableModel, sampling: Sampling) -> list[SampleRecord]:
-    """Records of many prompts, each a conversation."""
-    prompts = [[a, b, c] for a in range(6) for b in range(6) for c in range(3)]
-    answers = Scheduler(decoder, Models(target=model), sampling, 1).run(prompts)
+def answered(
+    decoder: Decoder, model: TableModel, sampling: Sampling, num: int | None = None
+) -> list[SampleRecord]:
+    """Records of many prompts (or the first `num`), each a conversation."""
+    prompts = [[a, b, c] for a in range(6) for b in range(6) for c in range(3)][:num]
+    answers = Scheduler(decoder, Models(target=model), sampling, 16).run(prompts)
     records = []
     for number, answer in enumerate(answers):
         assert isinstance(answer, Generation), answer
@@ -200,7 +202,7 @@ def test_confidences_tell_the_accepted_drafts_of_every_step() -> None:
     """A step has as many odd numbers as accepted drafts, apart from the cut at the end."""
     for decoder, variant in ((Eagle(), "eagle"), (StridedDecoding(), "isd")):
         model = model_with(decoder.name, variant, 0.3)
-        for record in answered(decoder, model, WARM)[:20]:
+        for record in answered(decoder, model, WARM, 20):
             assert record.steps is not None
             assert Tally.of(record).accepted
             columns = zip(record.steps.confidence, record.steps.accepted, strict=True)

@@ -56,8 +56,8 @@ def _products(run: Run) -> str | None:
         return None
     text = f"one code for calls of up to {rows} rows, "
     text += "so that a row has the same bits in all of them"
-    cost = None if price is None else percent(price, places=0)
-    return text if cost is None else f"{text}; price: at most {cost} of a call of one row"
+    cost = f"at most {percent(price, places=0)} of a call of one row" if price else "none"
+    return text if price is None else f"{text}; price: {cost}"
 
 
 def _as_words(values: Mapping[str, Any]) -> str:

@@ -29,11 +29,12 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
 
 def test_the_rows_and_the_price_of_one_code_for_all_calls_are_told() -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
-    torch_env = dataclasses.replace(side.env.torch, product_rows=64, product_price=0.031)
-    env = dataclasses.replace(side.env, torch=torch_env)
-    told = dict(setting(dataclasses.replace(side, env=env), ["ar"]))["products"]
-    assert told.startswith("one code for calls of up to 64 rows, ")
-    assert told.endswith("price: at most 3 % of a call of one row")
+    for price, words in {0.031: "at most 3 % of a call of one row", 0.0: "none"}.items():
+        torch_env = dataclasses.replace(side.env.torch, product_rows=64, product_price=price)
+        env = dataclasses.replace(side.env, torch=torch_env)
+        line = dict(setting(dataclasses.replace(side, env=env), ["ar"]))["products"]
+        assert line.startswith("one code for calls of up to 64 rows, ")
+        assert line.endswith(f"; price: {words}")
 
 
 @pytest.mark.parametrize(("rows", "told"), [(16, True), (1, False), (None, False)])

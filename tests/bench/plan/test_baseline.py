@@ -138,7 +138,7 @@ def test_a_run_of_a_masked_model_that_names_no_decoder_runs_dllm(masked: Path) -
     ("arguments", "says"),
     [
         (("verify", "--decoders", "ar"), "needs a causal target"),
-        (("train", "ptp", "--data", "text=README.md"), "training needs a causal model"),
+        (("train", "eagle", "--data", "text=README.md"), "training needs a causal model"),
     ],
 )
 def test_other_verbs_refuse_a_masked_model(

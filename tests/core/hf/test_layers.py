@@ -143,7 +143,8 @@ def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows(wanted, monkeypa
     ("name", "backend"),
     [
         *itertools.product(("llama", "gpt-neox", "gemma2-window"), ["eager"]),
-        *itertools.product(("llama", "gemma2-window"), ["export"]),
+        ("llama", "export"),
+        pytest.param("gemma2-window", "export", marks=pytest.mark.slow),
         pytest.param("gpt-neox", "export", marks=pytest.mark.slow),
     ],
 )

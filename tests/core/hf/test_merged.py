@@ -90,8 +90,15 @@ def kinds_of(model: HFModel) -> list[list[Call]]:
     ]
 
 
-@pytest.mark.parametrize("backend", [None, "export"])
-@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize(
+    ("windowed", "backend"),
+    [
+        (False, None),
+        (True, None),
+        (True, "export"),
+        pytest.param(False, "export", marks=pytest.mark.slow),
+    ],
+)
 def test_merged_calls_give_what_each_gives_alone_and_run_no_other_row(
     windowed: bool, backend: Backend | None
 ) -> None:

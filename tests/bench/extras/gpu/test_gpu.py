@@ -176,7 +176,7 @@ def test_an_interruption_keeps_what_was_measured_and_runs_no_more(tmp_path, monk
 
     monkeypatch.setattr(subprocess, "Popen", Stopped)
     steps = [step("well", "pass"), step("stopped", "import time; time.sleep(60)"), step("no", "1")]
-    code, ended, _ = measured(steps, tmp_path, grace_s=5.0)
+    code, ended, _ = measured(steps, tmp_path, grace_s=1.0)
     assert code == Exit.INTERRUPTED
     assert {name: each["status"] for name, each in ended.items()} == {
         "well": "passed",

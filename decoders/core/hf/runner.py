@@ -92,6 +92,8 @@ class ModuleRunner:
         self.num_padded_rows = 0
         self.launch: Launch | None = None
         self._module, self._device = module, architecture.device
+        # reading a module's configuration takes 50 µs, too long for each call
+        self._has_ids_in_layers = bool(getattr(module.config.get_text_config(), _IDS_IN_LAYERS, 0))
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(module.config.get_text_config().num_hidden_layers)
@@ -292,7 +294,7 @@ class ModuleRunner:
     def _adapter_name(self, rows: Pass) -> str | None:
         names = {call.slots.adapter for call in rows.calls if call.slots is not None}
         assert len(names) <= 1, f"calls of several adapters in one pass: {sorted(names)}"
-        if getattr(self._module.config.get_text_config(), _IDS_IN_LAYERS, 0) and names:
+        if names and self._has_ids_in_layers:
             why = "embeds ids in its layers too, and slots have none"
             raise ValueError(f"{type(self._module).__name__} {why}; use a decoder without slots")
         return names.pop() if names else None

@@ -42,7 +42,6 @@ Layers = tuple[int, ...]
 """Numbers of the lower layers whose states a pass returns."""
 _MAX_VALUES = 1 << 22
 """Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
-_IDS_IN_LAYERS = "hidden_size_per_layer_input"  # in configs of Gemma 3n and 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +91,11 @@ class ModuleRunner:
         self.num_padded_rows = 0
         self.launch: Launch | None = None
         self._module, self._device = module, architecture.device
-        # reading a module's configuration takes 50 µs, too long for each call
-        self._has_ids_in_layers = bool(getattr(module.config.get_text_config(), _IDS_IN_LAYERS, 0))
+        config = module.config.get_text_config()  # takes 50 µs, too long for each call
+        self._layers_take_ids = bool(getattr(config, "hidden_size_per_layer_input", 0))  # Gemma 3n
         self.head = Head(module.get_output_embeddings())
         self._reads_hidden = architecture.reads_hidden
-        self.num_layers = int(module.config.get_text_config().num_hidden_layers)
+        self.num_layers = int(config.num_hidden_layers)
         self._body: Any = text_model(module) if self._reads_hidden else module
         self._configs: list[Any] = []
         self.compiling = True
@@ -294,7 +293,7 @@ class ModuleRunner:
     def _adapter_name(self, rows: Pass) -> str | None:
         names = {call.slots.adapter for call in rows.calls if call.slots is not None}
         assert len(names) <= 1, f"calls of several adapters in one pass: {sorted(names)}"
-        if names and self._has_ids_in_layers:
+        if names and self._layers_take_ids:
             why = "embeds ids in its layers too, and slots have none"
             raise ValueError(f"{type(self._module).__name__} {why}; use a decoder without slots")
         return names.pop() if names else None

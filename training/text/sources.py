@@ -55,8 +55,8 @@ _DATA: dict[str, dict[str, Any]] = {
     "on-policy": {"prompts": (str, dict), **_PLAN, **_POOL},
     "completions": {"path": str, **_POOL},
 }
-_COUNTS = "counts, rows per step of each family, such as counts = {qa = 2, rag = 2}"
-_REQUIRED = {"zoo": _COUNTS, "text": "path", "dataset": "path", "completions": "path"}
+_REQUIRED = {"zoo": "counts", "text": "path", "dataset": "path", "completions": "path"}
+_EXPLAINED = {"counts": ", rows per step of each family, such as counts = {qa = 2, rag = 2}"}
 
 
 class ZooSource:
@@ -170,8 +170,8 @@ def _checked(
             kinds = types[name] if isinstance(types[name], tuple) else (types[name],)
             named = " or ".join(_TYPES.get(each, "a list") for each in kinds)
             raise ValueError(f"{name} is {value!r} in {where}; it must be {named}")
-    if (needs := _REQUIRED.get(kind, "")).partition(",")[0] not in {*options, ""}:
-        raise ValueError(f"kind {kind!r} in {where} needs {needs}")
+    if kind in _REQUIRED and (needs := _REQUIRED[kind]) not in options:
+        raise ValueError(f"kind {kind!r} in {where} needs {needs}{_EXPLAINED.get(needs, '')}")
     return kind, options
 
 

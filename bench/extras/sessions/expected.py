@@ -28,6 +28,7 @@ from bench.records.plan import STATUS, read_plan, read_status
 from bench.records.run_folder import Run, load_run, read_config
 from bench.report.findings import Findings
 from bench.report.tables.table import Columns, Table, interval
+from bench.report.write import SUMMARY
 from bench.stats.metrics import summary_rows
 from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL
@@ -56,9 +57,9 @@ class Expected:
     """The run on this machine with the fastest baseline, and its seconds per token."""
 
 
-def expectations(run: Run) -> Expected:
+def expectations(findings: Findings) -> Expected:
     """Return the predictions of earlier runs of a run's job, as of the run's end."""
-    file = run.path / EXPECTED
+    run, file = findings.run, findings.run.path / EXPECTED
     if run.status.reported is False:
         fastest = min(_baselines(run), key=lambda each: each[1], default=None)
         if (now := Expected(_pooled(run), fastest)) != Expected():
@@ -97,7 +98,7 @@ def _baselines(run: Run) -> Iterator[tuple[str, float]]:
             past = _without_answers(folder)
             if past.plan is None or any(unlike(_snapshot(past), _snapshot(run))):
                 continue
-            if (seconds := _baseline_time(pd.read_csv(folder / "summary.csv"))) < math.inf:
+            if (seconds := _baseline_time(pd.read_csv(folder / SUMMARY))) < math.inf:
                 yield folder.name, seconds
         except (BenchError, OSError, ValueError):
             continue
@@ -121,7 +122,7 @@ def _snapshot(run: Run) -> RunSnapshot:
 
 def section(findings: Findings) -> Sequence[Table]:
     """Make the section of a report: this run's speed-ups above the predictions by machine."""
-    if not (ranges := expectations(findings.run).next):
+    if not (ranges := findings.once(expectations).next):
         return ()
     measured = _speedups(findings)
     rows = {f"this run: {machine(findings.run.env)}": {n: factor(x) for n, x in measured.items()}}
@@ -134,13 +135,13 @@ def section(findings: Findings) -> Sequence[Table]:
 
 def conclusion(run_dir: Path) -> list[str]:
     """State whether a run's speed-ups agree with the prediction of its machine's sessions."""
-    ranges = expectations(_without_answers(run_dir)).next
+    ranges = expectations(Findings(_without_answers(run_dir))).next
     return [_judge(Findings(load_run(run_dir)), ranges)] if ranges else []
 
 
 def caveats(findings: Findings) -> Iterator[str]:
     """Yield a line if an earlier run of the job on this machine had a faster baseline."""
-    name, seconds = expectations(findings.run).fastest or ("", math.nan)
+    name, seconds = findings.once(expectations).fastest or ("", math.nan)
     if MAX_SLOWER < (slower := _baseline_time(findings.summary) / seconds) < math.inf:
         yield (
             f"Warning: {findings.run.plan.baseline} took {slower:.2f} times as long per token as "

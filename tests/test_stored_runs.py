@@ -71,6 +71,7 @@ def test_a_stored_run_passes_the_checks_of_bench_submit(run: str) -> None:
     assert all(any(line.startswith(kind) for line in lines) for kind in excused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", POOLS, ids=lambda file: file.parent.name)
 def test_a_stored_pool_is_that_of_its_sessions(file: Path, tmp_path: Path) -> None:
     write_pool(load_pool([str(file.parent)], file.parent), tmp_path)

@@ -107,7 +107,9 @@ def test_an_answer_timed_again_begins_with_the_memory_of_the_first_try(
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-@pytest.mark.parametrize("stop_at", [9, 20, 31])
+@pytest.mark.parametrize(
+    "stop_at", [20, *(pytest.param(n, marks=pytest.mark.slow) for n in (9, 31))]
+)
 def test_a_resumed_run_takes_the_steps_of_one_that_never_stopped(
     measured: Any, progress: Any, opener: Any, stop_at: int, batch_size: int
 ) -> None:
@@ -173,7 +175,7 @@ def test_after_a_batch_the_memory_has_all_its_answers_in_the_plans_order() -> No
     assert after == [(prompt.ids, answer.tokens) for prompt, answer in pairs]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_no_memory_has_an_answer_before_its_question_is_answered(
     measured: Any, tmp_path: Path, batch_size: int
 ) -> None:

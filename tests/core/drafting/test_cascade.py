@@ -56,7 +56,9 @@ class Shared:
         return self
 
 
-@pytest.mark.parametrize(("k", "ahead"), [(2, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("k", "ahead"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.slow)], ids=str
+)
 def test_a_cascade_has_the_exact_distribution(k: int, ahead: int) -> None:
     assert_distribution_of(Two(TARGET), enumerated(k, ahead))
 

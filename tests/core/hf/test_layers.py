@@ -201,7 +201,8 @@ def test_tiles_have_the_states_too():
     ("backend", "name", "enter"),
     [
         *itertools.product((None, "eager"), ("llama-gqa", "gpt-neox"), (0, 1)),
-        *(("export", "llama-gqa", 1), ("export", "gpt-neox", 0)),
+        ("export", "llama-gqa", 1),
+        pytest.param("export", "gpt-neox", 0, marks=pytest.mark.slow),
         pytest.param("export", "llama-gqa", 0, marks=pytest.mark.slow),
         pytest.param("export", "gpt-neox", 1, marks=pytest.mark.slow),
     ],

@@ -125,6 +125,7 @@ def test_products_see_no_row_of_padding(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows == {8}
 
 
+@pytest.mark.slow
 def test_one_graph_serves_any_number_of_sequences() -> None:
     model = model_of(backend="export")
     sessions = opened(model, (9, 17, 3, 12, 8))

@@ -178,6 +178,7 @@ def model_with(name: str, variant: Any, error: float, kind: type[TableModel] = T
     return model
 
 
+@pytest.mark.slow
 def test_a_layer_with_the_targets_distributions_is_calibrated_and_a_wrong_one_is_not() -> None:
     """The target picks a token as often as a distribution says that is its own."""
     decoder = Eagle(nodes=12, width=4, depth=3)

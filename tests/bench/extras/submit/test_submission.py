@@ -375,6 +375,7 @@ def test_a_folder_is_named_by_machine_and_model(
     assert submission.free_name(run.parent, loaded) == name
 
 
+@pytest.mark.slow
 def test_a_session_joins_a_pool_of_its_job_and_no_other(run: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     for name in ("1", "2"):

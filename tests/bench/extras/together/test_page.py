@@ -45,6 +45,7 @@ def test_every_number_is_the_runs_own() -> None:
     assert cells["ptp@pqd"][:2] == ["-", "-"]
 
 
+@pytest.mark.slow
 def test_tokens_per_step_are_headed_so_whoever_verifies_them() -> None:
     table = matrices(stored(*NAMES))["tokens_per_step"]
     cells = {row[0].text: row[1].text for row in table.rows}

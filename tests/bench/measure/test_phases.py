@@ -22,7 +22,12 @@ from bench.extras.sections.durations import (
     split,
     splits,
 )
-from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
+from bench.measure.phases import (
+    PhaseClock,
+    chosen_groups,
+    measure_phases,
+    phased_scheduler,
+)
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.record import SampleRecord
@@ -30,6 +35,7 @@ from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
 from bench.report.write import write_report
+from bench.stats.counters import timed_again
 from decoders.core.decoder import Answer, SelfDriven
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
@@ -312,6 +318,39 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
     assert [dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[0]] == [
         dataclasses.replace(r, total_s=None, ttft_s=None) for r in records[1]
     ]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_the_second_pass_has_the_seed_of_the_answer_that_it_follows(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    config = small(decoders="spec:verify=coupled", temperature=1.0, phase_limit=4)
+    run = load_run(bench_run.run(config, tmp_path, progress(), opener, report=None).run_dir)
+    pairs = [*timed_again(read_phases(run.path), run.records)]
+    assert {answer.repeat for answer, _ in pairs} == {0, 1}
+    for answer, (steps,) in pairs:
+        assert (answer.emitted, answer.later_steps) == (sum(steps.emitted), len(steps.emitted) - 1)
+    assert run.status.verdict == "VALID"
+
+
+def test_an_arm_that_fails_in_the_second_pass_has_no_phases(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    """Not even those of the prompts of its block that it answered."""
+    spec = decoder_file(
+        "if sum(request.prompt_ids) % 2:\n"
+        "    raise RuntimeError('odd')\n"
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    config = small(decoders=spec, batch_size=2, limit=10)
+    setup = opener(choose_decoders(config, progress().note))
+    plan, prompts = make_plan(setup, "test", progress())
+    (block, *_) = plan.blocks
+    assert {sum(prompts[name].ids) % 2 for name in block.prompts} == {0, 1}
+    assert [each.decoder for each in measure_phases(setup, prompts, block, ())] == ["ar"]
 
 
 class Drifting:

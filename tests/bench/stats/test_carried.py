@@ -112,11 +112,20 @@ def test_a_device_that_contradicts_itself_proves_nothing(record: Make) -> None:
     assert state_leaks(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
 
 
+def test_a_device_that_contradicts_an_earlier_repeat_proves_nothing(record: Make) -> None:
+    """A greedy baseline has the same tokens in all repeats."""
+    first, _, *memo = pairs(record)
+    other = record("ar", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9), repeat=1, block=1)
+    assert state_leaks([first, other, *memo], (), greedy=True, exact=EXACT) == ()
+    assert len(state_leaks([first, other, memo[0]], [again(1)], greedy=False, exact=EXACT)) == 1
+
+
 def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
     once = pairs(record)[:3]
     assert state_leaks(once, [again(2)], greedy=False, exact=EXACT) == ()
     (line,) = state_leaks(once, [again(1)], greedy=False, exact=EXACT)
     assert line.endswith("e.g. c0#1: 2 steps timed, then 1")
+    assert len(state_leaks(once, [again(2, emitted=5)], greedy=False, exact=EXACT)) == 1
     assert state_leaks(once, [again(1)], greedy=False, exact={}) == ()
     assert state_leaks(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
 

@@ -256,7 +256,9 @@ def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
     in_process()
     ended = bench_run.resume(alone.path, RecordedProgress(), open_here, spread=TWO, report=None)
     assert ended.exit_code == Exit.DONE
-    assert answers(load_run(alone.path)) == whole
+    resumed = load_run(alone.path)
+    assert answers(resumed) == whole
+    assert {r.worker for r in resumed.records if r.attempt == 1} == {"r1w0"}, "no name of before"
 
 
 def test_what_a_worker_did_before_a_block_is_no_load_of_it(

@@ -37,13 +37,17 @@ from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.stats.counters import timed_again
 from decoders.core.decoder import Answer, SelfDriven
+from decoders.core.engine.forward import forward
+from decoders.core.engine.reads import readouts, token_reads
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
+from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import Refinement
 from tests.bench.conftest import tables_of
+from tests.core.hf.test_chains import opened
 from tests.tiny_models import fresh
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -166,6 +170,16 @@ def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
         with clock.counting(calls):
             model.forward(calls)
     assert (clock.rows, clock.padded_rows) == (7 + 3, 3 + 2)
+
+
+def test_the_rows_of_a_chain_in_one_graph_are_those_of_its_calls() -> None:
+    _, sessions = opened("llama-gqa", (5, 6, 7), (8, 9))
+    clock, before = PhaseClock(Ticks()), sum(session.rows for session in sessions)
+    calls = [session.call([3], output="draws", chain=Chain(3, 3)) for session in sessions]
+    parts = [part for call in calls for part in readouts(call, Uniforms(7, [1]), 0)]
+    with clock.counting(calls):
+        forward(calls, token_reads(parts, Sampling()))
+    assert clock.rows == sum(session.rows for session in sessions) - before == 2 * 4
 
 
 def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None:

@@ -168,9 +168,11 @@ def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
     graphs: HFModel,
 ) -> None:
     session = graphs.open()
-    plain, laws = session.call([3, 4]), (None, None, None, len)
+    plain, laws = session.call([3, 4]), (None, None, None, None, len)
+    slots = dataclasses.replace(slots_of(1, (2,), (4,)), barred=frozenset({5}))
     calls = (
         dataclasses.replace(plain, barred=frozenset({5})),
+        session.call([3, 4], slots=slots),
         session.call([3, 4], output="entropy"),
         session.call([3, 4], read=()),
         plain,

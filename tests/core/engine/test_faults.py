@@ -10,7 +10,7 @@ from decoders.core.engine.faults import check_calls, check_emitted
 from decoders.core.model import Call
 from decoders.core.outputs import Chain
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import StepEvent
+from decoders.core.types import MaskedForm, StepEvent
 
 VOCAB = 7
 
@@ -43,6 +43,20 @@ def test_wrong_counts_of_a_step_are_refused(counts: dict[str, Any], line: str) -
     check_emitted([3], [right], model)
     with pytest.raises(ValueError, match=line):
         check_emitted([3, 3], [right, event(**counts)], model)
+
+
+@pytest.mark.parametrize("token", [True, 1.0, "1", -1, VOCAB])
+def test_an_emitted_token_is_an_id(token: Any) -> None:
+    with pytest.raises(ValueError, match="emitted"):
+        check_emitted([3, token], [], TableModel(VOCAB))
+
+
+def test_a_mask_is_no_token_of_an_answer() -> None:
+    model = TableModel(VOCAB)
+    model.masked = MaskedForm(mask_id=6)
+    check_emitted([3, 5], [event()], model)
+    with pytest.raises(AssertionError, match="a mask that it never decided"):
+        check_emitted([3, 6], [event()], model)
 
 
 def calls_of(*chains: Chain | None) -> tuple[list[Call], dict[str, Any]]:

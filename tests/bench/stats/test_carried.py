@@ -74,6 +74,23 @@ def test_repeats_with_other_counters_are_proof(record: Make) -> None:
     assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
 
 
+@pytest.mark.parametrize("column", judged._COUNTERS)
+def test_another_number_of_any_counter_is_proof(record: Make, column: str) -> None:
+    *rest, last = pairs(record, SLOW)
+    assert last.steps is not None
+    more = tuple(number + 1 for number in getattr(last.steps, column))
+    changed = dataclasses.replace(last, steps=dataclasses.replace(last.steps, **{column: more}))
+    assert len(state_leaks([*rest, changed], (), greedy=True, exact=EXACT)) == 1
+
+
+def test_an_answer_that_failed_contradicts_no_other(record: Make) -> None:
+    records = [record(tokens=(1, 2)), record("ar@aa", error="late")]
+    assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2)}]
+    records.append(record(tokens=(1, 3), repeat=1))
+    assert judged.baseline_answers(records, by_repeat=True) == [{(1, 2)}, {(1, 3)}]
+    assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2), (1, 3)}]
+
+
 def test_equal_repeats_prove_nothing(record: Make) -> None:
     assert state_leaks(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
 

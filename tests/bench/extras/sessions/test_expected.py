@@ -213,13 +213,19 @@ def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write)
     assert json.loads((run / expected.EXPECTED).read_text())["fastest"] is None
 
 
-def test_a_run_beside_this_one_is_an_expectation(pool: Path, synthetic_run: Write) -> None:
+def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
+    pool: Path, synthetic_run: Write
+) -> None:
     run, before = ended(synthetic_run), session(synthetic_run, 5, name="faster")
-    assert before.parent == run.parent
-    Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
-    slowed(before, 1 / 2)
+    (run.parent / "latest").symlink_to(before)
+    for folder, factor in ((run, 1 / 4), (before, 1 / 2)):
+        Findings(load_run(folder)).summary.to_csv(folder / "summary.csv", index=False)
+        slowed(folder, factor)
     (line,) = slow_baselines(run)
     assert " as in faster, the fastest run" in line
+    findings = Findings(load_run(run))
+    findings.summary["time_per_token_s"] = math.nan
+    assert [*expected.caveats(findings)] == []
 
 
 def test_baselines_of_other_machines_and_jobs_are_no_expectation(

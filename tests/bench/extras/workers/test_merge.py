@@ -256,6 +256,7 @@ def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> No
     for number, part in enumerate(parts):
         assert f"a failure of part {number}\n" in (folder / ERRORS).read_text(encoding="utf-8")
         pieces = json.loads((part / VOCABULARY).read_text(encoding="utf-8"))
+        assert read_prompts(folder) == read_prompts(part)
         assert pieces.items() <= json.loads((folder / VOCABULARY).read_text("utf-8")).items()
     assert merged.plan.parts == ()
     assert not any("missing" in note for note in notes)

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -365,6 +366,27 @@ def test_an_arm_that_fails_in_the_second_pass_has_no_phases(
     (block, *_) = plan.blocks
     assert {sum(prompts[name].ids) % 2 for name in block.prompts} == {0, 1}
     assert [each.decoder for each in measure_phases(setup, prompts, block, ())] == ["ar"]
+    assert measure_phases(setup, prompts, block, {"ar", *setup.arms}) == [], "none is asked again"
+
+
+def test_in_a_batch_no_first_token_ends_the_prefill(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(decoders="ar", batch_size=2, limit=10)
+    clock, passes, forward = Drifting(), {True: 0, False: 0}, TableModel.forward
+    setup = dataclasses.replace(opener(choose_decoders(config, progress().note)), clock=clock)
+    plan, prompts = make_plan(setup, "test", progress())
+
+    def running(model: TableModel, calls: Any) -> Any:
+        passes[calls[0].session.length == 0] += 1
+        clock.time_s += 1.0
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    (answer,) = measure_phases(setup, prompts, plan.blocks[0], ())
+    assert len(answer.prompts) == 8
+    assert (answer.seconds["prefill"], answer.seconds["verify"]) == (passes[True], passes[False])
+    assert passes[True] > 1
 
 
 class Drifting:
@@ -418,6 +440,17 @@ def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progres
     assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
     assert chosen_groups(plan, 0) == []
     assert len(chosen_groups(plan, 100)) == 6
+
+
+@pytest.mark.parametrize(("limit", "num"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (99, 3)])
+def test_groups_have_together_no_more_prompts_than_the_limit_but_there_is_one(
+    limit: int, num: int
+) -> None:
+    names = [(f"a{n}", f"b{n}") for n in range(3)]
+    blocks = [SimpleNamespace(repeat=0, prompts=group) for group in names]
+    prompts = [SimpleNamespace(prompt=name, family="qa") for group in names for name in group]
+    plan: Any = SimpleNamespace(blocks=blocks, prompts=prompts)
+    assert chosen_groups(plan, limit) == names[:num]
 
 
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:

@@ -219,10 +219,13 @@ def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
     run, before = ended(synthetic_run), session(synthetic_run, 5, name="faster")
     (run.parent / "latest").symlink_to(before)
     for folder, factor in ((run, 1 / 4), (before, 1 / 2)):
-        Findings(load_run(folder)).summary.to_csv(folder / "summary.csv", index=False)
+        rows = Findings(load_run(folder)).summary[::-1]  # the baseline's are the last
+        rows.to_csv(folder / "summary.csv", index=False)
         slowed(folder, factor)
     (line,) = slow_baselines(run)
     assert " as in faster, the fastest run" in line
+    (took,) = re.findall(r"took ([\d.]+) times", line)
+    assert float(took) == pytest.approx(2, rel=0.1)
     findings = Findings(load_run(run))
     findings.summary["time_per_token_s"] = math.nan
     assert [*expected.caveats(findings)] == []

@@ -90,10 +90,9 @@ class PhaseClock:
     def counting(self, calls: Sequence[Call]) -> Generator[None]:
         """Count the rows of calls that run as one forward pass inside."""
         model = calls[0].session.model
-        before = getattr(model, "num_padded_rows", 0)
+        before, fed = getattr(model, "num_padded_rows", 0), sum(c.session.rows for c in calls)
         yield
-        chained = [c.picks for call in calls if (c := call.session.chained) is not None]
-        self.rows += sum(call.num_rows for call in calls) + sum(map(len, chained)) - len(chained)
+        self.rows += sum(call.session.rows for call in calls) - fed
         self.padded_rows += getattr(model, "num_padded_rows", 0) - before
 
 

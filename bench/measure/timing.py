@@ -161,7 +161,7 @@ class Runner:
         num_prompt_tokens = max(len(prompt.ids) for prompt in prompts)
         sequences = max(arm.decoder.sequences for arm in self.setup.arms.values())
         num_rows = self.setup.config.batch_size * sequences
-        num_tokens = min(num_prompt_tokens + budget, models.target.max_length)
+        num_tokens = num_prompt_tokens + budget  # the plan's prompts leave room for answers
         with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
             models.reserve(num_rows, num_tokens)
 

@@ -163,7 +163,7 @@ def _compare_repeats(
     for record in timed:
         texts, steps = differences[record.decoder], record.steps
         scope = record.decoder, record.repeat
-        place = (record.batch_size, record.attempt, record.worker, record.machine)
+        place = (record.attempt, record.worker, record.machine)
         where = (record.prompt, *place, past[scope])
         if record.decoder in remembering:
             past[scope] = hash((past[scope], record.prompt, record.tokens))

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from bench.errors import BenchError
-from bench.extras.sessions.pooled import EVERY, POOL, list_runs, machine, unlike
+from bench.extras.sessions.pooled import POOL, list_runs, machine, unlike
 from bench.machine.env import ROOT
 from bench.records.environment import read_environment
 from bench.records.files import SCHEMA, parse, read_json, write_json
@@ -68,7 +68,7 @@ def expectations(findings: Findings) -> Expected:
     return parse(Expected, fields, file)
 
 
-def _pooled(run: Run) -> dict[str, _Ranges]:
+def _pooled(run: Run) -> Mapping[str, _Ranges]:
     """Return the predictions by machine of the pool of a run's job (empty: no readable pool)."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
@@ -82,7 +82,7 @@ def _pooled(run: Run) -> dict[str, _Ranges]:
         ranges: dict[str, dict[str, tuple[float, float]]] = {}
         for place, decoder, low, high in rows:
             ranges.setdefault(str(place), {})[str(decoder)] = low, high
-        return {place: each for place, each in ranges.items() if place != EVERY}
+        return ranges
     return {}
 
 
@@ -90,7 +90,7 @@ def _baselines(run: Run) -> Iterator[tuple[str, float]]:
     """Yield valid earlier runs of the job on the same machine: name, baseline's time per token."""
     here = machine(run.env)
     for file in chain(REFERENCES.rglob(STATUS), run.path.parent.glob(f"*/{STATUS}")):
-        if (folder := file.parent).is_symlink() or folder.resolve() == run.path.resolve():
+        if (folder := file.parent.resolve()) == run.path.resolve():
             continue
         try:
             if read_status(folder).verdict != VALID or machine(read_environment(folder)) != here:

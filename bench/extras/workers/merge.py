@@ -27,7 +27,7 @@ from bench.records.plan import (
     write_plan,
     write_status,
 )
-from bench.records.prompts import VOCABULARY, Prompt, read_prompts, write_prompts
+from bench.records.prompts import VOCABULARY, read_prompts, write_prompts
 from bench.records.record import SampleRecord
 from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, load_run
 from bench.records.samples import ERRORS, SampleWriter, read_phases, write_phases
@@ -135,12 +135,10 @@ def _write(
     folder: Path, runs: Sequence[Run], plan: Plan, records: Sequence[SampleRecord], key: str | None
 ) -> None:
     """Write the joined run, with the comparability `key` of its machine if there is one machine."""
-    prompts: dict[str, Prompt] = {}
     pieces: dict[str, str] = {}
     for run in runs:
-        prompts |= read_prompts(run.path)
         pieces |= read_json(run.path / VOCABULARY) or {}
-    write_prompts(folder, list(prompts.values()))
+    write_prompts(folder, [*read_prompts(runs[0].path).values()])  # each part has all prompts
     ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
     write_json(folder / VOCABULARY, ordered, indent=0)
     write_environment(folder, replace(runs[0].env, comparability_key=key))

@@ -92,7 +92,7 @@ class Deadline:
         if not isinstance(job.outcome, TimeoutError):
             self._in_a_row = 0
             return
-        self._in_a_row = min(self._in_a_row + 1, MAX_TIMEOUTS)
+        self._in_a_row += 1
         self._starts = dict.fromkeys(self._starts, self._now())
 
     def refuses(self) -> TimeoutError | None:

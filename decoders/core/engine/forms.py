@@ -153,5 +153,5 @@ def answers_before(readout: Readout) -> list[list[int]]:
     for row, output in zip(call.read, readout.outputs, strict=True):
         sees = itertools.repeat(True) if call.mask is None else call.mask[row].tolist()
         text = [*before, *itertools.compress(call.tokens[: row + 1], sees)]
-        answers.append(text[len(text) - max(0, output) :])
+        answers.append(text[len(text) - output :])  # empty inside the prompt
     return answers

@@ -49,8 +49,7 @@ def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readou
     if slots is None:
         return (tokens,)
     outputs = [positions[len(call.tokens) + slot] + shift - prompt_length for slot in slots.read]
-    confidence = "prob" if slots.output == "probs" else slots.confidence
-    return tokens, Readout(call, uniforms, forms(slots.output), outputs, slots, confidence)
+    return tokens, Readout(call, uniforms, forms(slots.output), outputs, slots, slots.confidence)
 
 
 Readouts = Sequence[Readout]

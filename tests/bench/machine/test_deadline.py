@@ -15,7 +15,7 @@ import pytest
 from bench.machine.deadline import TimeLimit, default_limit_s
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Request, Steps
-from decoders.core.engine.deadline import MAX_TIMEOUTS, Deadline
+from decoders.core.engine.deadline import MAX_TIMEOUTS, Deadline, OutOfTime
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.testing.table_model import TableModel
@@ -138,6 +138,31 @@ def test_one_that_ends_starts_the_count_over() -> None:
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds == [TimeoutError] * len(hung) + [Generation] + [TimeoutError] * len(hung)
     assert limit.refuses() is None
+
+
+def test_a_failure_for_want_of_time_is_not_interrupted_itself() -> None:
+    deadline, inside = Deadline(1.0), list[float | None]()
+
+    class Job:
+        def fail(self, _error: Exception) -> None:
+            inside.append(deadline.inside)
+
+    def turn() -> None:
+        inside.append(deadline.inside)
+        raise OutOfTime
+
+    job: Any = Job()
+    deadline.guard(job, turn)
+    assert inside == [0.0, None]
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_without_a_timer_answers_are_always_looked_at_again(always: bool) -> None:
+    deadline = Deadline(1.0, always_due=always)
+    assert deadline.due == always
+    deadline.due = True  # as a timer does
+    deadline.fail_overdue([])
+    assert deadline.due == always
 
 
 def test_the_limit_where_none_is_given_is_minutes() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,12 @@ from bench.extras.sections.durations import (
     split,
     splits,
 )
-from bench.measure.phases import PhaseClock, chosen_groups, phased_scheduler
+from bench.measure.phases import (
+    PhaseClock,
+    chosen_groups,
+    measure_phases,
+    phased_scheduler,
+)
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.record import SampleRecord
@@ -30,14 +36,19 @@ from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
 from bench.report.write import write_report
+from bench.stats.counters import timed_again
 from decoders.core.decoder import Answer, SelfDriven
+from decoders.core.engine.forward import forward
+from decoders.core.engine.reads import readouts, token_reads
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.model import HFModel
+from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Emit, Generation, Sampling
 from decoders.idlm import Refinement
 from tests.bench.conftest import tables_of
+from tests.core.hf.test_chains import opened
 from tests.tiny_models import fresh
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -160,6 +171,16 @@ def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
         with clock.counting(calls):
             model.forward(calls)
     assert (clock.rows, clock.padded_rows) == (7 + 3, 3 + 2)
+
+
+def test_the_rows_of_a_chain_in_one_graph_are_those_of_its_calls() -> None:
+    _, sessions = opened("llama-gqa", (5, 6, 7), (8, 9))
+    clock, before = PhaseClock(Ticks()), sum(session.rows for session in sessions)
+    calls = [session.call([3], output="draws", chain=Chain(3, 3)) for session in sessions]
+    parts = [part for call in calls for part in readouts(call, Uniforms(7, [1]), 0)]
+    with clock.counting(calls):
+        forward(calls, token_reads(parts, Sampling()))
+    assert clock.rows == sum(session.rows for session in sessions) - before == 2 * 4
 
 
 def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None:
@@ -314,6 +335,60 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
     ]
 
 
+@pytest.mark.usefixtures("no_report")
+def test_the_second_pass_has_the_seed_of_the_answer_that_it_follows(
+    tmp_path: Path, small: Any, opener: Any, progress: Any
+) -> None:
+    config = small(decoders="spec:verify=coupled", temperature=1.0, phase_limit=4)
+    run = load_run(bench_run.run(config, tmp_path, progress(), opener, report=None).run_dir)
+    pairs = [*timed_again(read_phases(run.path), run.records)]
+    assert {answer.repeat for answer, _ in pairs} == {0, 1}
+    for answer, (steps,) in pairs:
+        assert (answer.emitted, answer.later_steps) == (sum(steps.emitted), len(steps.emitted) - 1)
+    assert run.status.verdict == "VALID"
+
+
+def test_an_arm_that_fails_in_the_second_pass_has_no_phases(
+    small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
+) -> None:
+    """Not even those of the prompts of its block that it answered."""
+    spec = decoder_file(
+        "if sum(request.prompt_ids) % 2:\n"
+        "    raise RuntimeError('odd')\n"
+        "result = yield request.target.call(request.prompt_ids)\n"
+        "while True:\n"
+        "    yield Emit(tokens=result.picks)\n"
+        "    result = yield request.target.call(result.picks)"
+    )
+    config = small(decoders=spec, batch_size=2, limit=10)
+    setup = opener(choose_decoders(config, progress().note))
+    plan, prompts = make_plan(setup, "test", progress())
+    (block, *_) = plan.blocks
+    assert {sum(prompts[name].ids) % 2 for name in block.prompts} == {0, 1}
+    assert [each.decoder for each in measure_phases(setup, prompts, block, ())] == ["ar"]
+    assert measure_phases(setup, prompts, block, {"ar", *setup.arms}) == [], "none is asked again"
+
+
+def test_in_a_batch_no_first_token_ends_the_prefill(
+    small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(decoders="ar", batch_size=2, limit=10)
+    clock, passes, forward = Drifting(), {True: 0, False: 0}, TableModel.forward
+    setup = dataclasses.replace(opener(choose_decoders(config, progress().note)), clock=clock)
+    plan, prompts = make_plan(setup, "test", progress())
+
+    def running(model: TableModel, calls: Any) -> Any:
+        passes[calls[0].session.length == 0] += 1
+        clock.time_s += 1.0
+        return forward(model, calls)
+
+    monkeypatch.setattr(TableModel, "forward", running)
+    (answer,) = measure_phases(setup, prompts, plan.blocks[0], ())
+    assert len(answer.prompts) == 8
+    assert (answer.seconds["prefill"], answer.seconds["verify"]) == (passes[True], passes[False])
+    assert passes[True] > 1
+
+
 class Drifting:
     """The clock of a machine on which a call takes a second at first, and ever longer."""
 
@@ -365,6 +440,17 @@ def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progres
     assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
     assert chosen_groups(plan, 0) == []
     assert len(chosen_groups(plan, 100)) == 6
+
+
+@pytest.mark.parametrize(("limit", "num"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (99, 3)])
+def test_groups_have_together_no_more_prompts_than_the_limit_but_there_is_one(
+    limit: int, num: int
+) -> None:
+    names = [(f"a{n}", f"b{n}") for n in range(3)]
+    blocks = [SimpleNamespace(repeat=0, prompts=group) for group in names]
+    prompts = [SimpleNamespace(prompt=name, family="qa") for group in names for name in group]
+    plan: Any = SimpleNamespace(blocks=blocks, prompts=prompts)
+    assert chosen_groups(plan, limit) == names[:num]
 
 
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:

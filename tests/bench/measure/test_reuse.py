@@ -12,6 +12,7 @@ from bench.plan.select import choose_decoders
 from bench.records.prompts import read_prompts
 from bench.records.run_folder import Run, load_run
 from bench.records.samples import read_phases
+from bench.stats.counters import timed_again
 from tests.conftest import open_tables
 from tests.tiny_checkpoint import save_checkpoint
 
@@ -34,6 +35,11 @@ def test_only_the_rows_of_later_turns_are_fewer(small: Any, progress: Any, tmp_p
     before = {(r.kind, r.decoder, r.prompt, r.order): r for r in plain.records}
     asked, again = (read_phases(run.path) for run in (plain, reused))
     assert 0 < sum(a.total_s for a in again) <= 2 * sum(a.total_s for a in asked)
+    for run in (plain, reused):
+        pairs = [*timed_again(read_phases(run.path), run.records)]
+        assert {prompts[answer.prompts[0]].num_kept > 0 for answer, _ in pairs} == {False, True}
+        for answer, (steps,) in pairs:
+            assert answer.rows == sum(steps.target_rows) + sum(steps.draft_rows)
     num_later = 0
     for record in reused.records:
         assert record.steps is not None

@@ -33,9 +33,9 @@ from bench.stats.validity import judge
 from decoders.core.engine.deadline import MAX_TIMEOUTS
 from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Generation, Outcome, Sampling
+from decoders.core.types import Generation, Outcome, Sampling, StepEvent
 from decoders.spec import Speculative
-from tests.conftest import Characters
+from tests.conftest import STOP, Characters
 from tests.fake_clock import FakeClock
 from tests.pretended_allocator import allocator
 
@@ -115,7 +115,7 @@ def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
     assert {r.order for r in records} == {0, 1, 2}
 
 
-def test_a_records_text_has_no_white_space_around_it(small: Any, opener: Any) -> None:
+def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(small: Any, opener: Any) -> None:
     setup = opener(choose_decoders(small(), print))
     prompt = Prompt(
         conversation="c", turn=1, family="qa", ids=(1,), hash="h", reference=None, num_cut=0
@@ -124,7 +124,13 @@ def test_a_records_text_has_no_white_space_around_it(small: Any, opener: Any) ->
     where: dict[str, Any] = {"kind": "timing", "block": 0, "order": 0, "repeat": 0}
     where |= {"attempt": 1, "seed": 0, "batch_size": 1}
     record = runner_module.make_record(setup, prompt, answer, decoder="ar", **where)
-    assert record.text == "Hi"
+    assert (record.text, record.num_behind, record.drafters) == ("Hi", None, ())
+    work = dict.fromkeys(("target_calls", "target_rows", "draft_calls", "draft_rows"), 1)
+    tokens, sources = (72, 105, STOP, 33, 33), ("text", "layer", "text")
+    step = StepEvent(tokens=tokens, drafted=3, accepted=3, sources=sources, **work)
+    answer = Generation(tokens=tokens, steps=(step,), stop="length")
+    record = runner_module.make_record(setup, prompt, answer, decoder="ar", **where)
+    assert (record.text, record.num_behind, record.drafters) == ("Hi", 2, ("text", "layer"))
 
 
 def test_the_two_arms_of_the_baseline_and_a_lossless_decoder_agree(measured: Any) -> None:
@@ -396,7 +402,7 @@ def warmed(tmp_path: Path, small: Any, opener: Any, progress: Any) -> Callable[.
     """
 
     def warm(times: Sequence[float], *outcomes: Outcome) -> list[int]:
-        setup = opener(choose_decoders(small(decoders="ar"), print))
+        setup = opener(choose_decoders(small(decoders="ar", max_new_tokens=99), print))
         prompts = [
             Prompt(conversation=f"c{n}", turn=1, family="qa", ids=(5,) * n, hash="", reference=None)
             for n in (10, 11, 100)
@@ -536,6 +542,14 @@ def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: An
         rest = sum(each.weight_bytes + each.cache_bytes() for each in parts)
         used = models(*parts)
         assert PeakMemory(used, used, build_decoder(spec, {})).peak_bytes() == rest + 7
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_an_answers_record_has_the_peak_of_its_memory(
+    measured: Any, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    monkeypatch.setattr(PeakMemory, "peak_bytes", lambda _: 4096)
+    assert {r.peak_memory_bytes for r in measured(limit=2, batch_size=batch_size)[0]} == {4096}
 
 
 def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(

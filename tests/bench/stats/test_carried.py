@@ -74,8 +74,27 @@ def test_repeats_with_other_counters_are_proof(record: Make) -> None:
     assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
 
 
+@pytest.mark.parametrize("column", judged._COUNTERS)
+def test_another_number_of_any_counter_is_proof(record: Make, column: str) -> None:
+    *rest, last = pairs(record, SLOW)
+    assert last.steps is not None
+    more = tuple(number + 1 for number in getattr(last.steps, column))
+    changed = dataclasses.replace(last, steps=dataclasses.replace(last.steps, **{column: more}))
+    assert len(state_leaks([*rest, changed], (), greedy=True, exact=EXACT)) == 1
+
+
+def test_an_answer_that_failed_contradicts_no_other(record: Make) -> None:
+    records = [record(tokens=(1, 2)), record("ar@aa", error="late")]
+    assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2)}]
+    records.append(record(tokens=(1, 3), repeat=1))
+    assert judged.baseline_answers(records, by_repeat=True) == [{(1, 2)}, {(1, 3)}]
+    assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2), (1, 3)}]
+
+
 def test_equal_repeats_prove_nothing(record: Make) -> None:
-    assert state_leaks(pairs(record, SLOW), (), greedy=True, exact=EXACT) == ()
+    """Answers of the quality pass and those that failed are no repeats."""
+    others = [record("memo", emitted=FAST, kind="quality"), record("memo", error="late")]
+    assert state_leaks([*pairs(record, SLOW), *others], (), greedy=True, exact=EXACT) == ()
 
 
 def test_a_batch_of_which_a_prompt_was_not_timed_proves_nothing(record: Make) -> None:
@@ -112,11 +131,20 @@ def test_a_device_that_contradicts_itself_proves_nothing(record: Make) -> None:
     assert state_leaks(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
 
 
+def test_a_device_that_contradicts_an_earlier_repeat_proves_nothing(record: Make) -> None:
+    """A greedy baseline has the same tokens in all repeats."""
+    first, _, *memo = pairs(record)
+    other = record("ar", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9), repeat=1, block=1)
+    assert state_leaks([first, other, *memo], (), greedy=True, exact=EXACT) == ()
+    assert len(state_leaks([first, other, memo[0]], [again(1)], greedy=False, exact=EXACT)) == 1
+
+
 def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
     once = pairs(record)[:3]
     assert state_leaks(once, [again(2)], greedy=False, exact=EXACT) == ()
     (line,) = state_leaks(once, [again(1)], greedy=False, exact=EXACT)
     assert line.endswith("e.g. c0#1: 2 steps timed, then 1")
+    assert len(state_leaks(once, [again(2, emitted=5)], greedy=False, exact=EXACT)) == 1
     assert state_leaks(once, [again(1)], greedy=False, exact={}) == ()
     assert state_leaks(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
 

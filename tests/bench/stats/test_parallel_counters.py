@@ -136,6 +136,8 @@ def test_a_trigram_is_repeated_where_it_stands_earlier_in_the_same_answer(record
     assert share(both) == pytest.approx(1 / 10)
     again = record(tokens=(1, 2, 3, 1, 2, 3), repeat=1)
     assert share([*both, again]) == pytest.approx(1 / 10), "every answer counts once"
+    failed = dataclasses.replace(both[0], error="late")
+    assert share([*both, failed]) == pytest.approx(1 / 10)
     assert share([record(tokens=(1, 2)), record(tokens=None, error="x")]) is None
 
 
@@ -158,12 +160,15 @@ def test_likelihood_is_paired_by_prompt_and_weighed_by_tokens(record: Make) -> N
         "x_high": None,
     }
     assert parallel_counters.nll_over([answer("nar", "a", None, 3)], ar).value is None
+    turns = [dataclasses.replace(each, turn=2, prompt_hash="h2") for each in (nar[0], ar[0])]
+    found = parallel_counters.nll_over([*nar, turns[0]], [*ar, turns[1]])
+    assert found.clusters == 2, "conversations"
 
 
 def test_distinct_trigrams_are_counted_over_all_answers_and_lengths_are_means(record: Make) -> None:
     one, other = ((1, 2, 3, 4), (1, 2, 3, 1, 2, 3))
     rows = [record(kind="quality", tokens=tokens) for tokens in (one, other)]
-    found = columns([*rows, record()])
+    found = columns([*rows, record(), record(kind="quality", error="late")])
     assert found["distinct_trigrams"] == 4 / 6  # 123 234 / 123 231 312 123
     assert found["answer_tokens"] == 5
     assert columns([record()])["answer_tokens"] is None

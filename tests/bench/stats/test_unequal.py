@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from bench.stats.answers import Compared
+from bench.records.plan import Cell
+from bench.stats.answers import Compared, compare_with_baseline
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,15 @@ def test_equal_tokens_are_the_baselines_before_the_first_difference(
     assert found.num_tokens == 9
     assert found.num_equal == 3 + equal
     assert found.num_answers == (1 if answer == expected else 2)
+
+
+def test_only_cells_that_guarantee_ars_tokens_are_compared(record: Callable[..., Any]) -> None:
+    cells = [
+        Cell(cell="ar", lossless=True, comparable_to_ar=True),
+        Cell(cell="lossy", lossless=False, comparable_to_ar=True),
+        Cell(cell="drawn", lossless=True, comparable_to_ar=False),
+        Cell(cell="exact", lossless=True, comparable_to_ar=True),
+    ]
+    records = [record(cell.cell, tokens=(len(cell.cell),)) for cell in cells]
+    (found,) = compare_with_baseline(cells, records)
+    assert found == Compared(cell="exact", pairs=(("c0#1", (5,), (2,), 0),))

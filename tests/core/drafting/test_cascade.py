@@ -156,6 +156,29 @@ def test_drafts_are_draws_of_the_draft_model(monkeypatch: pytest.MonkeyPatch) ->
         assert torch.allclose(law, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("verify", ["rejection", "block"])
+def test_no_number_that_decides_a_draft_decides_another_step_or_the_answer(
+    verify: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one position the draft model tests drafts by another number in each step."""
+    models = tables(DECODERS[0])
+    numbers: dict[Any, set[float]] = {models.target: set(), models.draft: set()}
+    call = Session.call
+
+    def watched(self: Any, tokens: Sequence[int], **how: Any) -> Any:
+        if how.get("drafts"):
+            numbers[self.model].add(how["uniforms"].at("accept", 7))
+        return call(self, tokens, **how)
+
+    monkeypatch.setattr(Session, "call", watched)
+    decoder = Speculative(k=4, cascade="small", verify=verify)
+    sampling = Sampling(temperature=0.8, max_new_tokens=24)
+    answer = generate(decoder, [1, 2], sampling, models)
+    drafting = [step for step in answer.steps if step.drafted > 1]
+    assert len(numbers[models.draft]) == len(drafting) > 4
+    assert not numbers[models.draft] & numbers[models.target]
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

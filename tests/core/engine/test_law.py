@@ -12,6 +12,7 @@ from decoders.core import masks
 from decoders.core.decoder import Decoder
 from decoders.core.engine.forms import answers_before, apply_law
 from decoders.core.engine.models import Models
+from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.model import Call, Session
@@ -134,7 +135,7 @@ def answers(call: Call, num_prompt: int) -> list[list[int]]:
 @pytest.fixture
 def session() -> Session:
     model = TableModel(VOCAB)
-    model.reserve(1, 2000)
+    model.reserve(2, 2000)
     return model.open()
 
 
@@ -177,6 +178,26 @@ def test_rows_after_which_everything_is_forbidden_stay_and_their_answers_are_not
     with pytest.raises(ValueError, match="returned NoneType"):
         apply_law(rows, [[], []], sampling(0.0, lambda answer, logits: None))
     assert apply_law(rows, [[], []], sampling(0.0, None)) is rows
+
+
+def test_a_law_may_compute_in_another_precision() -> None:
+    rows = torch.randn(2, VOCAB)
+    settings = sampling(0.0, lambda answer, logits: logits.double() if answer else logits)
+    changed = apply_law(rows, [[], [1]], settings)
+    assert changed.dtype == rows.dtype
+    assert changed.equal(rows)
+
+
+def test_a_dead_end_behind_a_fork_is_one_of_its_answer(session: Session) -> None:
+    def strict(answer: tuple[int, ...], logits: Tensor) -> Tensor:
+        return torch.full_like(logits, -torch.inf) if answer == (4, 5) else logits
+
+    session.max_sequences = 2
+    session.model.forward([session.call([1, 2, 3])])
+    call = session.fork().call([4, 5], read=(0, 1))
+    parts = readouts(call, Uniforms(0, [0]), 3)
+    read_out(session.model.forward([call]), parts, sampling(0.0, strict))
+    assert session.dead_ends == {(4, 5)}
 
 
 def test_a_law_that_fails_fails_its_own_answer() -> None:

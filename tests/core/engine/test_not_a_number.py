@@ -69,6 +69,12 @@ def test_a_slot_without_numbers_is_noticed_by_its_confidence_as_a_row_is() -> No
         assert has_nan([dataclasses.replace(sound, **sick)], 40)
 
 
+@pytest.mark.parametrize("place", ["picks", "slot_picks"])
+def test_a_pick_beyond_the_vocabulary_is_noticed_without_a_confidence(place: str) -> None:
+    for token, is_none in ((39, False), (40, True)):
+        assert has_nan([CallResult(**{place: (2, token)})], 40) == is_none  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("spec", ["ptp", "isd"])
 def test_an_answer_ends_where_only_its_slots_have_no_numbers(spec: str) -> None:
     class SickInSlots(TableModel):

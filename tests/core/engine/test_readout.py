@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoders.core.engine.forms import follow
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts
 from decoders.core.model import Call
+from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.token_reads import rate_confidence
@@ -272,6 +274,15 @@ def test_slots_give_the_kind_of_confidence_they_ask_for(output: str, kind: str) 
     assert result.slot_confidences == pytest.approx(expected.tolist())
 
 
+def test_confidences_of_two_kinds_cannot_be_read_at_once() -> None:
+    parts = [
+        readout_of([0], "draws")._replace(confidence=kind)  # type: ignore[arg-type]
+        for kind in ("prob", "margin")
+    ]
+    with pytest.raises(AssertionError, match=r"kinds \['margin', 'prob'\]"):
+        read_out(logits_of(2), parts, SAMPLING)
+
+
 def test_slots_may_give_the_very_distributions_they_are_drawn_from() -> None:
     logits = logits_of(3)
     result = slots_result(SAMPLING, logits, output="probs")
@@ -291,6 +302,19 @@ def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling
     assert result.slot_barred == pytest.approx(mass.tolist())
     plain = slots_result(sampling, logits, output="draws")
     assert (plain.picks, plain.slot_barred) == (result.picks, ())
+
+
+# Chains.
+
+
+@pytest.mark.parametrize(("sure", "goes_on"), [(0.5, True), (0.49, False), (0.51, True)])
+def test_a_chain_goes_on_behind_a_pick_as_probable_as_its_stop(sure: float, goes_on: bool) -> None:
+    call = dataclasses.replace(make_call(2, length=7, read=(1,)), chain=Chain(3, 3, 0.5))
+    before = list[CallResult]()
+    following, joint = follow(call, CallResult(picks=(4,), confidences=(sure,)), before)
+    assert [each.tokens for each in following] == [(4,)] * goes_on
+    assert len(joint) == (not goes_on)
+    assert len(before) == goes_on
 
 
 # Verdicts.

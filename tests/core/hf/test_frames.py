@@ -143,6 +143,18 @@ def test_what_a_graph_reads_is_what_is_read_of_its_logits(
         assert torch.equal(kept, before)
 
 
+def test_graphs_run_the_adapter_that_replaced_another_of_its_name(graphs: HFModel) -> None:
+    found = [results(calls_of(graphs, "argmax"), SAMPLINGS[0], ahead=True)]
+    plain = HFModel(fresh("llama-gqa"))
+    for model in (graphs, plain):
+        model.attach("ptp", slot_adapter(tiny("llama-gqa"), alpha=40.0))
+    plain.reserve(3, 60)
+    found.append(results(calls_of(graphs, "argmax"), SAMPLINGS[0], ahead=True))
+    expected = results(calls_of(plain, "argmax"), SAMPLINGS[0], ahead=False)
+    tokens = [[each.slot_picks or each.picks for each in part] for part in (*found, expected)]
+    assert tokens[0] != tokens[1] == tokens[2]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=["drawn", "top-p"])
 def test_slots_of_a_call_whose_tokens_are_tested_are_read_in_its_graph(
     sampling: Sampling, monkeypatch: pytest.MonkeyPatch
@@ -168,9 +180,11 @@ def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
     graphs: HFModel,
 ) -> None:
     session = graphs.open()
-    plain, laws = session.call([3, 4]), (None, None, None, len)
+    plain, laws = session.call([3, 4]), (None, None, None, None, len)
+    slots = dataclasses.replace(slots_of(1, (2,), (4,)), barred=frozenset({5}))
     calls = (
         dataclasses.replace(plain, barred=frozenset({5})),
+        session.call([3, 4], slots=slots),
         session.call([3, 4], output="entropy"),
         session.call([3, 4], read=()),
         plain,

@@ -367,6 +367,9 @@ def test_bytes_are_those_of_weights_and_cache():
     untied = HFModel(fresh("llama"))
     table = untied.module.get_input_embeddings().weight
     assert untied.facts["read_bytes"] == untied.weight_bytes - table.nbytes
+    placed = HFModel(fresh("gpt2"))
+    places = placed.module.transformer.wpe.weight
+    assert placed.facts["read_bytes"] == placed.weight_bytes - places.nbytes
     assert tied.cache_bytes() == 0
     tied.reserve(3, 50)
     assert tied.cache_bytes() == 2 * 2 * 3 * 2 * 51 * 8 * 4  # one scrap entry a row

@@ -122,6 +122,26 @@ def test_int8_weights_are_rounded_by_the_scales_that_are_stored() -> None:
     assert 0.4 < steps.max() < 0.501
 
 
+def test_int4_weights_are_rounded_to_the_nearest_of_the_stored_steps() -> None:
+    """In bfloat16 scales and zeros are rounded themselves, and weights are then rounded to them."""
+    offsets = torch.linspace(-0.5, 0.5, 32)[:, None]
+    weight = (offsets + 0.05 * weight_of(32, 2 * GROUP)).bfloat16()
+    layer = QuantizedLinear(weight, None, "int4")
+    scales, zeros = layer.scales.double().transpose(0, 1).repeat_interleave(GROUP, 1).unbind(-1)
+    chosen = ((weight_in(layer).double() - zeros) / scales).round()
+    steps = torch.arange(-8, 8).view(-1, 1, 1)
+    nearest = (steps * scales + zeros - weight.double()).abs().amin(0)
+    assert ((chosen * scales + zeros - weight.double()).abs() <= nearest + 1e-7).all()
+
+
+def test_int4_weights_far_from_zero_do_not_wrap_around() -> None:
+    """A rounded zero may lie more than half a step beyond the smallest weight of its group."""
+    offsets = torch.linspace(2, 8, 32)[:, None]
+    weight = (offsets + 0.05 * weight_of(32, 2 * GROUP)).bfloat16()
+    layer = QuantizedLinear(weight, None, "int4")
+    assert ((weight_in(layer) - weight).abs() <= weight * 2**-6).all()
+
+
 def test_a_layer_that_int4_does_not_take_is_int8() -> None:
     assert not fits_int4(weight_of(VOCAB, WIDTH))
     assert QuantizedLinear(weight_of(VOCAB, WIDTH), None, "int4").width == "int8"

@@ -248,6 +248,41 @@ def test_rounding_that_comes_and_goes_with_later_tokens_is_no_fault(monkeypatch)
     assert len(set(asked[:4])) == 3, "the prompt, beside others, with an ending, with another one"
 
 
+def test_one_row_that_a_batch_moves_far_does_not_excuse_a_wrong_model(monkeypatch):
+    model = made("llama", torch.bfloat16)
+    own = model.own_logits
+
+    def routed(tokens, num_rows, beside=()):
+        logits = own(tokens, num_rows, beside).clone()
+        if beside:
+            logits[2] = logits[2].flip(-1)
+        return logits
+
+    monkeypatch.setattr(model, "own_logits", routed)
+    assert self_check(model) == []
+    wrong_layers(model)
+    with pytest.raises(ValueError, match="gives other logits for a prompt alone"):
+        self_check(model)
+
+
+def test_later_tokens_may_move_logits_by_the_usual_rounding_and_by_no_more(monkeypatch):
+    model = made("llama")
+    own, noise = model.own_logits, torch.randn(20, 97, generator=torch.Generator().manual_seed(0))
+    prompt = module_of_check._ids(model, module_of_check._LENGTH, 0)
+
+    def rounded(tokens, num_rows, beside=()):
+        logits = own(tokens, num_rows, beside)
+        share = usual if beside else 0.001 if [*tokens] != prompt else 0.0
+        return logits + share * logits.std(-1, keepdim=True) * noise[:num_rows]
+
+    monkeypatch.setattr(model, "own_logits", rounded)
+    usual = 0.0005
+    assert self_check(model) == []
+    usual = 0.0
+    with pytest.raises(ValueError, match="is not causal"):
+        self_check(model)
+
+
 def test_logits_that_are_no_numbers_are_refused():
     model = made("llama")
     wrong_layers(model, float("nan"))
@@ -350,6 +385,20 @@ def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, ker
     wrong_layers(model)
     with pytest.raises(ValueError, match="choose another model"):
         self_check(model)
+
+
+def test_a_lack_of_memory_switches_no_kernels_off(monkeypatch):
+    monkeypatch.setattr(switches, "kernels", True)
+    monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
+    model = made("llama")
+
+    def fails(_calls):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model, "forward", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        self_check(model)
+    assert switches.kernels
 
 
 def test_a_model_that_is_wrong_with_any_kernels_is_refused(monkeypatch):

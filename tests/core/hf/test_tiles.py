@@ -293,6 +293,17 @@ def test_a_model_in_tiles_leaves_the_one_it_is_made_of_as_it_was() -> None:
     assert model.module.config._attn_implementation == "sdpa"
 
 
+def test_a_model_in_tiles_has_no_adapter_but_its_own() -> None:
+    module = fresh("llama-gqa")
+    adapter = slot_adapter(module)
+    model = HFModel(module)
+    model.attach("ptp", adapter)
+    tiled = model.in_tiles(TILE)
+    assert tiled.adapters == {}
+    tiled.attach("other", adapter)
+    assert [*model.adapters] == ["ptp"]
+
+
 # ---------------------------------------------------------------- what has none
 
 

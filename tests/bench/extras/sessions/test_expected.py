@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -74,6 +75,10 @@ def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run
     assert re.fullmatch(said + r"spec \d\.\d\dx, not \[0\.50, 0\.60\]", line)
     (table,) = expected.section(Findings(load_run(run)))
     assert table.note.endswith(f"{line}.")
+    predict(pool, spec=(50, 60))
+    (run / expected.EXPECTED).unlink()
+    (line,) = expected.conclusion(run)
+    assert line.endswith("x, not [50.00, 60.00]")
     predict(pool, spec=(0.1, 99))
     line = f"Speed-ups are as stored sessions of this processor predict ({EPYC})"
     assert expected.conclusion(run) == [line]
@@ -190,9 +195,40 @@ def test_a_run_with_a_slower_baseline_than_before_says_so(pool: Path, synthetic_
     (line,) = slow_baselines(run)
     took = r"Warning: ar took 1\.[45]\d times as long per token as in s1, the fastest run"
     assert re.match(took, line)
+    status = json.loads((pool / "s1" / "run.json").read_text())
+    (pool / "s1" / "run.json").write_text(json.dumps(status | {"verdict": "INVALID"}))
+    (line,) = slow_baselines(run)
+    assert re.match(r"Warning: ar took 1\.[12]\d times as long per token as in s2, ", line)
     shutil.rmtree(pool)
     assert [*expected.caveats(Findings(load_run(run)))] == [line]  # kept with the run
     assert slow_baselines(run) == []
+
+
+def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write) -> None:
+    run = ended(synthetic_run)
+    for before in pool.glob("s*"):
+        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+        slowed(before, math.nan)
+    assert slow_baselines(run) == []
+    assert json.loads((run / expected.EXPECTED).read_text())["fastest"] is None
+
+
+def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
+    pool: Path, synthetic_run: Write
+) -> None:
+    run, before = ended(synthetic_run), session(synthetic_run, 5, name="faster")
+    (run.parent / "latest").symlink_to(before)
+    for folder, factor in ((run, 1 / 4), (before, 1 / 2)):
+        rows = Findings(load_run(folder)).summary[::-1]  # the baseline's are the last
+        rows.to_csv(folder / "summary.csv", index=False)
+        slowed(folder, factor)
+    (line,) = slow_baselines(run)
+    assert " as in faster, the fastest run" in line
+    (took,) = re.findall(r"took ([\d.]+) times", line)
+    assert float(took) == pytest.approx(2, rel=0.1)
+    findings = Findings(load_run(run))
+    findings.summary["time_per_token_s"] = math.nan
+    assert [*expected.caveats(findings)] == []
 
 
 def test_baselines_of_other_machines_and_jobs_are_no_expectation(

@@ -123,6 +123,30 @@ def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
         told.take(JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening).run(jobs(1)))
 
 
+def test_each_worker_may_die_at_birth_as_often_as_one_may_alone() -> None:
+    told = Told()
+    told.take(JobQueue(Scripted(["a", "a"], set(), unborn=5), 2, told.opening).run(jobs(1)))
+    assert told.blocks == [0]
+    with pytest.raises(BenchError, match="6 workers died before they began"):
+        told.take(JobQueue(Scripted(["a"], set(), unborn=6), 2, told.opening).run(jobs(1)))
+
+
+def test_jobs_that_kill_a_worker_each_end_no_run() -> None:
+    class DeadlyAtFirst(Scripted):
+        """Each job kills the first worker that takes it."""
+
+        def ask(self, worker: str, request: Request) -> None:
+            if isinstance(request, Work) and str(request.job) not in fatal:
+                fatal.add(str(request.job))
+                self._dead.add(worker)
+            super().ask(worker, request)
+
+    told, fatal = Told(), set[str]()
+    told.take(JobQueue(DeadlyAtFirst(["a"] * 5, set()), 1, told.opening).run(jobs(4)))
+    assert told.blocks == [0, 1, 2, 3]
+    assert len(told.lost_by) == 4
+
+
 def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
     class Refusing(Scripted):
         def wait(self) -> tuple[str, Answer | None]:

@@ -17,7 +17,7 @@ from bench.records.environment import write_environment
 from bench.records.plan import Cell, Difference, Floor, RunStatus, write_plan, write_status
 from bench.records.prompts import VOCABULARY, read_prompts
 from bench.records.run_folder import Run, load_run
-from bench.records.samples import SampleWriter, read_phases
+from bench.records.samples import ERRORS, SampleWriter, read_phases
 from bench.report.findings import Findings
 from bench.stats.metrics import summary_rows
 from bench.stats.validity import INCOMPLETE, VALID, judge
@@ -112,6 +112,10 @@ def test_what_two_runs_have_is_refused_and_what_is_missing_is_said(
     assert any("parts 3/3 are missing" in note for note in notes)
     assert any("parts 3/3" in line for line in load_run(folder).status.warnings)
     assert load_run(folder).plan.parts == ("1/3", "2/3")
+    plan, scored = load_run(other).plan, load_run(one).plan.in_pass("quality")[0]
+    write_plan(other, replace(plan, prompts=(*plan.prompts, scored)))
+    with pytest.raises(BenchError, match=f"both have {scored.prompt}"):
+        merge([one, other], tmp_path / "merged")
 
 
 def test_a_part_that_was_stopped_leaves_the_merged_run_incomplete(
@@ -241,8 +245,19 @@ def test_another_precision_is_another_plan(measured: Any, tmp_path: Path) -> Non
 
 
 def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> None:
-    folder, notes = merge([measured("1/2"), measured("2/2")], tmp_path / "merged")
-    merged = load_run(folder)
+    parts = [measured("1/2"), measured("2/2")]
+    for number, part in enumerate(parts):
+        (part / ERRORS).write_text(f"a failure of part {number}\n", encoding="utf-8")
+    folder, notes = merge(parts[::-1], tmp_path / "merged")
+    merged, statuses = load_run(folder), [load_run(part).status for part in parts]
+    assert [block.block for block in merged.plan.blocks] == [*range(len(merged.plan.blocks))]
+    assert merged.status.started_utc == min(each.started_utc or "" for each in statuses)
+    assert merged.status.finished_utc == max(each.finished_utc or "" for each in statuses)
+    for number, part in enumerate(parts):
+        assert f"a failure of part {number}\n" in (folder / ERRORS).read_text(encoding="utf-8")
+        pieces = json.loads((part / VOCABULARY).read_text(encoding="utf-8"))
+        assert read_prompts(folder) == read_prompts(part)
+        assert pieces.items() <= json.loads((folder / VOCABULARY).read_text("utf-8")).items()
     assert merged.plan.parts == ()
     assert not any("missing" in note for note in notes)
     assert merged.status.num_records == len(merged.records)
@@ -293,6 +308,25 @@ def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
     statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
     assert pool_differences(cells, statuses, []) == (failed,)
     assert RunStatus(differences=pool_differences(cells, statuses, [])).wrong == ["mine"]
+
+
+def test_differences_of_parts_keep_all_distances_and_the_largest_is_that_of_the_whole(
+    record: Any,
+) -> None:
+    cells = [Cell(cell="spec", lossless=True, comparable_to_ar=True)]
+    records = [
+        record(cell, (1,), conversation=name, tokens=(token,))
+        for name in ("c0", "c1")
+        for token, cell in enumerate(("ar", "spec"))
+    ]
+    part = Difference(cell="spec", num_answers=1, num_compared=1, num_wrong=0)
+    statuses = [
+        RunStatus(differences=(replace(part, gaps=(gap,), places_off=places),))
+        for gap, places in ((0.1, 2.0), (0.2, 5.0), (0.3, 1.0))
+    ]
+    (whole,) = pool_differences(cells, statuses, records) or ()
+    assert (whole.gaps, whole.places_off) == ((0.1, 0.2, 0.3), 5.0)
+    assert (whole.num_answers, whole.num_wrong) == (2, 0)
 
 
 def test_floors_of_parts_are_pooled() -> None:

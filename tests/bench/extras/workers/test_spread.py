@@ -159,6 +159,22 @@ def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_doubl
     assert num_dead > num_runs
 
 
+def test_a_worker_that_dies_is_named_with_its_block_which_another_worker_measures(
+    in_process: Any, tmp_path: Path
+) -> None:
+    in_process(lambda worker, number: (worker, number) == ("w1", 2))
+    shown = RecordedProgress()
+    ended = bench_run.run(config(), tmp_path, shown, open_here, spread=TWO, report=None)
+    run = load_run(ended.run_dir)
+    (lost,) = [event for event in run.events if event["event"] == "lost"]
+    assert (lost["worker"], lost["attempt"]) == ("w1", 0)
+    assert f"worker w1 is gone; block {lost['block']} runs again elsewhere" in shown.notes
+    measured = {r.worker for r in run.records if r.block == lost["block"]}
+    assert len(measured) == 1
+    assert "w1" not in measured
+    assert run.status.verdict == VALID
+
+
 def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
     in_process: Any, tmp_path: Path
 ) -> None:
@@ -254,9 +270,14 @@ def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
     (alone.path / SAMPLES).write_text("".join(lines[:last] + lines[last + 1 :]), encoding="utf-8")
     write_status(alone.path, replace(alone.status, status="interrupted"))
     in_process()
-    ended = bench_run.resume(alone.path, RecordedProgress(), open_here, spread=TWO, report=None)
+    shown = RecordedProgress()
+    ended = bench_run.resume(alone.path, shown, open_here, spread=TWO, report=None)
     assert ended.exit_code == Exit.DONE
-    assert answers(load_run(alone.path)) == whole
+    num = sum(kind == "quality" for kind, *_ in whole)
+    assert ("quality", num, num - 1) in shown.phases
+    resumed = load_run(alone.path)
+    assert answers(resumed) == whole
+    assert {r.worker for r in resumed.records if r.attempt == 1} == {"r1w0"}, "no name of before"
 
 
 def test_what_a_worker_did_before_a_block_is_no_load_of_it(

@@ -241,11 +241,8 @@ class HiddenAdapter(StoredAdapter):
         return [(num_heads, self.config.width // num_heads)] * 2 * max(1, self.config.num_layers)
 
     @classmethod
-    def check_tensors(cls, names: Collection[str]) -> str | None:
-        """Raise `ValueError` if a checkpoint's tensors, by name, lack the network's weights.
-
-        Return a line that a run notes, or None.
-        """
+    def check_tensors(cls, names: Collection[str]) -> None:
+        """Raise `ValueError` if a checkpoint's tensors, by name, lack the network's weights."""
 
     @classmethod
     def build(cls, target: TargetParts) -> Self:

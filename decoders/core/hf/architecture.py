@@ -234,8 +234,8 @@ def generation_notes(module: Any) -> tuple[str, ...]:
     ]
     if ignored:
         notes.append(
-            f"its generation config asks for {', '.join(ignored)}, which no decoder here applies: a "
-            "run samples by its own options and ends answers only at stop ids"
+            f"its generation config asks for {', '.join(ignored)}, which no decoder here applies: "
+            "a run samples by its own options and ends answers only at stop ids"
         )
     length = changed_frequencies(config)
     if length is not None and length < config.max_position_embeddings:

@@ -47,6 +47,12 @@ class StoredAdapter(nn.Module):
         """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def check_width(self, width: int) -> None:
+        """Raise `ValueError` unless a model's hidden states have the width of training."""
+        if width != self.config.width:
+            trained = self.config.width
+            raise ValueError(f"the adapter was made for a model {trained} wide, not {width}")
+
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the configuration, and the weights cast to `dtype`, except for ids."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,11 +139,7 @@ class SlotAdapter(StoredAdapter):
                     f"the adapter was made for another model: its layer {name} is {shape}, the "
                     f"model's {expected}"
                 )
-        width = module.get_input_embeddings().weight.shape[1]
-        if width != self.config.width:
-            raise ValueError(
-                f"the adapter was made for a model {self.config.width} wide, not {width}"
-            )
+        self.check_width(module.get_input_embeddings().weight.shape[1])
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
                 f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "
@@ -202,7 +204,6 @@ class HiddenAdapter(StoredAdapter):
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
         drafts: its picks are drafts (those of a confidence head are not).
-        noun: the network in messages.
         trainer: command that trains one.
     """
 
@@ -213,7 +214,6 @@ class HiddenAdapter(StoredAdapter):
     example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
     drafts: ClassVar[bool] = True
-    noun: ClassVar[str] = "network was"
     trainer: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -250,12 +250,6 @@ class HiddenAdapter(StoredAdapter):
         sizes = {"code": "constant" if cls.masked else "dyadic", "layers": {}, **cls.example}
         config = AdapterConfig(variant=cls.variant, width=target.config.hidden_size, **sizes)
         return cls(config).to(target.embedding.weight)
-
-    def check_fits(self, width: int) -> None:
-        """Raise `ValueError` unless a model's hidden states have the width of training."""
-        if width != self.config.width:
-            expected = self.config.width
-            raise ValueError(f"the {self.noun} made for a model {expected} wide, not {width}")
 
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:

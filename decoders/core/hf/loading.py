@@ -56,7 +56,7 @@ def load_module(
             )
             module, loaded = both
         if getattr(module, "_hf_peft_config_loaded", False):
-            raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
+            raise ValueError(MERGE_IT)
     except Exception as error:  # the library may raise anything on a damaged folder
         if is_of_memory(error):
             raise

@@ -186,7 +186,7 @@ class HFModel(Model):
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
-        heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
+        heads.check_width(int(self.module.get_output_embeddings().weight.shape[1]))
         self._runner.detach(name)
         head: Any = self._runner.head
         if heads.config.num_words:

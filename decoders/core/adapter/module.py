@@ -67,12 +67,6 @@ class StoredAdapter(nn.Module):
     def load(cls, folder: str | Path) -> Self:
         """Load a folder in float32 on the CPU, or raise a `ValueError` of one line."""
         folder = Path(folder).expanduser()
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
-                    "`bench train ptp`, `bench train idlm` or `bench import`"
-                )
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             state = load_file(folder / WEIGHTS_FILE)
@@ -83,7 +77,10 @@ class StoredAdapter(nn.Module):
             adapter.load_state_dict(state)
         except Exception as error:  # a network of another package may raise anything
             line = " ".join(" ".join(str(error).splitlines()[:2]).split())
-            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
+            raise ValueError(
+                f"adapter {str(folder)!r} cannot be loaded: {line}; give a folder written by "
+                "`bench train` or `bench import`"
+            ) from error
         return adapter.eval().requires_grad_(False)
 
 

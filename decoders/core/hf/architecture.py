@@ -223,8 +223,8 @@ def model_settings(module: Any) -> dict[str, Any]:
 
 
 def generation_notes(module: Any) -> tuple[str, ...]:
-    """List generation settings that are not applied, and a text length that rope limits."""
-    config, settings, notes = module.config.get_text_config(), model_settings(module), []
+    """List generation settings that are not applied."""
+    settings = model_settings(module)
     ignored = [
         f"{name}={value}"
         for name, value in settings.items()
@@ -232,16 +232,9 @@ def generation_notes(module: Any) -> tuple[str, ...]:
         or (name in _SAMPLED and settings.get("do_sample"))
         or name == "stop_strings"
     ]
-    if ignored:
-        notes.append(
-            f"its generation config asks for {', '.join(ignored)}, which no decoder here applies: "
-            "a run samples by its own options and ends answers only at stop ids"
-        )
-    length = changed_frequencies(config)
-    if length is not None and length < config.max_position_embeddings:
-        notes.append(
-            f"prompt and answer are limited to {length:,} tokens, though the model takes "
-            f"{config.max_position_embeddings:,}: beyond, its rope (longrope) changes the "
-            "frequencies of all tokens, cached ones too"
-        )
-    return tuple(notes)
+    if not ignored:
+        return ()
+    return (
+        f"its generation config asks for {', '.join(ignored)}, which no decoder here applies: "
+        "a run samples by its own options and ends answers only at stop ids",
+    )

@@ -57,7 +57,7 @@ def check_first(
     check_options(run)
     if brings_models:
         return run
-    sources = check_files(run, note)
+    sources = check_files(run)
     tasks = check_tasks(run, note) if reads_tasks else None
     device = check_device(run)
     tokenizer = read_models(sources).get("target")
@@ -99,7 +99,7 @@ def refuse_sharing(run: ResolvedRun, option: str) -> None:
             raise UsageError(f"{line}; leave out the decoder or {option}")
 
 
-def check_files(run: ResolvedRun, note: Note) -> dict[str, str]:
+def check_files(run: ResolvedRun) -> dict[str, str]:
     """Find the models and adapters that the options name, and return where the models are.
 
     GGUF files that are not converted yet are left out. A draft model that no decoder uses is
@@ -114,8 +114,8 @@ def check_files(run: ResolvedRun, note: Note) -> dict[str, str]:
     for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
         with as_error(UsageError):
             files = tensor_files(places["target"]) if "network" in part.needs else {}
-            if files and (line := network(part.variants[0]).check_tensors(files)):
-                note(line)
+            if files:
+                network(part.variants[0]).check_tensors(files)
     return {role: place for role, place in places.items() if place is not None}
 
 

@@ -227,7 +227,7 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
     """Load a model, or the target that is placed on devices (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
-    kind: Any = {"dtype": getattr(torch, dtype), "attn_implementation": config.attention}
+    kind: Any = {"dtype": getattr(torch, dtype)}
     with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
         if config.device_map is not None and role == "target":
             return HFModel.load(source, device_map=device_map(config.device_map), **kind)

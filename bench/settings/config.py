@@ -109,9 +109,6 @@ class RunConfig(BaseModel):
     )
     device: bounds.Text | None = _devices(None, "cpu, cuda, cuda:1. [default: cuda if available]")
     threads: bounds.Threads | None = _devices(None, "CPU threads. [default: cores]")
-    attention: Literal["sdpa", "eager"] | None = _devices(
-        None, "sdpa or eager. [default: the model's]"
-    )
     compile: bool | None = _devices(
         None, "Compile calls, on a GPU to CUDA graphs. [default: on a CPU, where possible]"
     )

@@ -22,7 +22,6 @@ SLOT_VARIANTS: tuple[SlotVariant, ...] = get_args(SlotVariant)
 MASKED_VARIANTS: tuple[SlotVariant, ...] = ("refine", "isd")
 """Variants whose slots carry a mask instead of a uniform."""
 CONFIG_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
-_OF_NETWORKS = ("variant", "num_slots", "layers", "width", "rank", "code", "base", "measured")
 _OF_SOME = ("num_heads", "num_words", "num_layers", "bias_rank")
 SizeRule = tuple[bool, str, str]
 """Result of a field's check, the field's name, and its allowed values."""
@@ -159,13 +158,6 @@ class AdapterConfig:
     def to_json(self) -> str:
         """Return the text of ``adapter.json``."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
-        if not self.enter:
-            del fields["enter"]  # as in files older than this field
-        if self.variant not in SLOT_VARIANTS:  # no fields of slots
-            fields = {name: fields[name] for name in ("format", *_OF_NETWORKS, *_OF_SOME, "sizes")}
-        for name in (*_OF_SOME, "sizes"):
-            if not fields[name]:
-                del fields[name]
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -9,9 +9,8 @@ from tests.cases.conftest import Case
 def test_sampling_and_stop_strings_of_a_generation_config_are_told(case: Case, variant, stories):
     done = case.run(variant("sampling"), "--quality-limit", 0)
     assert done.code == 0, done.err
-    said = "do_sample=True, temperature=0.6, top_p=0.95, top_k=20"
-    assert f"its generation config samples ({said})" in done.err
-    assert "stops at the texts ['. He']" in done.err
+    said = "do_sample=True, temperature=0.6, top_p=0.95, top_k=20, stop_strings=['. He']"
+    assert f"its generation config asks for {said}, which no decoder here applies" in done.err
     found = case.env()["models"]["target"]["generation"]
     assert found["do_sample"] is True
     assert found["temperature"] == 0.6

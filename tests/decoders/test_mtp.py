@@ -15,11 +15,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from bench.machine.usage import PeakMemory
-from bench.plan.checks import check_first
-from bench.settings.config import load_config
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
-from decoders.core.adapter.mtp import MtpLayer, _find_prefix
+from decoders.core.adapter.mtp import _find_prefix
 from decoders.core.checks import check_draws
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
@@ -394,16 +392,3 @@ def test_the_first_layer_is_the_one_of_the_lowest_number() -> None:
     assert _find_prefix(["lm_head.weight", "mtp.fc.weight"]) == "mtp."
     with pytest.raises(ValueError, match="no MTP layer"):
         _find_prefix(["model.layers.0.fc.weight", "model.layers.0.mlp.enorm.weight"])
-
-
-def test_a_run_says_that_of_several_layers_the_first_alone_drafts(tmp_path: Path) -> None:
-    one = ["model.layers.2.enorm.weight", "model.layers.2.mlp.up_proj.weight", "lm_head.weight"]
-    assert MtpLayer.check_tensors(one) is None
-    assert MtpLayer.check_tensors(["mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight"]) is None
-    line = "the model has 2 MTP layers; the first alone drafts"
-    assert MtpLayer.check_tensors([*one, "model.layers.3.enorm.weight"]) == line
-    folder, notes = tmp_path / "model", list[str]()
-    save_mtp(folder, "qwen", save_tokenizer(folder))
-    changed(folder, **{"mtp.layers.1.mlp.up_proj.weight": torch.ones(3, 3)})
-    check_first(load_config(None, {"model": str(folder), "decoders": "mtp"}), notes.append)
-    assert line in notes

@@ -150,17 +150,15 @@ def laid_out(weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def join(layers: Sequence[nn.Module]) -> Tensor:
+def join(layers: Sequence[nn.Linear]) -> Tensor:
     """Store weights of layers that share an input side by side, and return them ``[out, in]``.
 
     The layers' weights become views of the result.
     """
-    weights = [layer_weight(layer) for layer in layers]
-    joined = laid_out(torch.cat(weights, 1).t())
-    parts = joined.split([weight.shape[1] for weight in weights])  # type: ignore[no-untyped-call]
-    for layer, part in zip(layers, parts, strict=True):
-        weight: Any = layer.weight
-        weight.data = part if isinstance(layer, nn.Linear) else part.t()
+    joined = laid_out(torch.cat([layer.weight for layer in layers]))
+    sizes = [layer.out_features for layer in layers]
+    for layer, part in zip(layers, torch.split(joined, sizes), strict=True):
+        layer.weight.data = part
     return joined
 
 

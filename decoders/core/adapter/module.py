@@ -47,6 +47,12 @@ class StoredAdapter(nn.Module):
         """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def check_width(self, width: int) -> None:
+        """Raise `ValueError` unless a model's hidden states have the width of training."""
+        if width != self.config.width:
+            trained = self.config.width
+            raise ValueError(f"the adapter was made for a model {trained} wide, not {width}")
+
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write the configuration, and the weights cast to `dtype`, except for ids."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,12 +67,6 @@ class StoredAdapter(nn.Module):
     def load(cls, folder: str | Path) -> Self:
         """Load a folder in float32 on the CPU, or raise a `ValueError` of one line."""
         folder = Path(folder).expanduser()
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f"adapter {str(folder)!r}: there is no {name}; give a folder written by "
-                    "`bench train ptp`, `bench train idlm` or `bench import`"
-                )
         try:
             config = AdapterConfig.from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             state = load_file(folder / WEIGHTS_FILE)
@@ -77,7 +77,10 @@ class StoredAdapter(nn.Module):
             adapter.load_state_dict(state)
         except Exception as error:  # a network of another package may raise anything
             line = " ".join(" ".join(str(error).splitlines()[:2]).split())
-            raise ValueError(f"adapter {str(folder)!r} cannot be loaded: {line}") from error
+            raise ValueError(
+                f"adapter {str(folder)!r} cannot be loaded: {line}; give a folder written by "
+                "`bench train` or `bench import`"
+            ) from error
         return adapter.eval().requires_grad_(False)
 
 
@@ -133,11 +136,7 @@ class SlotAdapter(StoredAdapter):
                     f"the adapter was made for another model: its layer {name} is {shape}, the "
                     f"model's {expected}"
                 )
-        width = module.get_input_embeddings().weight.shape[1]
-        if width != self.config.width:
-            raise ValueError(
-                f"the adapter was made for a model {self.config.width} wide, not {width}"
-            )
+        self.check_width(module.get_input_embeddings().weight.shape[1])
         if (strange := fed_other_rows(module, list(shapes))) is not None:
             raise ValueError(
                 f"{type(module).__name__} feeds its layer {strange} rows other than the call's, "
@@ -202,7 +201,6 @@ class HiddenAdapter(StoredAdapter):
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
         drafts: its picks are drafts (those of a confidence head are not).
-        noun: the network in messages.
         trainer: command that trains one.
     """
 
@@ -213,7 +211,6 @@ class HiddenAdapter(StoredAdapter):
     example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
     drafts: ClassVar[bool] = True
-    noun: ClassVar[str] = "network was"
     trainer: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -241,11 +238,8 @@ class HiddenAdapter(StoredAdapter):
         return [(num_heads, self.config.width // num_heads)] * 2 * max(1, self.config.num_layers)
 
     @classmethod
-    def check_tensors(cls, names: Collection[str]) -> str | None:
-        """Raise `ValueError` if a checkpoint's tensors, by name, lack the network's weights.
-
-        Return a line that a run notes, or None.
-        """
+    def check_tensors(cls, names: Collection[str]) -> None:
+        """Raise `ValueError` if a checkpoint's tensors, by name, lack the network's weights."""
 
     @classmethod
     def build(cls, target: TargetParts) -> Self:
@@ -253,12 +247,6 @@ class HiddenAdapter(StoredAdapter):
         sizes = {"code": "constant" if cls.masked else "dyadic", "layers": {}, **cls.example}
         config = AdapterConfig(variant=cls.variant, width=target.config.hidden_size, **sizes)
         return cls(config).to(target.embedding.weight)
-
-    def check_fits(self, width: int) -> None:
-        """Raise `ValueError` unless a model's hidden states have the width of training."""
-        if width != self.config.width:
-            expected = self.config.width
-            raise ValueError(f"the {self.noun} made for a model {expected} wide, not {width}")
 
 
 def read_adapter(folder: str | Path) -> SlotAdapter | HiddenAdapter:

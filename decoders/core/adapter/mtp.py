@@ -24,8 +24,6 @@ from decoders.core.adapter.module import HiddenAdapter, TargetParts
 
 _MARK = re.compile(r"(.*\blayers\.\d+\.)enorm\.weight|(mtp\.)fc\.weight")
 """A tensor that only MTP layers have, after their prefix: DeepSeek-V3's, and Qwen3-Next's."""
-_LAYER = re.compile(r".*\blayers\.\d+\.enorm\.weight|mtp\.layers\.\d+\.")
-"""What tells MTP layers apart, in either form."""
 _NAMES = (
     "enorm.=token_norm. hnorm.=state_norm. eh_proj.=join. shared_head.norm.=norm. "
     "shared_head.head.= embed_tokens.= pre_fc_norm_embedding.=token_norm. "
@@ -49,11 +47,9 @@ class MtpLayer(HiddenAdapter):
     turn: Any
 
     @classmethod
-    def check_tensors(cls, names: Collection[str]) -> str | None:
+    def check_tensors(cls, names: Collection[str]) -> None:
         """See `HiddenAdapter.check_tensors`."""
         _find_prefix(names)
-        num = len({match[0] for match in map(_LAYER.match, names) if match})
-        return f"the model has {num} MTP layers; the first alone drafts" if num > 1 else None
 
     @classmethod
     def build(cls, target: TargetParts) -> Self:

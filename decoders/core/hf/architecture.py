@@ -223,30 +223,18 @@ def model_settings(module: Any) -> dict[str, Any]:
 
 
 def generation_notes(module: Any) -> tuple[str, ...]:
-    """List generation settings that are not applied, and a text length that rope limits."""
-    config, settings, notes = module.config.get_text_config(), model_settings(module), []
-    applied = [f"{k}={v}" for k, v in settings.items() if k in _PROCESSORS and v not in _NEUTRAL]
-    if applied:
-        notes.append(
-            f"its generation config asks for {', '.join(applied)}, which no decoder here applies: "
-            "answers may differ from those of generate()"
-        )
-    if settings.get("do_sample"):
-        listed = ", ".join(f"{k}={v}" for k, v in settings.items() if k in _SAMPLED)
-        notes.append(
-            f"its generation config samples ({listed}); a run samples only by its own options "
-            "(--temperature, --top-p, --top-k)"
-        )
-    if strings := settings.get("stop_strings"):
-        notes.append(
-            f"its generation config stops at the texts {strings!r}, which end no answer here: only "
-            "stop ids do"
-        )
-    length = changed_frequencies(config)
-    if length is not None and length < config.max_position_embeddings:
-        notes.append(
-            f"prompt and answer are limited to {length:,} tokens, though the model takes "
-            f"{config.max_position_embeddings:,}: beyond, its rope (longrope) changes the "
-            "frequencies of all tokens, cached ones too"
-        )
-    return tuple(notes)
+    """List generation settings that are not applied."""
+    settings = model_settings(module)
+    ignored = [
+        f"{name}={value}"
+        for name, value in settings.items()
+        if (name in _PROCESSORS and value not in _NEUTRAL)
+        or (name in _SAMPLED and settings.get("do_sample"))
+        or name == "stop_strings"
+    ]
+    if not ignored:
+        return ()
+    return (
+        f"its generation config asks for {', '.join(ignored)}, which no decoder here applies: "
+        "a run samples by its own options and ends answers only at stop ids",
+    )

@@ -35,7 +35,10 @@ CONVERTED = 1
 """Format version of converted folders; raised when conversions give another result."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
 _ADAPTER = "adapter_config.json"
-MERGE_IT = "merge it into the weights first, or move adapter_config.json away"
+MERGE_IT = (
+    "it has an adapter of PEFT; merge it into its base model (peft: merge_and_unload, then "
+    "save_pretrained) and give that folder, or move adapter_config.json away"
+)
 """transformers would apply a PEFT adapter unasked if peft is installed, and ignore it if not."""
 _CONVERT_IT = (
     "if you trust it, convert it once: AutoModelForCausalLM.from_pretrained(FOLDER)"
@@ -115,12 +118,7 @@ def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
 
 def _refuse_other_weights(name: str, folder: Path) -> None:
     if (folder / _ADAPTER).is_file():
-        if (folder / "config.json").is_file():
-            raise ValueError(f"model {name!r}: that folder has an adapter of PEFT; {MERGE_IT}")
-        raise ValueError(
-            f"model {name!r}: that folder holds an adapter of PEFT and no model; merge it into "
-            "its base model (peft: merge_and_unload, then save_pretrained) and give that folder"
-        )
+        raise ValueError(f"model {name!r}: {MERGE_IT}")
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if pickles and not any(folder.glob("*.safetensors")):
         raise ValueError(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +28,6 @@ from decoders.core.hf.checkpoint import (
     unavailable,
 )
 
-Attention = Literal["sdpa", "eager"]
 DeviceMap = str | Mapping[str, str | int]
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
@@ -37,15 +36,12 @@ def load_module(
     path_or_id: str | Path,
     *,
     dtype: torch.dtype,
-    attn_implementation: Attention | None = None,
     device_map: DeviceMap | None = None,
 ) -> tuple[Any, tuple[str, ...]]:
     """Load a causal LM, with notes on weights of its files that it does not take.
 
     Arguments and errors are those of `HFModel.load`.
     """
-    if attn_implementation not in (None, "sdpa", "eager"):
-        raise ValueError(f"attention {attn_implementation!r} is not one of sdpa, eager")
     source = find_checkpoint(path_or_id, "model", "config.json")
     try:
         with no_bars():  # the terminal belongs to the caller
@@ -54,14 +50,13 @@ def load_module(
                 config=base_config(source),
                 device_map=device_map,
                 dtype=dtype,
-                attn_implementation=attn_implementation,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
             )
             module, loaded = both
         if getattr(module, "_hf_peft_config_loaded", False):
-            raise ValueError(f"it has an adapter of PEFT; {MERGE_IT}")
+            raise ValueError(MERGE_IT)
     except Exception as error:  # the library may raise anything on a damaged folder
         if is_of_memory(error):
             raise

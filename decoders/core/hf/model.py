@@ -31,7 +31,6 @@ from decoders.core.hf.architecture import Architecture, generation_notes, model_
 from decoders.core.hf.checkpoint import is_of_memory, masked_form, tensor_files
 from decoders.core.hf.compiled import Backend
 from decoders.core.hf.layout import Layout, MaskBuilder
-from decoders.core.hf.loading import Attention as Attention
 from decoders.core.hf.loading import DeviceMap, has_tokenizer, library_copy, load_module, placement
 from decoders.core.hf.loading import load_tokenizer as load_tokenizer
 from decoders.core.hf.quantized import Width, packed_bytes, quantize, read_bytes
@@ -109,21 +108,17 @@ class HFModel(Model):
         *,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        attn_implementation: Attention | None = None,
         compile: bool = False,
         quantized: Width | None = None,
         device_map: DeviceMap | None = None,
     ) -> Self:
         """Load a checkpoint folder or a hub model in an explicit dtype.
 
-        Attention None means sdpa if the architecture has it, else eager. A transformers
-        `device_map` replaces `device`: layers run in turn on its devices, and parts stored
-        elsewhere are moved to a device in every call. `ValueError` in one line for an unusable
-        checkpoint, attention or map.
+        A transformers `device_map` replaces `device`: layers run in turn on its devices, and parts
+        stored elsewhere are moved to a device in every call. `ValueError` in one line for an
+        unusable checkpoint or map.
         """
-        module, unread = load_module(
-            path_or_id, dtype=dtype, attn_implementation=attn_implementation, device_map=device_map
-        )
+        module, unread = load_module(path_or_id, dtype=dtype, device_map=device_map)
         placed = device_map is not None
         options: Any = {"compile": compile, "in_place": not placed, "quantized": quantized}
         model = cls(module if placed else module.to(device), **options)
@@ -191,7 +186,7 @@ class HFModel(Model):
     def _attach_heads(self, name: str, heads: HiddenAdapter) -> None:
         if not self.architecture.reads_hidden:
             raise ValueError(self._no_hidden)
-        heads.check_fits(int(self.module.get_output_embeddings().weight.shape[1]))
+        heads.check_width(int(self.module.get_output_embeddings().weight.shape[1]))
         self._runner.detach(name)
         head: Any = self._runner.head
         if heads.config.num_words:

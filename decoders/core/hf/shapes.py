@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
-from decoders.core.hf.model import Attention, HFModel
+from decoders.core.hf.model import HFModel
 
 _COLUMNS = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -52,7 +52,6 @@ def random_model(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    attn_implementation: Attention | None = None,
     spread: float = 0.02,
     **options: Any,
 ) -> HFModel:
@@ -61,7 +60,7 @@ def random_model(
     The `options` are those of `HFModel`.
     """
     with torch.device(device), no_init_weights():
-        module = _MODELS.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+        module = _MODELS.from_config(config, dtype=dtype)
     module.tie_weights()
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():

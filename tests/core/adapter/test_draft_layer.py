@@ -215,5 +215,5 @@ def test_heads_must_cut_the_width_into_even_parts(num_heads: int) -> None:
 
 
 def test_a_layer_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"draft layer was made for a model 40 wide, not {WIDTH}"):
+    with pytest.raises(ValueError, match=f"the adapter was made for a model 40 wide, not {WIDTH}"):
         HFModel(fresh("llama")).attach("eagle", DraftLayer(config_of(width=40)))

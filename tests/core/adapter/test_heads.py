@@ -170,8 +170,6 @@ def test_a_round_trip_through_files_keeps_all(tmp_path: Path) -> None:
     assert loaded.config == heads.config
     for name, value in heads.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
-    told = json.loads((tmp_path / "a" / "adapter.json").read_text())
-    assert "temperatures" not in told  # nothing is said of slots
     heads.save(tmp_path / "half", torch.float16)
     half = DraftHeads.load(tmp_path / "half")
     assert torch.equal(half.down, heads.down.half().float())
@@ -186,7 +184,7 @@ def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
         SlotAdapter.load(tmp_path / "heads")
     with pytest.raises(ValueError, match="of variant o-ptp, but medusa is needed here"):
         DraftHeads.load(tmp_path / "slots")
-    with pytest.raises(ValueError, match=r"there is no adapter\.json"):
+    with pytest.raises(ValueError, match=r"No such file .*adapter\.json"):
         read_adapter(tmp_path)
 
 

@@ -276,7 +276,5 @@ def test_sizes_that_fit_nothing_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_layers_of_another_width_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=f"draft layers were made for a model 40 wide, not {WIDTH}"
-    ):
+    with pytest.raises(ValueError, match=f"the adapter was made for a model 40 wide, not {WIDTH}"):
         HFModel(fresh("llama")).attach("shallow", ParallelLayers(config_of(width=40)))

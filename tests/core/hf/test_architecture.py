@@ -149,12 +149,6 @@ def test_up_to_the_last_position_answers_are_those_of_generate(name):
             assert answers(decoder, model, prompts, batch_size) == expected, decoder
 
 
-def test_longrope_says_where_texts_end():
-    (note,) = running("longrope").notes
-    assert note.startswith(f"prompt and answer are limited to {CONTEXT} tokens, though the model")
-    assert running("dynamic rope").notes == ()
-
-
 def test_settings_of_generate_that_no_decoder_applies_are_named():
     model = running("doge")
     model.module.generation_config = GenerationConfig(

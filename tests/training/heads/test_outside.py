@@ -81,7 +81,6 @@ def test_it_is_trained_stored_loaded_and_attached(trained: Path, home: Path) -> 
         "bigram", {"steps": 3}, "constant",
     )  # fmt: skip
     assert len(config["measured"]["accuracy"]) == 3
-    assert "top_ps" not in config
     adapter = read_adapter(trained)
     assert type(adapter) is network("bigram")
     assert AdapterConfig.from_json(adapter.config.to_json()) == adapter.config

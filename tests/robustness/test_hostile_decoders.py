@@ -91,10 +91,6 @@ HOSTILE = {
         "yield request.target.call((1,) * 100_000)",
         "ValueError: a call of 100000 rows after 0 tokens exceeds the cache",
     ),
-    "verifies more than it read": (
-        START + "while True:\n    verify_picks(result.picks, (1, 2))\n    yield Emit()",
-        "ValueError: verify_picks got 1 picks for 2 drafts; it needs one for every draft",
-    ),
     "takes back what it did not feed": (
         START + "request.target.truncate(10**6)\n" + AR,
         "ValueError: truncate(1000000) of a session that holds",

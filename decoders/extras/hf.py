@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from decoders.core.decoder import Answer, Need, SelfDriven
@@ -92,14 +91,6 @@ class Transformers(SelfDriven):
     def alike_in_batches(self) -> bool:
         """False for batches, whose sequences draw from one random stream."""
         return not self.batches
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The code of a custom loop."""
-        folder = Path(self.custom) / "custom_generate"
-        if self.custom and folder.is_dir():
-            return tuple(str(file) for file in sorted(folder.rglob("*.py")))
-        return (self.custom,) if self.custom else ()
 
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:

@@ -33,11 +33,11 @@ HOSTILE = {
     "yields a number": (ODD.format("yield 5"), "TypeError: decoder yielded 5; yield a Call"),
     "is no generator": (
         "return [1, 2]",
-        "TypeError: Mine.steps (mine.py:11) returned [1, 2]; it must `yield` its Calls and Emits",
+        "TypeError: Mine.steps (mine.py:10) returned [1, 2]; it must `yield` its Calls and Emits",
     ),
     "forgets every yield": (
         "request.target.call(request.prompt_ids)",
-        "TypeError: Mine.steps (mine.py:11) returned None; it must `yield`",
+        "TypeError: Mine.steps (mine.py:10) returned None; it must `yield`",
     ),
     "forgets to yield a call": (
         START.replace("yield ", "") + AR,

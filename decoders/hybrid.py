@@ -114,7 +114,7 @@ class FirstMatch(Drafter):
     def __init__(self, drafters: Mapping[str, Drafter], min_run: int = 1) -> None:
         """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
-        self._confidences: dict[str, Mapping[int, float]] = {}  # of the last tree, by drafter
+        self._confidences: dict[str, dict[int, float]] = {}  # of the last tree, by drafter
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         outputs = [drafter.outputs for drafter in drafters.values()]
         self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
@@ -130,7 +130,7 @@ class FirstMatch(Drafter):
         """Run drafters until one has enough drafts."""
         for name, drafter in self._drafters.items():
             tree = text.tree((yield from drafter.draft(text, most)), drafter)
-            tree.sources, self._confidences = [name] * len(tree), {name: tree.confidences}
+            tree.sources, self._confidences = [name] * len(tree), {name: {**tree.confidences}}
             if tree.depth >= self._min_run:
                 break
         return tree

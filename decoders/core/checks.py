@@ -4,7 +4,8 @@
     check_decoder(MyDecoder(block=4))
 
 The decoder's properties select the checks. They run on `TableModel`, whose distributions are known,
-in well under a second each (`check_distribution`: some seconds), and on a tiny random Llama.
+in well under a second each (`check_distribution`: some seconds), and on a tiny random Llama; those
+of a `SelfDriven` decoder run on tiny Llamas alone.
 """
 
 from __future__ import annotations

@@ -219,7 +219,3 @@ class SelfDriven(Decoder):
     def answer(self, answers: Sequence[Answer]) -> None:
         """Generate all answers to EOS or the budget (an earlier return is a failure)."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
-
-    def steps(self, request: Request) -> Steps:
-        """Raise `TypeError`: a self-driven decoder has no steps."""
-        raise TypeError(f"{type(self).__name__} runs by itself and has no steps")

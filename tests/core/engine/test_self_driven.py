@@ -154,8 +154,3 @@ def test_an_instrument_stands_in_the_place_of_its_loop() -> None:
     (outcome,) = Scheduler(decoder, models(), SAMPLING, answer=ask).run([[3]])
     assert sizes == [1]
     assert outcome == generate(decoder, [3], SAMPLING, models())
-
-
-def test_it_has_no_steps() -> None:
-    with pytest.raises(TypeError, match="runs by itself"):
-        Counting().steps(None)  # type: ignore[arg-type]

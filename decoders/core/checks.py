@@ -321,9 +321,10 @@ def _law(answer: tuple[int, ...], logits: Tensor) -> Tensor:
 
 def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | None = None) -> None:
     models, under = tables(decoder), "" if law is None else " under a law"
+    causal = models if isinstance(decoder, SelfDriven) else tables(Autoregressive())
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = replace(_sampling(temperature, seed=seed), law=law)
-        expected = _answer(Autoregressive(), prompt, sampling, models)
+        expected = _answer(Autoregressive(), prompt, sampling, causal)
         answer = _answer(decoder, prompt, sampling, models)
         assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
 

@@ -9,8 +9,10 @@ tokens for the same seed, or as a block. A step records which drafter's drafts w
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+from collections import ChainMap
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -112,6 +114,7 @@ class FirstMatch(Drafter):
     def __init__(self, drafters: Mapping[str, Drafter], min_run: int = 1) -> None:
         """Run named drafters in this order, with the last one's drafts as the fallback."""
         self._drafters, self._min_run = drafters, min_run
+        self._confidences: dict[str, dict[int, float]] = {}  # of the last tree, by drafter
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         outputs = [drafter.outputs for drafter in drafters.values()]
         self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
@@ -127,15 +130,17 @@ class FirstMatch(Drafter):
         """Run drafters until one has enough drafts."""
         for name, drafter in self._drafters.items():
             tree = text.tree((yield from drafter.draft(text, most)), drafter)
-            tree.sources = [name] * len(tree)
+            tree.sources, self._confidences = [name] * len(tree), {name: {**tree.confidences}}
             if tree.depth >= self._min_run:
                 break
         return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
-        """Pass the verdict to all drafters."""
-        for drafter in self._drafters.values():
-            drafter.observe(text, verdict)
+        """Pass the verdict to all drafters, each with only the confidences that it gave."""
+        for name, drafter in self._drafters.items():
+            tree = copy.copy(verdict.tree)
+            tree.confidences = self._confidences.get(name, {})
+            drafter.observe(text, dataclasses.replace(verdict, tree=tree))
 
 
 class Merge(FirstMatch):
@@ -145,13 +150,14 @@ class Merge(FirstMatch):
 
     def draft(self, text: Text, most: int) -> Generator[Call | DraftCall, CallResult, DraftTree]:
         """Run all drafters, dropping drafts for which the cache has no room."""
-        merged, sources, confidences = DraftTree(text.last), [""], dict[int, float]()
+        merged, sources, self._confidences = DraftTree(text.last), [""], {}
         for name, drafter in self._drafters.items():
             tree, rows = text.tree((yield from drafter.draft(text, most)), drafter), [0]
             for row in range(1, min(len(tree), MAX_DRAFTS + 2 - len(merged))):
                 rows.append(merged.draft(tree.tokens[row], rows[tree.parents[row]]))
                 sources += [name] * (len(merged) - len(sources))
-                if row in tree.confidences:
-                    confidences.setdefault(rows[-1], tree.confidences[row])
-        merged.sources, merged.confidences = sources, confidences
+            self._confidences[name] = {
+                rows[row]: sure for row, sure in tree.confidences.items() if row < len(rows)
+            }
+        merged.sources, merged.confidences = sources, dict(ChainMap(*self._confidences.values()))
         return merged

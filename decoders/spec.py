@@ -18,6 +18,7 @@ from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.verification import ExactChain
 from decoders.core.registry import register
+from decoders.core.types import MAX_DRAFTS
 
 
 @register("spec")
@@ -52,7 +53,8 @@ class Speculative(DraftAndVerify):
         return ("draft", f"model:{self.cascade}") if self.cascade else ("draft",)
 
     def __post_init__(self) -> None:
-        self.demand(self.k == AUTO or self.k >= 1, "k", "1 or above, or auto")
+        fits = self.k == AUTO or 1 <= self.k <= MAX_DRAFTS
+        self.demand(fits, "k", f"1 to {MAX_DRAFTS}, or auto")
         self.demand_read("k", {AUTO: ("row_cost", "draft_cost")})
         self.demand(self.row_cost >= 0, "row_cost", "0 or above")
         self.demand(self.draft_cost >= 0, "draft_cost", "0 or above")

@@ -235,7 +235,6 @@ def decoder_file(tmp_path: Path) -> Callable[[str], str]:
         path.write_text(
             "from dataclasses import dataclass\n"
             "from decoders.core.decoder import Decoder\n"
-            "from decoders.core.sampling import verify_picks\n"
             "from decoders.core.types import Emit\n\n\n"
             "@dataclass(frozen=True, kw_only=True)\n"
             "class Mine(Decoder):\n"

@@ -114,9 +114,14 @@ def _real(path: str) -> str:
 def own_files(decoder: Decoder) -> list[Path]:
     """Return the files of a decoder's class and of its imports from the same package or folder.
 
-    The core, which all decoders share, is left out, except the parts for drafting.
+    The core, which all decoders share, is left out, except the parts for drafting. The decoder's
+    parts and the code that its options name count, too.
     """
-    return [*_module_files(type(decoder).__module__), *map(Path, decoder.sources)]
+    modules = dict.fromkeys(type(each).__module__ for each in (decoder, *decoder.parts))
+    files = [file for name in modules for file in _module_files(name)]
+    for path in map(Path, decoder.code_in({k: str(v) for k, v in vars(decoder).items()})):
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path.resolve()]
+    return list(dict.fromkeys(files))
 
 
 def law_files(law: str | None) -> list[Path]:

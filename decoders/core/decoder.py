@@ -165,14 +165,9 @@ class Decoder:
                     f"{' or '.join(readers)}, not to {option}={setting}{instead}"
                 )
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Files of code that the options name and the decoder runs."""
-        return ()
-
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of code that the options of a spec name, without importing that code."""
+        """Return the files and folders of code that options name, without importing that code."""
         del options
         return ()
 
@@ -224,7 +219,3 @@ class SelfDriven(Decoder):
     def answer(self, answers: Sequence[Answer]) -> None:
         """Generate all answers to EOS or the budget (an earlier return is a failure)."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(answers)")
-
-    def steps(self, request: Request) -> Steps:
-        """Raise `TypeError`: a self-driven decoder has no steps."""
-        raise TypeError(f"{type(self).__name__} runs by itself and has no steps")

@@ -3,14 +3,13 @@
 Each returns a bool tensor ``[N, N]`` for `Session.call(mask=…)`: entry (i, j) is True where row i
 sees row j. Every row also sees the committed cache, which is not part of a mask.
 
-Letters: N rows of a call, S rows of a stem, K rows of a chain.
+Letters: N rows of a call, S rows of a stem.
 
-    causal(3)      tree((-1, 0, 0))   branch(2, 2, stem=1)    block(3, stem=1)
-    ■ ⬚ ⬚          ■ ⬚ ⬚              ■ ⬚ ⬚ ⬚ ⬚  stem         ■ ⬚ ⬚ ⬚  stem
-    ■ ■ ⬚          ■ ■ ⬚              ■ ■ ⬚ ⬚ ⬚  chain 0      ■ ■ ■ ■  block
-    ■ ■ ■          ■ ⬚ ■              ■ ■ ■ ⬚ ⬚  chain 0      ■ ■ ■ ■  block
-                                      ■ ⬚ ⬚ ■ ⬚  chain 1      ■ ■ ■ ■  block
-                                      ■ ⬚ ⬚ ■ ■  chain 1
+    causal(3)      tree((-1, 0, 0))   block(3, stem=1)
+    ■ ⬚ ⬚          ■ ⬚ ⬚              ■ ⬚ ⬚ ⬚  stem
+    ■ ■ ⬚          ■ ■ ⬚              ■ ■ ■ ■  block
+    ■ ■ ■          ■ ⬚ ■              ■ ■ ■ ■  block
+                                      ■ ■ ■ ■  block
 """
 
 from __future__ import annotations
@@ -54,17 +53,6 @@ def depths(parents: Sequence[int]) -> tuple[int, ...]:
     for parent in parents:
         depths.append(0 if parent == ROOT else depths[parent] + 1)
     return tuple(depths)
-
-
-def branch(num_chains: int, chain_rows: int, stem: int = 0) -> Tensor:
-    """Make a causal stem of S rows, then chains of K rows each that do not see each other.
-
-    Returns bool ``[N, N]`` with N = S + `num_chains` * K; chains follow the stem in order.
-    """
-    chain = torch.arange(num_chains).repeat_interleave(chain_rows)
-    group = torch.cat([torch.full((stem,), -1), chain])
-    same = (group[:, None] == group[None, :]) | (group[None, :] == -1)
-    return same & causal(len(group))
 
 
 def branches(sizes: Sequence[int], standalone: bool = False) -> Tensor:

@@ -6,9 +6,6 @@
 * `pick`: inverse CDF in vocabulary order, deterministic for a given u. Therefore a decoder that
   reproduces the target's distributions and looks up the same u emits exactly the tokens of AR
   sampling.
-* `verify_picks`: accept drafts while they equal the target's own picks for the same u, as Algorithm
-  1 of PTP does (arXiv 2512.21323), for a decoder with a loop of its own; the shared loop uses
-  `DraftTree.path`.
 * `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
@@ -25,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.core.types import Acceptance, Sampling
+from decoders.core.types import Sampling
 
 Stream = Literal["draw", "accept", "recover"]
 _STREAMS: dict[Stream, int] = {"draw": 0, "accept": 1, "recover": 2}
@@ -42,7 +39,7 @@ class Uniforms:
     of these two streams ever reuses a number that decided anything else.
 
     Position alone is enough if no draft behind the accepted ones influences a decision. Otherwise
-    each step needs uniforms that no other step has: `fresh`, or all of a step's by `at_step`.
+    each step needs uniforms that no other step has: `at_step`.
     """
 
     __slots__ = ("_blocks", "_key", "_last", "_step")
@@ -76,10 +73,6 @@ class Uniforms:
             self._last = copy.copy(self)
             self._last._step, self._last._blocks = step, {}
         return self._last
-
-    def fresh(self, stream: Stream, position: int, step: int) -> float:
-        """Return the uniform of an output position that only this step (1 or above) uses."""
-        return self.at_step(step).at(stream, position)
 
 
 def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
@@ -194,19 +187,6 @@ def _inverted(probs: Tensor, u: Tensor) -> Tensor:
     # u * total may round up to total, beyond the last token: step just below total
     level = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, level.unsqueeze(-1), right=True).squeeze(-1)
-
-
-def verify_picks(picks: Sequence[int], drafts: Sequence[int]) -> Acceptance:
-    """Verify K drafts by K + 1 target picks for the same u (other numbers raise `ValueError`)."""
-    if len(picks) != len(drafts) + 1:
-        raise ValueError(
-            f"verify_picks got {len(picks)} picks for {len(drafts)} drafts; it needs one for every "
-            f"draft and one after the last, {len(drafts) + 1}: read that many rows of the call"
-        )
-    accepted = 0
-    while accepted < len(drafts) and drafts[accepted] == picks[accepted]:
-        accepted += 1
-    return Acceptance(accepted, picks[accepted])
 
 
 def verify_rejection(

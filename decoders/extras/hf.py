@@ -8,9 +8,9 @@ with its own cache, loop, warping and sampling. A step is a turn of its loop.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from decoders.core.decoder import Answer, Need, SelfDriven
@@ -93,14 +93,6 @@ class Transformers(SelfDriven):
         """False for batches, whose sequences draw from one random stream."""
         return not self.batches
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The code of a custom loop."""
-        folder = Path(self.custom) / "custom_generate"
-        if self.custom and folder.is_dir():
-            return tuple(str(file) for file in sorted(folder.rglob("*.py")))
-        return (self.custom,) if self.custom else ()
-
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the path of a custom loop."""
@@ -123,11 +115,11 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
-            from decoders.extras.library.loops import stops_early
-
             module = target.library_module
             self._exit(module)
-            if not stops_early(module):
+            # transformers sets this number for its drafts, and not every body reads it
+            forward = inspect.getsource(type(module.base_model).forward)
+            if "config.num_hidden_layers]" not in forward:
                 raise ValueError(
                     f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
                     "transformers its body always runs all its layers"

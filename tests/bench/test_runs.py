@@ -264,7 +264,7 @@ def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
     assert run.status.verdict == "INCOMPLETE"
     (reason,) = run.status.reasons
     assert "@mine answered none of its prompts, e.g. " in reason
-    assert reason.endswith(": ValueError: no (mine.py:12)")
+    assert reason.endswith(": ValueError: no (mine.py:11)")
     assert any("failed on 12 answers" in warning for warning in run.status.warnings)
     assert any("12 answers failed; partial results kept" in note for note in shown.notes)
 

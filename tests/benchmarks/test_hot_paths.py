@@ -25,7 +25,7 @@ from decoders.core.engine.reads import readouts
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.layout import Layout
 from decoders.core.hf.model import HFModel
-from decoders.core.sampling import Uniforms, pick, verify_picks, verify_rejection, warp
+from decoders.core.sampling import Uniforms, pick, verify_rejection, warp
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
 from decoders.lookup import PromptLookup, _Index
@@ -72,12 +72,6 @@ def test_verify_rejection(benchmark: BenchmarkFixture) -> None:
     count, u = torch.tensor([3]), torch.full((1, 4), 0.5, dtype=torch.float64)
     accepted, _ = benchmark(verify_rejection, target, draft, drafts, count, u[:, :3], u)
     assert int(accepted) == 3
-
-
-def test_verify_picks(benchmark: BenchmarkFixture) -> None:
-    target, u = logits(5).softmax(-1), torch.full((5,), 0.5, dtype=torch.float64)
-    picks = pick(target, u).tolist()
-    assert benchmark(verify_picks, picks, picks[:4]).accepted == 4
 
 
 def test_a_merged_readout_of_picks(benchmark: BenchmarkFixture) -> None:

@@ -53,14 +53,8 @@ def test_any_tree_shows_each_row_its_ancestors_and_nothing_else(parents):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 5))
-def test_any_chains_and_blocks_equal_their_definition(num_chains, rows, stem):
-    chains = masks.branch(num_chains, rows, stem)
-    tree = [row - 1 for row in range(stem)]
-    for _ in range(num_chains):
-        start = len(tree)
-        tree += [stem - 1, *range(start, start + rows - 1)]
-    assert torch.equal(chains, masks.tree(tree))
+@given(st.integers(1, 5), st.integers(0, 5))
+def test_any_block_equals_its_definition(rows, stem):
     block = masks.block(rows, stem)
     assert block[stem:].all()
     assert torch.equal(block[:stem], masks.causal(stem + rows)[:stem])
@@ -69,16 +63,6 @@ def test_any_chains_and_blocks_equal_their_definition(num_chains, rows, stem):
 def test_tree_refuses_a_parent_that_comes_later():
     with pytest.raises(AssertionError, match="row 1 needs an earlier parent, got 2"):
         masks.tree((masks.ROOT, 2, 0))
-
-
-def test_branch_chains_see_the_stem_and_not_each_other():
-    assert drawn(masks.branch(2, 2, stem=1)) == ["#....", "##...", "###..", "#..#.", "#..##"]
-    assert drawn(masks.branch(2, 1)) == ["#.", ".#"]
-
-
-def test_branch_is_the_tree_of_its_parents():
-    tree = masks.tree((masks.ROOT, 0, 1, 2, 1, 4))
-    assert torch.equal(masks.branch(2, 2, stem=2), tree)
 
 
 def sees_in_branches(row, other):
@@ -142,7 +126,6 @@ def test_block_rows_see_each_other_and_the_stem():
     [
         masks.causal(4),
         masks.tree((-1, 0)),
-        masks.branch(2, 3, stem=2),
         masks.branches((2, 0, 3)),
         masks.block(3),
     ],

@@ -46,7 +46,7 @@ def test_unknown_option_names_the_nearest_and_all() -> None:
     ("text", "message"),
     [
         ("spec:k=three", "must be of type int"),
-        ("spec:k=0", "must be 1 or above"),
+        ("spec:k=0", "must be 1 to 120"),
         ("spec:k=9999999999", "must be a number up to 1,000,000,000"),
         ("idlm:threshold=nan", "must be a number up to 1,000,000,000"),
         ("idlm:threshold=-inf", "must be a number up to 1,000,000,000"),

@@ -18,11 +18,10 @@ from decoders.core.sampling import (
     likeliest,
     one_hot,
     pick,
-    verify_picks,
     verify_rejection,
     warp,
 )
-from decoders.core.types import Acceptance, Sampling
+from decoders.core.types import Sampling
 
 GOLDEN_UNIFORMS = [0.8560978196978555, 0.9115757677140159, 0.33988912123192005]
 
@@ -203,35 +202,13 @@ def test_uniforms_are_uniform() -> None:
 def test_uniforms_of_a_step_are_of_that_step_alone() -> None:
     uniforms = Uniforms(3, [1, 2, 3])
     first = [uniforms.at_step(1).at("draw", place) for place in range(600)]
-    other = [uniforms.fresh("draw", place, 2) for place in range(600)]
+    other = [uniforms.at_step(2).at("draw", place) for place in range(600)]
     by_place = [uniforms.at("draw", place) for place in range(600)]
     assert len({*first, *other, *by_place}) == 1800
-    assert [uniforms.fresh("draw", place, 1) for place in (599, 0)] == [first[599], first[0]]
+    assert [uniforms.at_step(1).at("draw", place) for place in (599, 0)] == [first[599], first[0]]
     assert uniforms.at_step(0).at("draw", 1) == by_place[1]
     assert uniforms.at_step(1).at("draw", 0, 1) not in first
     assert stats.kstest(first, "uniform").pvalue > 1e-3
-
-
-def test_verify_picks_accepts_the_leading_run_and_adds_the_targets_token() -> None:
-    assert verify_picks([4, 5, 6], [4, 5]) == Acceptance(2, 6)
-    assert verify_picks([4, 5, 6], [4, 7]) == Acceptance(1, 5)
-    assert verify_picks([4, 5, 6], [9, 5]) == Acceptance(0, 4)
-    assert verify_picks([4], []) == Acceptance(0, 4)
-
-
-@pytest.mark.parametrize("picks", [[4], [4, 5], [4, 5, 6, 7]])
-def test_verify_picks_says_how_many_picks_its_drafts_need(picks: list[int]) -> None:
-    with pytest.raises(ValueError, match=f"got {len(picks)} picks for 2 drafts; .* 3: read"):
-        verify_picks(picks, [4, 5])
-
-
-def test_verify_picks_emits_what_sequential_picking_emits() -> None:
-    distributions = random_logits(4, 20).softmax(-1)
-    u = torch.tensor([0.1, 0.5, 0.9, 0.3], dtype=torch.float64)
-    tokens = pick(distributions, u).tolist()
-    assert verify_picks(tokens, tokens[:3]) == Acceptance(3, tokens[3])
-    wrong = [tokens[0], (tokens[1] + 1) % 20, tokens[2]]
-    assert verify_picks(tokens, wrong) == Acceptance(1, tokens[1])
 
 
 # Distributions in sixths, drafts in thirds: acceptance ratios are multiples of 1/2 and residuals

@@ -16,9 +16,9 @@ from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine import acceptances
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout, readouts
+from decoders.core.joint_verification import verify_tree
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.tree_verification import verify_tree
 from decoders.core.types import Sampling
 from tests.core.drafting.test_tree import ByPrefix, draw_candidates, made, prefix
 from tests.enumeration import Distribution, integrated

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.core.block_verification import verify_block
+from decoders.core.joint_verification import verify_block
 from decoders.core.sampling import verify_rejection
 
 Verify = Callable[..., tuple[Tensor, Tensor]]

@@ -17,7 +17,7 @@ from bench.report.page.answers import answer_data
 from bench.settings.config import RunConfig
 from decoders.ar import Autoregressive
 from decoders.core.decoder import Decoder, Request
-from decoders.core.drafting.drafter import Drafter, Text
+from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
@@ -133,6 +133,29 @@ def test_a_shared_draft_has_the_confidence_of_the_first_that_is_sure_of_it() -> 
     assert tree.tokens == [5, 1, 2, 3, 3]
     assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.8, 4: 0.7}
     assert list(tree.sources) == ["", "a", "a", "b", "c"]
+
+
+class Learning(Sure):
+    """Keeps the confidences that it may learn from."""
+
+    def __init__(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+        super().__init__(tokens, confidences)
+        self.seen: list[Any] = []
+
+    def observe(self, text: Text, verdict: Verdict) -> None:
+        self.seen.append(verdict.tree.tested(verdict.path))
+
+
+@pytest.mark.parametrize("kind", [FirstMatch, Merge])
+def test_a_drafter_learns_from_its_own_confidences_alone(kind: type[FirstMatch]) -> None:
+    first, then = Learning((1, 2), (0.5, 0.4)), Learning((1, 3), (0.9, 0.8))
+    drafter = kind({"first": first, "then": then})
+    generate(scripted(drafter), PROMPT, GREEDY, Models(target=Recording()))
+    learnt, other = ({sure for seen in each.seen for sure, _ in seen} for each in (first, then))
+    assert learnt
+    assert learnt <= {0.5, 0.4}
+    assert other <= {0.9, 0.8}
+    assert bool(other) == (kind is Merge)
 
 
 def test_no_more_drafts_are_merged_than_a_cache_has_room_for() -> None:

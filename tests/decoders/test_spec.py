@@ -105,7 +105,8 @@ def test_a_dear_draft_model_drafts_less_for_the_same_answer() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("k=0", "'k' of decoder 'spec' is 0; it must be 1 or above, or auto"),
+        ("k=0", "'k' of decoder 'spec' is 0; it must be 1 to 120, or auto"),
+        ("k=121", "'k' of decoder 'spec' is 121; it must be 1 to 120, or auto"),
         ("k=many", "is 'many'; it must be of type int or auto"),
         ("row_cost=0.1", "'row_cost' of decoder 'spec' is 0.1, but it belongs to k=auto"),
         ("k=auto:draft_cost=-1", "'draft_cost' of decoder 'spec' is -1.0; it must be 0 or above"),

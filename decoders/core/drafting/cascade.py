@@ -62,7 +62,7 @@ class CascadeDrafter(Drafter):
                 draft_probs=tree.draft_probs,
                 uniforms=inner.uniforms,
             )
-            path, token, *_ = self._rule.decide(Turn(tree, result, inner.uniforms, inner.output, 0))
+            path, token, *_ = self._rule.decide(Turn(tree, result, inner.uniforms, inner.output))
             verdict = Verdict(tree, path, token, result, is_prompt=False)
             self._session.truncate(len(inner.tokens) + verdict.accepted)
             if result.probs is not None:

@@ -60,7 +60,7 @@ class DraftAndVerify(Decoder):
             output = text.output
             result = yield _verifying(request, drafter, rule, tree, text)
             if output or drafter.judges_prompt:
-                turn = Turn(tree, result, text.uniforms, output, step)
+                turn = Turn(tree, result, text.uniforms, output)
                 path, token, *compared = rule.decide(turn)
             else:
                 path, token, compared = (0,), result.picks[0], []

@@ -21,8 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from decoders.core.types import MASKED
 
@@ -31,21 +30,6 @@ Schedule = Literal["linear", "cosine"]
 Revise = Literal["none", "remask", "edit"]
 Prefix = Literal["block", "running"]
 Tail = Literal["fill", "defer"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Hold the options of refinement, under their names in `decoders.idlm.Refinement`."""
-
-    max_passes: int = 1
-    commit: Commit = "quota"
-    schedule: Schedule = "linear"
-    threshold: float = 0.9
-    revise: Revise = "none"
-    edit_threshold: float = 0.9
-    early_exit: bool = True
-    prefix: Prefix = "block"
-    tail: Tail = "fill"
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
@@ -70,8 +54,11 @@ class MaskBlock:
         finished: no more passes will follow.
     """
 
-    def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
-        """Begin with B = `size` masks (tokens after one of `stop_ids` do not count)."""
+    def __init__(self, size: int, rules: Any, stop_ids: Collection[int]) -> None:
+        """Begin with B = `size` masks (tokens after one of `stop_ids` do not count).
+
+        `rules` has the options of `decoders.idlm.Refinement`.
+        """
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size

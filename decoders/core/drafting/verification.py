@@ -35,14 +35,12 @@ class Turn:
         result: the result of the call, in the form that the rule requests.
         uniforms: uniforms of the sequence, or for a `fresh` rule those of this step alone.
         output: output position of the first drafts.
-        step: number of the turn; the prompt's is 0.
     """
 
     tree: DraftTree
     result: CallResult
     uniforms: Uniforms
     output: int
-    step: int
 
     def recover(self, weights: Tensor, accepted: int) -> int:
         """Draw the token after `accepted` drafts from weights ``[V]``."""

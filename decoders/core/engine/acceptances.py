@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.core.block_verification import verify_block
 from decoders.core.device import staged, upload
 from decoders.core.engine.reads import Fields, Read, Readout
+from decoders.core.joint_verification import verify_block, verify_tree
 from decoders.core.model import Call
 from decoders.core.outputs import VERIFYING
 from decoders.core.sampling import (
@@ -153,8 +153,6 @@ class DraftTest:
             else laws.view(-1, num, target.shape[-1])
         )
         if self.form == "tree":
-            from decoders.core.tree_verification import verify_tree  # few decoders draw trees
-
             return verify_tree(target, proposed, tokens, children, *uniforms).double()
         relaxed: tuple[Tensor, ...] = ()
         is_block = self.form == "block"

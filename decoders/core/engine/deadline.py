@@ -110,17 +110,12 @@ class Deadline:
 
 
 def _answer_all(read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]) -> None:
-    """Answer all at once, or if that fails the unanswered sequences one by one."""
+    """Answer all at once, or fail the whole group."""
     try:
         read(group)
     except (Exception, SystemExit) as error:
-        if len(group) == 1:
-            group[0].fail(as_exception(error))
-            return
-        for job in [job for job in group if job.outcome is None]:
-            job.restart()
-            _answer_all(read, [job])
-        return
+        for job in group:
+            job.fail(as_exception(error))
     for job in group:
         if job.outcome is None:
             job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

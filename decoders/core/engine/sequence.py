@@ -77,10 +77,6 @@ class RunningSequence:
             tokenizer=tokenizer,
         )
         self._steps: Steps | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all emits and counts, before any session is fed."""
         self._tokens: list[int] = []
         self._events: list[StepEvent] = []
         self._step_start = (0, 0, 0, 0)

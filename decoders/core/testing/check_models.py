@@ -1,7 +1,8 @@
 """Make the models for the contract's checks: tables of known distributions and tiny Llamas.
 
 Words 0 to 5 are tokens, word 6 ends an answer. Adapters are attached under the names that a
-decoder's parts use.
+decoder's parts use. A `SelfDriven` decoder runs a library's loop on a library's module, so it gets
+tiny Llamas in place of tables.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models, model_names
 from decoders.core.model import Model
 from decoders.core.testing.goodness import Draws
@@ -18,7 +19,6 @@ from decoders.core.testing.table_model import TableModel
 from decoders.core.types import MaskedForm, Sampling
 
 VOCAB, EOS = 7, 6
-_LLAMA_LENGTH = 512
 _FEW_WORDS, _RARELY = 5, 0.3
 """Vocabulary and agreement of the models from which answers are drawn: many rejections, and
 residuals of several words, so that a uniform that is used twice can be detected."""
@@ -27,6 +27,8 @@ _NUM_DRAWN, _BEGINNING = 4, 3
 
 def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
     """Return a table as target, and a draft table that agrees with a share of its predictions."""
+    if isinstance(decoder, SelfDriven):
+        return llamas(decoder, max_length=max_length, same=agreement == 1)
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
     models = _add_drafts(decoder, target, agreement, scale=1.5)
     _mask(decoder, target)
@@ -56,11 +58,13 @@ def _role(models: Models, part: Decoder) -> Any:
     return models.target if part.adapter_of == "target" else models.draft
 
 
-def llamas(decoder: Decoder, vocab_size: int = VOCAB) -> Models:
-    """Return a tiny random Llama as target, and a disturbed copy as draft model."""
+def llamas(
+    decoder: Decoder, vocab_size: int = VOCAB, *, max_length: int = 512, same: bool = False
+) -> Models:
+    """Return a tiny random Llama as target, and a copy, disturbed unless `same`, as draft model."""
     from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
 
-    models = tiny_models(vocab_size, _LLAMA_LENGTH, _names(decoder))
+    models = tiny_models(vocab_size, max_length, _names(decoder), same=same)
     _mask(decoder, models.target)
     for part in decoder.parts:
         if part.adapter_name is not None and "adapter" in part.needs:
@@ -87,6 +91,8 @@ def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
 
 def table_draws(decoder: Decoder, num_draws: int) -> Draws:
     """Prepare draws of four-token answers from five words: few cells, several steps."""
+    if isinstance(decoder, SelfDriven):
+        return llama_draws(decoder, num_draws)
     target = TableModel(_FEW_WORDS, seed=1, scale=1.0)
     models = with_adapters(decoder, _add_drafts(decoder, target, _RARELY, 1.0), error=1 - _RARELY)
     return _draws(decoder, models, num_draws)

@@ -30,7 +30,6 @@ from decoders.core.plugins import network
 from decoders.core.sampling import pick, warp
 from decoders.core.types import MASKED, NO_UNIFORM, CallResult, Sampling, Slots
 
-_EARLY_AGREEMENT = 0.6
 _WIDTH, _NUM_LAYERS = 8, 3
 """Minimum width D of hidden states, and the number of layers."""
 
@@ -75,7 +74,6 @@ class TableModel(Model):
         self._adapters: dict[str, AdapterConfig] = {}
         self.errors: dict[str, float] = {}
         self._picked: dict[tuple[tuple[int, ...], float, tuple[float, float]], int] = {}
-        self._library: Any = None
 
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
@@ -111,17 +109,8 @@ class TableModel(Model):
 
     @property
     def library_module(self) -> Any:
-        """Return a `TableModule`, whose first layer alone acts as its draft model."""
-        if self._library is None:
-            from decoders.core.testing.table_module import TableModule
-
-            early = TableModel(
-                self.vocab_size, self._seed + 1000, agree_with=self, agreement=_EARLY_AGREEMENT
-            )
-            self._library = TableModule(
-                self.logits, early.logits, vocab_size=self.vocab_size, max_length=self.max_length
-            )
-        return self._library
+        """Raise `ValueError`, as a table has none (`check_models` takes a tiny Llama instead)."""
+        raise ValueError("a table is no module of transformers")
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""

@@ -28,8 +28,13 @@ _SPREAD, _DISTURBED = 0.3, 0.1
 _MTP_NORMS = "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"
 
 
-def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> Models:
-    """Return a random Llama of two layers, and draft and named models that often agree with it."""
+def tiny_models(
+    vocab_size: int, max_length: int, names: Sequence[str] = (), *, same: bool = False
+) -> Models:
+    """Return a random Llama of two layers, and draft and named models that often agree with it.
+
+    Models that are the `same` always agree. The first layer is an early exit for transformers.
+    """
     sizes = {
         "hidden_size": _WIDTH,
         "intermediate_size": _WIDTH,
@@ -40,16 +45,17 @@ def tiny_models(vocab_size: int, max_length: int, names: Sequence[str] = ()) -> 
         "vocab_size": vocab_size,
         "max_position_embeddings": max_length,
         "tie_word_embeddings": False,  # tied random weights repeat their input
+        "exit_layer": 1,
     }
     config = shape_config("llama-1b", **sizes)
     target = random_model(config, dtype=torch.float32, device="cpu", spread=_SPREAD)
-    models = []
+    models, noise = [], 0.0 if same else _DISTURBED
     for seed in range(1, 2 + len(names)):
         module, generator = copy.deepcopy(target.library_module), torch.Generator()
         generator.manual_seed(seed)
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter += _DISTURBED * torch.randn(parameter.shape, generator=generator)
+                parameter += noise * torch.randn(parameter.shape, generator=generator)
         models.append(HFModel(module))
     draft, *named = models
     layer, norm = draft.module.model.layers[0].state_dict(), draft.module.model.norm.weight

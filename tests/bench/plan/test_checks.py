@@ -119,7 +119,7 @@ def test_of_many_faults_the_cheapest_is_told_first_and_weights_come_last(
 
 
 FAULTS: dict[str, tuple[Job, str]] = {
-    "an option of a decoder": ({"decoders": "spec:k=0"}, "must be 1 or above"),
+    "an option of a decoder": ({"decoders": "spec:k=0"}, "must be 1 to 120"),
     "an unused draft": ({"draft": "zoo/nothing"}, "--draft zoo/nothing: none of ar, lookup uses"),
     "an unused adapter": ({"adapter": "ptp=x"}, "takes an adapter named 'ptp'"),
     "options together": ({"reuse-prefix": None, "batch-size": 2}, "--reuse-prefix answers one"),

@@ -73,6 +73,18 @@ def test_the_loop_that_an_option_names_is_code_of_the_decoder(tmp_path: Path) ->
     assert loop in own_files(build(parse_spec(f"hf:custom={loop}")))
 
 
+def test_the_parts_of_a_hybrid_are_its_code(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    lookup = (ROOT / "decoders" / "lookup.py").read_text(encoding="utf-8")
+    mine.write_text(lookup.replace('@register("lookup")\n', ""), encoding="utf-8")
+    files = own_files(
+        build(parse_spec(f"hybrid:first=suffix+answers=false:then={mine}+PromptLookup"))
+    )
+    names = {"hybrid.py", "suffix.py", "drafter.py"}
+    assert names <= {file.name for file in files}
+    assert files.count(mine.resolve()) == 1
+
+
 def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_custom_loop_belongs_to_the_code(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("def generate(model, input_ids, **_): ...\n", encoding="utf-8")
     custom = tmp_path / Path(name).parts[0]
+    monkeypatch.setattr("decoders.core.testing.table_model.TableModel.library_module", object())
     setup = opener(choose_decoders(small(decoders=f"hf:custom={custom}"), print))
     before = setup_identity(setup)["code"]
     assert setup_identity(setup)["code"] == before

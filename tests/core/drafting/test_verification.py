@@ -89,13 +89,12 @@ def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
 
     answer = answer_of(First())
     assert {step.accepted for step in answer.steps[1:-1]} == {1}
-    assert [turn.step for turn in turns] == [*range(1, len(turns) + 1)]
     assert [turn.output for turn in turns] == [*range(1, GREEDY.max_new_tokens, 2)][: len(turns)]
 
 
 def test_the_token_after_accepted_drafts_is_drawn_by_the_number_of_its_own_position() -> None:
     uniforms = Uniforms(5, PROMPT)
-    turn = Turn(DraftTree(1), CallResult(), uniforms, output=4, step=1)
+    turn = Turn(DraftTree(1), CallResult(), uniforms, output=4)
     picks = [turn.recover(torch.ones(1000), accepted) for accepted in range(3)]
     assert picks == [int(1000 * uniforms.at("recover", output)) for output in (4, 5, 6)]
 

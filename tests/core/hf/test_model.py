@@ -146,10 +146,9 @@ def test_keeping_a_first_stretch_of_rows_only_moves_the_length(model):
 def test_branches_do_not_see_one_another(model):
     prompt, stem, chains = ids(11, 8), ids(12, 1), ids(13, 6)
     (session,) = opened(model, prompt)
-    mask = masks.branch(2, 3, stem=1)
-    positions = [8, 9, 10, 11, 9, 10, 11]
-    logits = feed(session, stem + chains, mask=mask, positions=positions)
     parents = (masks.ROOT, 0, 1, 2, 0, 4, 5)
+    positions = [8, 9, 10, 11, 9, 10, 11]
+    logits = feed(session, stem + chains, mask=masks.tree(parents), positions=positions)
     assert check_paths(model, prompt, stem + chains, parents, logits) < TOLERANCE
 
 
@@ -431,7 +430,7 @@ def test_a_branch_deeper_than_the_window_sees_by_positions_not_by_entries(name, 
     (session,) = opened(model, prompt)
     chains, parents = ids(75, 2 * depth), [*range(-1, depth - 1), -1, *range(depth, 2 * depth - 1)]
     positions = [*range(4, 4 + depth)] * 2
-    logits = feed(session, chains, mask=masks.branch(2, depth), positions=positions)
+    logits = feed(session, chains, mask=masks.tree(parents), positions=positions)
     assert check_paths(model, prompt, chains, parents, logits) < TOLERANCE
 
 

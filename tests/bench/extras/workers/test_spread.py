@@ -223,7 +223,7 @@ def test_a_failing_decoder_leaves_its_errors_and_tracebacks(
     assert ended.exit_code == Exit.FAILED
     failed = [r for r in run.records if r.error]
     assert {r.decoder.rpartition(":")[2] for r in failed} == {"Mine@mine"}
-    assert {r.error_at for r in failed} == {"mine.py:12"}
+    assert {r.error_at for r in failed} == {"mine.py:11"}
     assert "ValueError: no" in (run.path / ERRORS).read_text()
 
 

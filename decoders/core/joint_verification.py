@@ -1,4 +1,4 @@
-"""Verify drawn trees of drafts by recursive rejection.
+"""Verify drafts jointly: drawn trees by recursive rejection, chains as blocks.
 
 Letters: B sequences, K drafts of each, W of them behind one row (both padded to the most), V
 vocabulary.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from decoders.core.sampling import pick
+from decoders.core.sampling import pick, pick_left
 
 
 def verify_tree(
@@ -67,3 +67,40 @@ def verify_tree(
     weights = left[torch.arange(num_sequences, device=device), path[-1].squeeze(1)]
     picks = pick(weights, u_recover.gather(1, path[-1]).squeeze(1))
     return torch.cat((*path, picks.unsqueeze(1)), 1)
+
+
+def verify_block(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    drafts: Tensor,
+    num_drafts: Tensor,
+    u_accept: Tensor,
+    u_recover: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Verify the drafts of B sequences jointly, which keeps the target's distribution.
+
+    The share of the first i drafts is w_i = min(1, w_(i-1) target(x_i) / draft(x_i)), w_0 = 1. The
+    residual after them is max(0, w_i target - draft), without a draft w_i target; its mass is m_i.
+    The drafts up to the last i that passes its test, with probability m_i / (m_i + 1 - w_i), are
+    accepted, and the next token is drawn from the residual after them. A draft that fails its test
+    may still be accepted, so tests behind the accepted drafts also decide: no two steps may share
+    a uniform (`Uniforms.at_step`). Arguments and result are those of `verify_rejection`.
+
+    Source: Sun et al. 2024 (arXiv 2403.10444), Algorithm 2.
+    """
+    at, columns = drafts.unsqueeze(-1), torch.arange(drafts.shape[1] + 1, device=drafts.device)
+    ratios = target_probs[:, :-1].gather(-1, at).double() / draft_probs.gather(-1, at).double()
+    shares = [torch.ones_like(u_accept[:, 0])]
+    for ratio in ratios.squeeze(-1).unbind(1):
+        shares.append((shares[-1] * ratio).clamp(max=1))
+    share = torch.stack(shares, 1)
+    residual = share.to(target_probs.dtype).unsqueeze(-1) * target_probs
+    residual[:, :-1] -= draft_probs * (columns[:-1] < num_drafts.unsqueeze(-1)).unsqueeze(-1)
+    mass = residual.clamp_(min=0).sum(-1, dtype=torch.float64)
+    stands = u_accept * (mass + 1 - share)[:, 1:] < mass[:, 1:]
+    stands |= share[:, 1:] == 1  # then the chance is 1, also where rounding leaves no mass
+    stands &= columns[1:] <= num_drafts.unsqueeze(-1)
+    accepted = (stands * columns[1:]).amax(-1)
+    rows = torch.arange(len(drafts), device=drafts.device)
+    after = target_probs[rows, accepted], u_recover[rows, accepted]
+    return accepted, pick_left(residual[rows, accepted], *after)

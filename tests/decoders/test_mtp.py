@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from bench.machine.usage import PeakMemory
 from bench.plan.checks import check_first
 from bench.settings.config import load_config
+from decoders import transformers_generate
 from decoders.ar import Autoregressive
 from decoders.core.adapter.mtp import _find_prefix
 from decoders.core.checks import check_draws
@@ -31,7 +32,6 @@ from decoders.core.plugins import NETWORKS
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.goodness import Draws
 from decoders.core.types import MAX_DRAFTS, CallResult, Generation, Sampling
-from decoders.extras.library.generate import TransformersGenerate
 from decoders.mtp import MultiTokenPrediction
 from tests.command_line import bench
 from tests.tiny_checkpoint import save_tokenizer
@@ -369,7 +369,7 @@ def test_generate_of_transformers_runs_it_on_a_module_of_a_folder(tmp_path: Path
     usual: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     ids = torch.tensor([PROMPTS[0]])
     mask = torch.ones_like(ids)
-    loop = TransformersGenerate("mtp:k=2")
+    loop = transformers_generate("mtp:k=2")
     answers = [
         module.generate(ids, attention_mask=mask, **usual, **more)
         for more in ({}, {"custom_generate": loop})

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from decoders import transformers_generate
 from decoders.ar import Autoregressive
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
-from decoders.extras.library.generate import TransformersGenerate
 from decoders.spec import Speculative
 from tests.zoo.answers import held_out, sampling_for, tokens_of, tokens_of_ar
 from tests.zoo.conftest import ROOT
@@ -66,7 +66,7 @@ def test_a_user_of_transformers_runs_ours_and_has_the_same_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, spec: str
 ) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)
-    loop = TransformersGenerate(
+    loop = transformers_generate(
         spec, draft=ROOT / "zoo" / "draft", adapters={"ptp": ROOT / "zoo" / "ptp"}, seed=3
     )
     assert isinstance(zoo.target, HFModel)

@@ -1,7 +1,7 @@
 """Run decoders of this project as loops of transformers' ``generate(…, custom_generate=…)``.
 
-    from decoders.extras.library.generate import TransformersGenerate
-    spec = TransformersGenerate("spec:k=4", draft="path/of/a/draft")
+    from decoders import transformers_generate
+    spec = transformers_generate("spec:k=4", draft="path/of/a/draft")
     ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
 
 `generate` prepares prompts, token budget, stop ids and sampling. The decoder then runs the user's
@@ -208,6 +208,9 @@ class TransformersGenerate:
                 attached.attach(name, read_adapter(folder))
             self._models, self._module = Models(target=target, draft=draft), model
         return self._models
+
+
+transformers_generate = TransformersGenerate
 
 
 class _Stopped(Exception):

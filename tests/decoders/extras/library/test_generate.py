@@ -17,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from decoders import transformers_generate
 from decoders.ar import Autoregressive
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter_config import AdapterConfig
@@ -25,7 +26,6 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling
-from decoders.extras.library.generate import TransformersGenerate
 from tests.tiny_models import WIDTH, fresh, slot_adapter
 
 PROMPTS = [[3, 4, 5, 3, 4], [7], [9, 8, 7, 6, 5, 4, 3]]
@@ -53,7 +53,7 @@ def generated(model: Any, prompts: Sequence[Sequence[int]] = PROMPTS, **options:
 
 def ours(spec: str, adapter: Path, seed: int | None = None) -> Any:
     decoder = build(parse_spec(spec))
-    return TransformersGenerate(
+    return transformers_generate(
         spec,
         draft=fresh("llama") if "draft" in decoder.needs else None,
         adapters={"ptp": adapter} if decoder.adapter_name else None,
@@ -78,7 +78,7 @@ def test_greedy_ids_are_those_of_generate(
 def test_drafters_may_have_networks_of_their_own(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"width": WIDTH, "rank": 8, "num_slots": 3, "layers": {}}
     DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes)).save(tmp_path / "heads")
-    loop = TransformersGenerate("medusa", adapters={"medusa": tmp_path / "heads"})
+    loop = transformers_generate("medusa", adapters={"medusa": tmp_path / "heads"})
     model = fresh("llama")
     expected = generated(model)
     assert torch.equal(generated(model, custom_generate=loop), expected)
@@ -165,15 +165,15 @@ def test_another_module_is_another_model(adapter: Path) -> None:
 
 def test_a_draft_may_be_a_folder(tmp_path: Path) -> None:
     fresh("llama").save_pretrained(tmp_path / "draft")
-    model, loop = fresh("llama"), TransformersGenerate("spec", draft=tmp_path / "draft")
+    model, loop = fresh("llama"), transformers_generate("spec", draft=tmp_path / "draft")
     assert torch.equal(generated(model, custom_generate=loop), generated(model))
 
 
 def test_it_is_a_decoder_of_ours_again(tmp_path: Path) -> None:
     fresh("llama").save_pretrained(tmp_path / "draft")
     file = tmp_path / "loop.py"
-    text = "from decoders.extras.library.generate import TransformersGenerate\n"
-    text += f"generate = TransformersGenerate('spec:k=3', draft={str(tmp_path / 'draft')!r})\n"
+    text = "from decoders import transformers_generate\n"
+    text += f"generate = transformers_generate('spec:k=3', draft={str(tmp_path / 'draft')!r})\n"
     file.write_text(text, encoding="utf-8")
     models = Models(target=HFModel(fresh("llama")), draft=HFModel(fresh("llama")))
     again, sampling = build(parse_spec(f"hf:custom={file}")), Sampling(max_new_tokens=24)
@@ -219,4 +219,11 @@ def test_a_cache_that_holds_tokens_is_refused(adapter: Path) -> None:
 )
 def test_what_cannot_be_made_is_one_line(spec: str, line: str) -> None:
     with pytest.raises(ValueError, match=line):
-        TransformersGenerate(spec)
+        transformers_generate(spec)
+
+
+def test_asking_the_package_for_anything_else_is_an_error() -> None:
+    import decoders
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = decoders.nothing

@@ -4,8 +4,8 @@
 
 ==========  ====================================================================================
 zoo         counts (rows per step and family), seed
-text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet), columns
-dataset     path (hub id, folder or file), config, split, columns, limit
+text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet)
+dataset     path (hub id, folder or file), config, split, limit
 on-policy   prompts, num_completions, max_new_tokens, temperatures, top_p, batch_size
 completions path (of files that on-policy sampling wrote; may hold * and ?)
 ==========  ====================================================================================
@@ -38,8 +38,8 @@ _TYPES = {int: "a whole number", float: "a number", str: "a text", dict: "a tabl
 _POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
 _PROMPTS: dict[str, dict[str, Any]] = {
     "zoo": {"counts": dict, "seed": int},
-    "text": {"path": str, "columns": dict},
-    "dataset": {"path": str, "config": str, "split": str, "columns": dict, "limit": int},
+    "text": {"path": str},
+    "dataset": {"path": str, "config": str, "split": str, "limit": int},
 }
 _PLAN = {
     "num_completions": int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from training.text.completions import (
     sampled_rows,
 )
 from training.text.data import Encoder, PoolSource, Row, row_hash
-from training.text.documents import cut_rows, first_prompt
+from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.sources import Source, ZooSource, build_source
 
 ROOT = Path(__file__).parents[3]
@@ -324,28 +325,23 @@ def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Pa
     pairs = [(text, text[::-1]) for text in texts(12)]
     spellings: dict[str, list[dict[str, Any]]] = {
         "messages": [{"messages": chat(*pair)} for pair in pairs],
-        "lists": [{"turns": [a], "responses": [b]} for a, b in pairs],
-        "texts": [{"turns": a, "responses": b, "id": 3} for a, b in pairs],
         "sharegpt": [
-            {"messages": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]}
+            {"conversations": [{"from": "human", "value": a}, {"from": "gpt", "value": b}], "id": 3}
             for a, b in pairs
         ],
         "parts": [
             {"messages": [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in talk]}
             for talk in (chat(*pair) for pair in pairs)
         ],
-        "named": [{"question": a, "answer": b} for a, b in pairs],
-        "table": [{"turns": a, "responses": b} for a, b in pairs],
+        "table": [{"messages": json.dumps(chat(*pair))} for pair in pairs],
     }
     sources = {}
     for name, records in spellings.items():
         path = tmp_path / f"{name}.{'csv' if name == 'table' else 'jsonl'}"
         (write_csv if name == "table" else lines_of)(path, records)
-        named = {"columns": {"turns": "question", "responses": "answer"}}
-        columns = named if name == "named" else {}
-        sources[name] = given(tokenizer, path, **columns)
+        sources[name] = given(tokenizer, path)
     assert len({source.facts["sha256"] for source in sources.values()}) == 1
-    assert sources["lists"].facts["training_rows"] + 4 == 12
+    assert sources["messages"].facts["training_rows"] + 4 == 12
 
 
 def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
@@ -361,14 +357,11 @@ def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"body": "x"}, r"line 2: none of messages, turns, text in it; it has body\. Map"),
+        ({"body": "x"}, r"line 2: none of messages, conversations, text in it; it has body$"),
         ({}, "it has nothing"),
         ({"text": 3}, "text is 3; it must be a text"),
         ({"messages": []}, r"messages is \[\]; it must be a list of objects with role"),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "role and content, both texts"),
-        ({"turns": [], "responses": []}, "turns is empty"),
-        ({"turns": ["a", "b", "c"], "responses": ["d"]}, "3 turns and 1 responses"),
-        ({"turns": ["a"], "responses": [1]}, r"responses is \[1\]; it must be"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "line 2: the chat template refuses"),
     ],
 )
@@ -430,9 +423,9 @@ def test_a_dataset_gives_the_rows_of_the_same_file(hub_cache: Path, tokenizer: A
     assert fewer.facts["training_rows"] + fewer.facts["held_out_rows"] == 9
     with pytest.raises(ValueError, match="has no split 'dev'; it has train"):
         given(tokenizer, folder, kind="dataset", split="dev")
-    columns = {"messages": "x", "turns": "talk"}
-    with pytest.raises(ValueError, match="row 0: none of x, talk, text in it"):
-        given(tokenizer, folder, kind="dataset", max_tokens=9, columns=columns)
+    pd.DataFrame({"talk": texts(14)}).to_parquet(folder / "train.parquet")
+    with pytest.raises(ValueError, match="row 0: none of messages, conversations, text in it"):
+        given(tokenizer, folder, kind="dataset", max_tokens=9)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
@@ -692,7 +685,7 @@ def test_prompts_may_be_the_rows_that_a_run_takes_as_its_tasks(
     plan = {"num_completions": 16, "max_new_tokens": 6, "temperatures": [0.5, 1]}
     asked = build(letters, tmp_path, teacher, kind="on-policy", prompts=str(file), **plan)
     assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18, 19}
-    with pytest.raises(ValueError, match=r"none of messages, turns, text in it; it has prompt"):
+    with pytest.raises(ValueError, match=r"none of messages, conversations, text in it; it has p"):
         build(letters, tmp_path, kind="text", path=str(file))
 
 
@@ -735,7 +728,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
         ),
         (
             {"kind": "text", "path": "a.txt", "split": "x"},
-            "unknown option 'split' of text.*columns",
+            "unknown option 'split' of text.*path",
         ),
         ({"kind": "text", "path": 3}, r"path is 3 in \[data\]; it must be a text"),
         ({"kind": "zoo", "counts": {"qa": 1}, "seed": True}, "seed is True"),
@@ -743,7 +736,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
             {"kind": "text", "path": "a.txt", "max_tokens": 65},
             "rows of 2 to 64 tokens",
         ),
-        ({"kind": "text", "path": "a.jsonl", "columns": {"texts": "x"}}, "no file"),
+        ({"kind": "text", "path": "a.jsonl"}, "no file"),
         ({"kind": "on-policy"}, "which is missing here"),
     ],
 )
@@ -809,9 +802,8 @@ def test_a_pretrained_model_writes_its_own_training_stories(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not (STORIES.is_dir() and QUESTIONS.is_file()), reason="../shared is not there")
-def test_real_questions_become_rows_of_a_real_tokenizer() -> None:
-    source = given(load_tokenizer(STORIES), QUESTIONS, max_tokens=512)
-    facts = source.facts
-    assert facts["training_rows"] + facts["held_out_rows"] > 480
-    assert 0.02 < facts["held_out_rows"] / facts["training_rows"] < 0.1
-    assert max(len(row.ids) for step in range(9) for row in source.rows(step)) <= 512
+def test_real_questions_become_prompts_of_a_real_tokenizer() -> None:
+    use = partial(first_prompt, tokenizer=load_tokenizer(STORIES))
+    prompts = [*read_documents("text", use, path=str(QUESTIONS), prompts_only=True)]
+    assert len(prompts) == 480
+    assert 0 < min(map(len, prompts)) < max(map(len, prompts)) < 9999

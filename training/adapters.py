@@ -132,7 +132,7 @@ def _begin_slots(
         top_ps=sampling.top_ps,
         top_k=sampling.top_k,
         greedy=sampling.greedy > 0,
-        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
+        **table.model_dump(exclude={"seed", "initial", "initial_scale"}),
     )
     adapter = SlotAdapter(config, table.seed)
     adapter.embedding.match(tokens * table.initial_scale)
@@ -144,7 +144,7 @@ def _begin_slots(
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
     # made late, because the job joins the module's weights or replaces its attention
-    student = functools.cache(lambda: Student(module, adapter, gated=table.gated, teacher=teacher))
+    student = functools.cache(lambda: Student(module, adapter, teacher=teacher))
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -241,12 +241,13 @@ class Report:
 
 
 class JudgedJob:
-    """Define a job that reports on held-out rows, and offers its weights to `best` if set.
+    """Define an adapter's job, which reports on held-out rows and offers weights to `best` if set.
 
     `base` holds facts about the base model.
     """
 
     fingerprint = ""
+    run: Any
     base: Mapping[str, Any] = {}
     best: Best | None = None
     report: Any = None
@@ -267,6 +268,13 @@ class JudgedJob:
         self.reporter.evaluation(progress, report.summary(), record)
         if self.best is not None:
             self.best.offer(progress.step, report.score, self.trained)
+
+    def export(self, folder: Path) -> None:
+        """Write the adapter with its held-out report."""
+        config = replace(self.trained.config, base=self.base, measured=self.scores())
+        fresh = type(self.trained)(config)
+        fresh.load_state_dict(self.trained.state_dict())
+        fresh.save(folder, getattr(torch, self.run.stored))
 
     def scores(self) -> dict[str, Any]:
         """Load the best weights if they beat the current ones, and return the chosen figures."""

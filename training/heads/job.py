@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,13 +120,6 @@ class HiddenJob(JudgedJob):
                 ranks.append(word_ranks(logits, self._indices(targets)).cpu())
                 masks.append((targets != NONE).cpu())
         return HeldOut.of(torch.cat(ranks), torch.cat(masks), len(rows))
-
-    def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report."""
-        config = dataclasses.replace(self.heads.config, base=self.base, measured=self.scores())
-        fresh = type(self.heads)(config)
-        fresh.load_state_dict(self.heads.state_dict())
-        fresh.save(folder, getattr(torch, self.run.stored))
 
 
 class HeadsJob(HiddenJob):

@@ -309,10 +309,9 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
 @pytest.mark.parametrize(
     ("table", "change", "told"),
     [
-        ("adapter", {"gated": False}, "above the first layer only with adapter.gated = true"),
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
         ("model", {"dtype": "float16"}, "run.lean uses float32 or bfloat16"),
-        ("adapter", {"gated": False, "enter": 0}, "for gated adapters"),
+        ("model", {"teacher": "zoo"}, "without another teacher"),
         (
             "run",
             {"lean": False},

@@ -20,7 +20,7 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig, Code
 from tests.command_line import bench
-from tests.tiny_recipe import ADAPTER, RUN, SIZES
+from tests.tiny_recipe import RUN, SIZES
 from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.report import HeldOutReport
@@ -358,30 +358,6 @@ def test_an_impossible_recipe_leaves_an_old_run_alone(
     with pytest.raises(ValueError, match="no such folder"):
         train_adapter(recipe, tmp_path, progress="none", resume=False)
     assert same(before, weights(tmp_path))
-
-
-def test_an_ungated_adapter_is_written_as_a_draft_model_and_its_embedding(
-    recipe: dict[str, Any], tmp_path: Path
-) -> None:
-    recipe["adapter"] |= {"gated": False}
-    recipe["run"] |= {"stored": "float32"}
-    assert train_adapter(recipe, tmp_path, progress="plain").step == RUN["num_steps"]
-    trained = weights(tmp_path)
-    adapter = SlotAdapter.load(tmp_path)
-    assert all(not part.any() for part in adapter.lora_b.values())  # a draft's own rows are it
-    code = "embedding.net.0.weight"
-    assert torch.equal(adapter.get_parameter(code), trained[code])
-    assert adapter.config.measured["windows"] > 0
-    draft = LlamaForCausalLM.from_pretrained(tmp_path / "draft")
-    base = LlamaForCausalLM.from_pretrained(recipe["model"]["path"])
-    name = "model.layers.1.mlp.up_proj"
-    low, high = (trained[f"lora_{ab}.{name.replace('.', '/')}"] for ab in "ab")
-    delta = ADAPTER["alpha"] / ADAPTER["rank"] * high @ low
-    assert delta.any()
-    merged = base.get_submodule(name).weight + delta
-    torch.testing.assert_close(draft.get_submodule(name).weight, merged)
-    embeddings = "model.embed_tokens.weight"
-    assert torch.equal(draft.get_parameter(embeddings), base.get_parameter(embeddings))
 
 
 def test_an_adapter_may_learn_another_models_picks(

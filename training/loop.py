@@ -75,8 +75,8 @@ class Loop:
             self.progress = TrainingProgress(**state["progress"])
             self._saved_step = self.progress.step
 
-    def train(self, deadline: float | None) -> bool:
-        """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
+    def train(self) -> None:
+        """Train until the end of the run."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _shared_time()
@@ -90,15 +90,11 @@ class Loop:
             if now - saved > 60 * self.run.checkpoint_minutes:
                 self.save()
                 saved = now
-            if deadline is not None and now > deadline:
-                self.save()
-                return False
         # each worker remembers the saved step: checking the file would race with the first worker
         if self._saved_step < self.progress.step:
             if self.progress.step % self.run.eval_steps:
                 self.job.evaluate(self.progress)
             self.save()
-        return True
 
     def _step(self, seconds: float) -> None:
         started = time.monotonic()

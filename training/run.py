@@ -6,7 +6,6 @@ State is kept in ``OUTPUT/.training``; the trained model or adapter is written t
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -42,14 +41,12 @@ class TrainingOptions(TypedDict, total=False):
 
     `resume` False (default: True) starts over but keeps sampled text. `progress` is ``auto``
     (default), ``rich``, ``plain`` or ``none``. A `device` of None is CUDA if available; a device
-    other than ``cpu`` uses one worker. After `stop_after_s` seconds a run writes a checkpoint and
-    stops. `locate` is a `Locate`.
+    other than ``cpu`` uses one worker. `locate` is a `Locate`.
     """
 
     resume: bool
     progress: str
     device: str | None
-    stop_after_s: float | None
     locate: Locate
 
 
@@ -78,9 +75,7 @@ def train_jobs(
     state.mkdir(parents=True, exist_ok=True)
     single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
-    stop_after_s = options.get("stop_after_s")
-    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
-    spawn(workers, _train, builds, recipe, output, options, deadline, after)
+    spawn(workers, _train, builds, recipe, output, options, after)
     return {name: saved_progress(state / f"{name}.pt") for name in builds}
 
 
@@ -89,10 +84,9 @@ def _train(
     recipe: Recipe,
     output: Path,
     options: TrainingOptions,
-    deadline: float | None,
     after: Callable[[Path, Mapping[str, Any]], None] | None,
 ) -> None:
-    """Train the jobs in this worker until all are done or the deadline passes."""
+    """Train the jobs in this worker."""
     keep_memory()
     state, first = output / ".training", worker()[0] == 0
     progress = options.get("progress", "auto") if first else "none"
@@ -106,8 +100,7 @@ def _train(
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)
                 wait_for_all()
-            if not Loop(job, state / f"{name}.pt").train(deadline):
-                return
+            Loop(job, state / f"{name}.pt").train()
         if first:
             job.export(output)
         trained[name] = job.trained

@@ -137,7 +137,7 @@ def job_on(
 
 def learned(job: AdapterJob, folder: Path) -> Any:
     """The held-out report after training."""
-    Loop(job, folder / "adapter.pt").train(None)
+    Loop(job, folder / "adapter.pt").train()
     return job.report
 
 

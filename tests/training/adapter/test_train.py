@@ -20,7 +20,7 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig, Code
 from tests.command_line import bench
-from tests.tiny_recipe import RUN, SIZES
+from tests.tiny_recipe import RUN, SIZES, stopped
 from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.report import HeldOutReport
@@ -99,8 +99,8 @@ def test_training_leaves_an_adapter_that_loads_and_a_log(
 def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["run"]["stored"] = "float32"
     train_adapter(recipe, tmp_path / "whole", progress="plain")
-    stopped = train_adapter(recipe, tmp_path / "parts", progress="plain", stop_after_s=0.0)
-    assert 0 < stopped.step < RUN["num_steps"]
+    with stopped():
+        train_adapter(recipe, tmp_path / "parts", progress="plain")
     assert not (tmp_path / "parts" / "adapter.json").exists()
     train_adapter(recipe, tmp_path / "parts", progress="plain")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
@@ -112,7 +112,8 @@ def test_a_stopped_run_resumes_to_the_same_weights(recipe: dict[str, Any], tmp_p
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_path: Path) -> None:
-    train_adapter(recipe, tmp_path, progress="plain", stop_after_s=0.0)
+    with stopped():
+        train_adapter(recipe, tmp_path, progress="plain")
     for section, key, value in (
         ("run", "muon_lr", 0.5),
         ("adapter", "rank", 3),
@@ -253,7 +254,7 @@ class Fixed:
         source: Any = Given(self.rows, 8, num_held_out=64)
         told = silent(folder)
         job = AdapterJob(Student(module, adapter), source, WindowSampling(), table, told, 0)
-        Loop(job, folder / f"{code}.pt").train(None)
+        Loop(job, folder / f"{code}.pt").train()
         assert job.report is not None
         return job.report
 
@@ -352,7 +353,8 @@ def test_rows_longer_than_a_sliding_window_are_one_line(
 def test_an_impossible_recipe_leaves_an_old_run_alone(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
-    train_adapter(recipe, tmp_path, progress="plain", stop_after_s=0.0)
+    with stopped():
+        train_adapter(recipe, tmp_path, progress="plain")
     before = weights(tmp_path)
     recipe["model"]["path"] = "./nowhere"
     with pytest.raises(ValueError, match="no such folder"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ import torch
 from decoders.core.adapter.module import SlotAdapter
 from training.adapter.objectives import predictions, run, slot_loss
 from training.adapter.recipe import AdapterRunTable
-from training.adapter.report import RATIOS, HeldOutReport, SlotTally
+from training.adapter.report import HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.loop import JudgedJob, Piece, muon_and_adamw
@@ -96,42 +95,25 @@ class AdapterJob(JudgedJob):
         )
 
     def held_out(self) -> HeldOutReport:
-        """Return the report on held-out rows, sampled and, if greedy windows are trained, greedy.
-
-        For isd: always greedy too, and at temperature 1. For blocks: fully and partly masked.
-        """
-        usual, variant = self.tally(), self.trained.config.variant
-        if variant == "refine":
-            by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
-            return HeldOutReport.of(usual, by_ratio=by_ratio)
-        isd = variant == "isd"
-        greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
-        return HeldOutReport.of(usual, greedy, isd=self.tally(warp=(1.0, 1.0)) if isd else None)
+        """Return the report on held-out rows, also greedy for isd or if greedy windows are trained."""
+        isd = self.trained.config.variant == "isd"
+        greedy = self.blocks is None and (isd or self.sampling.greedy)
+        tallies = self.tally(), self.tally(greedy=True) if greedy else None
+        return HeldOutReport.of(*tallies, strides=isd)
 
     @torch.no_grad()
-    def tally(
-        self,
-        *,
-        greedy: bool = False,
-        warp: tuple[float, float] | None = None,
-        ratio: float | None = None,
-    ) -> SlotTally:
-        """Tally held-out rows, with only greedy windows or at a `warp` (temperature and top-p).
-
-        `ratio` is the masked share of a block's tokens; None: all, including the first.
-        """
-        temperature, top_p = warp or (self.run.eval_temperature, self.run.eval_top_p)
+    def tally(self, *, greedy: bool = False) -> SlotTally:
+        """Tally held-out rows, with only greedy windows if `greedy`, and blocks fully masked."""
+        temperature = self.run.eval_temperature
         sampling = WindowSampling(
             temperatures=(temperature, temperature),
-            top_ps=(top_p,),
+            top_ps=(self.run.eval_top_p,),
             top_k=self.sampling.top_k,
             greedy=float(greedy),
         )
         blocks = self.blocks
         if blocks is not None:
-            share, hidden = (1.0, 1.0) if ratio is None else (ratio, 0.0)
-            changed: dict[str, Any] = {"hidden": hidden, "ratios": (share, share)}
-            blocks = blocks.model_copy(update={"sizes": (), "own": 0.0, **changed})
+            blocks = blocks.model_copy(update={"sizes": (), "hidden": 1.0})
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
         tally = SlotTally(self.trained.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)

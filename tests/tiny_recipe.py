@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from training.loop import Loop
+from training.loop import Loop, read_state
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -44,6 +44,12 @@ ADAPTER: dict[str, Any] = {
     "numbered": True,
     "seed": 3,
 }
+
+
+def trained_steps(folder: Path, name: str = "adapter") -> int:
+    """The steps of a job's checkpoint in the folder of a training."""
+    step: int = read_state(folder / ".training" / f"{name}.pt")["progress"]["step"]
+    return step
 
 
 @contextmanager

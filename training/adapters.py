@@ -39,7 +39,7 @@ from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint
 from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_jobs
 from training.text.completions import Teacher
 from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
@@ -56,8 +56,8 @@ def train_adapter(
     *,
     kind: str | None = None,
     **options: Unpack[TrainingOptions],
-) -> TrainingProgress:
-    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_recipe`).
+) -> None:
+    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_jobs`).
 
     A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
@@ -67,14 +67,14 @@ def train_adapter(
     if kind not in (None, expected):
         verb = "ptp" if expected == "ptp" else f"idlm --objective {expected}"
         raise ValueError(f"the recipe trains {expected}; use `bench train {verb}`")
-    return train_recipe("adapter", recipe, build_job, output, options)
+    train_jobs({"adapter": build_job}, recipe, output, options)
 
 
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> TrainingProgress:
-    """Train the network of a recipe on hidden states (see `train_recipe`)."""
-    return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
+) -> None:
+    """Train the network of a recipe on hidden states (see `train_jobs`)."""
+    train_jobs({"heads": build_job}, HeadsRecipe.of(tables), output, options)
 
 
 def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:

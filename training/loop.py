@@ -190,11 +190,6 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def saved_progress(path: Path) -> TrainingProgress:
-    """Return the progress stored in a checkpoint, or a fresh `TrainingProgress` without a file."""
-    return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
-
-
 def _shared_time() -> float:
     """Return the first worker's clock, so that all workers save and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)

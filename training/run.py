@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 
 from decoders.core.hf.checkpoint import find_checkpoint, is_masked, unavailable
-from training.loop import Job, Loop, saved_progress
+from training.loop import Job, Loop
 from training.recipe import ZOO, Recipe
-from training.reporter import Reporter, TrainingProgress
+from training.reporter import Reporter
 from training.workers import keep_memory, spawn, wait_for_all, worker
 
 BEST = "best.pt"
@@ -50,21 +50,14 @@ class TrainingOptions(TypedDict, total=False):
     locate: Locate
 
 
-def train_recipe(
-    name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
-) -> TrainingProgress:
-    """Train one job of a recipe into `output` (see `train_jobs`)."""
-    return train_jobs({name: build}, recipe, output, options)[name]
-
-
 def train_jobs(
     builds: Mapping[str, Build],
     recipe: Recipe,
     output: Path,
     options: TrainingOptions,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
-) -> dict[str, TrainingProgress]:
-    """Train jobs of a recipe one after another and return the progress of each.
+) -> None:
+    """Train jobs of a recipe one after another.
 
     Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
     job. When all jobs are done, the first worker copies the first job's log to
@@ -76,7 +69,6 @@ def train_jobs(
     single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     spawn(workers, _train, builds, recipe, output, options, after)
-    return {name: saved_progress(state / f"{name}.pt") for name in builds}
 
 
 def _train(

@@ -95,7 +95,7 @@ class AdapterJob(JudgedJob):
         )
 
     def held_out(self) -> HeldOutReport:
-        """Return the report on held-out rows, also greedy for isd or if greedy windows are trained."""
+        """Return the held-out report, with greedy windows too for isd or if they are trained."""
         isd = self.trained.config.variant == "isd"
         greedy = self.blocks is None and (isd or self.sampling.greedy)
         tallies = self.tally(), self.tally(greedy=True) if greedy else None

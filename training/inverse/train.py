@@ -280,13 +280,11 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
-def train_both(
-    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe, compare them and return the progress of each."""
+def train_both(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
+    """Train both models of a recipe, and compare them."""
     recipe = InverseRecipe.of(tables)
     builds: dict[str, Build] = {name: partial(InverseJob, name) for name in MODELS}
-    return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
+    train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
 
 
 def _compare(

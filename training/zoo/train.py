@@ -183,20 +183,15 @@ def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, 
 MODELS = ("target", "draft")
 
 
-def train_zoo(
-    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> dict[str, TrainingProgress]:
-    """Train the models of a recipe into `output` and return the progress of each.
-
-    Resuming does not retrain finished models.
-    """
+def train_zoo(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
+    """Train the models of a recipe into `output`. Resuming does not retrain finished models."""
     recipe, state = ZooRecipe.of(tables), output / ".training"
     if not options.get("resume", True):
         shutil.rmtree(state, ignore_errors=True)
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
     builds = {name: partial(ZooJob, name) for name in MODELS}
-    return train_jobs(builds, recipe, output, options)
+    train_jobs(builds, recipe, output, options)
 
 
 EVAL_SEED = 4_711

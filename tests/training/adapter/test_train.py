@@ -20,7 +20,7 @@ from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import AdapterConfig, Code
 from tests.command_line import bench
-from tests.tiny_recipe import RUN, SIZES, stopped
+from tests.tiny_recipe import RUN, SIZES, stopped, trained_steps
 from training.adapter.job import AdapterJob
 from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.report import HeldOutReport
@@ -71,8 +71,8 @@ def silent(folder: Path) -> Reporter:
 def test_training_leaves_an_adapter_that_loads_and_a_log(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
-    done = train_adapter(recipe, tmp_path, progress="plain")
-    assert done.step == RUN["num_steps"]
+    train_adapter(recipe, tmp_path, progress="plain")
+    assert trained_steps(tmp_path) == RUN["num_steps"]
     adapter = SlotAdapter.load(tmp_path)
     trained = weights(tmp_path)
     for name, value in adapter.state_dict().items():
@@ -88,7 +88,7 @@ def test_training_leaves_an_adapter_that_loads_and_a_log(
     losses = [record for record in records if "loss" in record]
     assert [record["step"] for record in losses] == list(range(1, 7))
     assert all(0 < record["loss"] < 20 for record in losses)
-    assert losses[-1]["tokens"] == done.tokens > 0
+    assert losses[-1]["tokens"] > losses[0]["tokens"] > 0
     held_out = [record for record in records if "held_out" in record]
     assert [record["step"] for record in held_out] == [4, 6]
     assert held_out[-1]["held_out"] == json.loads(json.dumps(config.measured))
@@ -128,9 +128,10 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
             train_adapter(other, tmp_path, progress="plain")
     longer = with_overrides(recipe, num_steps=7)  # the length is free, and so are reports
     longer["run"] |= {"eval_rows": 2, "stored": "float32"}
-    assert train_adapter(longer, tmp_path, progress="plain").step == 7
-    done = train_adapter(other, tmp_path, resume=False, progress="plain")
-    assert done.step == RUN["num_steps"]
+    train_adapter(longer, tmp_path, progress="plain")
+    assert trained_steps(tmp_path) == 7
+    train_adapter(other, tmp_path, resume=False, progress="plain")
+    assert trained_steps(tmp_path) == RUN["num_steps"]
 
 
 @pytest.mark.slow
@@ -196,7 +197,8 @@ def test_two_workers_share_the_rows_and_their_losses_add_up(
 @pytest.mark.slow
 def test_two_processes_train_an_adapter(recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["run"]["workers"] = 2
-    assert train_adapter(recipe, tmp_path, progress="plain").step == RUN["num_steps"]
+    train_adapter(recipe, tmp_path, progress="plain")
+    assert trained_steps(tmp_path) == RUN["num_steps"]
     assert SlotAdapter.load(tmp_path).config.measured["windows"] > 10
 
 

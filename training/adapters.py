@@ -114,7 +114,7 @@ def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
     )
     job = make(source)
     job.base = base
-    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.facts)
+    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.digest)
     if recipe.run.choose == "best":
         job.best = Best(state / BEST)
     return job

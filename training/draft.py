@@ -119,7 +119,7 @@ class DraftJob:
             folder=state,
         )
         self.source = stored_completions(source, "a draft")
-        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.facts)
+        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.digest)
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""

@@ -153,7 +153,7 @@ def test_an_adapter_exported_in_half_precision_is_as_good(
 class Given:
     """A source of rows that are there."""
 
-    facts: dict[str, Any] = {}  # noqa: RUF012 - a protocol's property
+    kind, digest = "given", "none"
 
     def __init__(self, rows: list[Row], per_step: int, num_held_out: int = 0) -> None:
         self._held_out, self._rows = rows[:num_held_out], rows[num_held_out:]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import resource
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,14 +32,6 @@ def wait_for_all() -> None:
     """Wait until all workers of the group reach this call."""
     if worker()[1] > 1:
         dist.barrier()
-
-
-def peak_memory() -> int:
-    """Return this process's peak bytes: of the GPU allocator if used, else of resident memory."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.max_memory_allocated()
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return resident if sys.platform == "darwin" else resident * 1024
 
 
 def keep_memory() -> None:

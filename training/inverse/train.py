@@ -133,17 +133,10 @@ def compare(
             "blind": _ppl(blind[:, columns]),
         }
 
-    all_slots = {
-        name: [_ppl(column) for column in values.T]
-        for name, values in (("ar", ar_values), ("c_ptp", c_values))
-    }
-    extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR uses no uniforms
-    shared = sum(p.numel() for p in c_ptp.parameters()) - extra
     return {
         "windows": len(c_values),
         "draws": draws,
-        "parameters": {"shared": shared, "uniforms": extra},
-        "perplexity": {**figures(slice(None)), "all_slots": all_slots},
+        "perplexity": figures(slice(None)),
         "slots": {str(n): figures(slice(n - 1, n)) for n in SLOTS if n <= num_slots},
         "acceptance": {
             "survival": coupled,

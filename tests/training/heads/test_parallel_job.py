@@ -351,7 +351,6 @@ def test_the_score_is_the_mean_over_the_kinds_of_text_that_exist(
 ) -> None:
     def report(num: int, leading: float) -> HeldOut:
         leading = leading if num else 0.0
-        shares: dict[str, Any] = {"accuracy": [], "among": [], "leading_among": leading}
-        return HeldOut(rows=9, places=num, leading=leading, **shares)
+        return HeldOut(rows=9, places=num, leading=leading, accuracy=[])
 
     assert ByKind(report(places[0], 3.0), report(places[1], 1.0)).score == score

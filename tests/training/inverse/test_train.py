@@ -148,8 +148,6 @@ def test_floor_and_blind_are_what_enumerating_every_goal_path_gives() -> None:
 def test_a_source_with_too_many_symbols_is_refused() -> None:
     with pytest.raises(ValueError, match="less than or equal to 32"):
         TripSettings(width=36)
-    with pytest.raises(ValueError, match="num_goals 10"):
-        TripSettings(width=9, num_goals=10)
     with pytest.raises(ValueError, match="greater than 0"):
         TripSettings(spread=0)
 
@@ -161,8 +159,6 @@ def test_every_window_fits_into_its_row_and_all_starts_occur() -> None:
     b, w = 5, 7
     start = int(windows.starts[b, w])
     assert windows.tokens[b, w].tolist() == windows.ids[b, start : start + 5].tolist()
-    with pytest.raises(ValueError, match="use 2 to 13"):
-        text(slots=14)
 
 
 # -- the model --
@@ -235,11 +231,6 @@ def test_the_text_is_read_as_by_a_plain_pass() -> None:
         assert torch.allclose(read.text_logits()[b], expected, atol=TOLERANCE)
         found = read.window_logits()[b]
         assert torch.allclose(found, expected[indices[b] - 1], atol=TOLERANCE)
-
-
-def test_odd_widths_are_refused() -> None:
-    with pytest.raises(ValueError, match="use a multiple of 12"):
-        ModelSettings(width=32, heads=6)
 
 
 # -- windows --
@@ -426,7 +417,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"run": {}}, "run.num_steps is missing; add it"),
     ({"run": {"num_steps": 0}}, r"run.num_steps: input should be .* equal to 1 \(got 0\)"),
     ({"model": {"code": "x"}}, r"model.code: input should be 'dyadic' or 'constant' \(got 'x'\)"),
-    ({"model": {"heads": 6}}, "model: width 128 with 6 heads: use a multiple of 12"),
     ({"model": {"heads": 0}}, r"model.heads: input should be .* equal to 1 \(got 0\)"),
 ]
 

@@ -187,25 +187,20 @@ def copy_common_weights(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
 
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
-    a small part that depends on u. Other layers, rank, width or `enter` raise `ValueError`.
+    a small part that depends on u. Other sizes raise `ValueError`.
     """
-    config, initial_config = adapter.config, initial.config
-    for name in ("layers", "rank", "width", "enter"):
-        old, new = getattr(initial_config, name), getattr(config, name)
+    for name in ("layers", "rank", "alpha", "width", "num_slots", "enter"):
+        old, new = getattr(initial.config, name), getattr(adapter.config, name)
         if new != old:
             values = "" if name == "layers" else f": {old}, not {new}"
             raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
     state = adapter.state_dict()
     for name, value in initial.state_dict().items():
-        if name.startswith("lora_b"):
-            value = value * (initial_config.scale / config.scale)
         if name in state and state[name].shape == value.shape:
             state[name].copy_(value)
-        elif name in ("numbers", "carried") and name in state:  # extra slots copy the last
-            state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net
-    if initial_config.code == "constant" and isinstance(last, nn.Linear):
+    if initial.config.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)
 

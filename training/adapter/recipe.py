@@ -39,7 +39,7 @@ class AdapterTable(RecipeTable):
     """[adapter]: see `decoders.core.adapter_config.AdapterConfig`.
 
     `initial_scale` is the root mean square of embedded uniforms relative to that of token
-    embeddings. `initial` is the folder of an adapter with the same layers and rank to begin from.
+    embeddings. `initial` is the folder of an adapter of the same sizes to begin from.
     """
 
     variant: SlotVariant = "o-ptp"

@@ -394,7 +394,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
     train_adapter(lean, tmp_path / "isd", progress="none")
     initial = SlotAdapter.load(tmp_path / "isd")
     lean["adapter"] |= {
-        "variant": "c-ptp", "code": "dyadic", "num_slots": 5, "initial": str(tmp_path / "isd"),
+        "variant": "c-ptp", "code": "dyadic", "initial": str(tmp_path / "isd"),
     }  # fmt: skip
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
     job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
@@ -403,8 +403,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
     for name in given:
         if name.startswith("lora"):
             assert torch.equal(state[name], given[name])
-    assert torch.equal(state["numbers"][:3], given["numbers"])
-    assert torch.equal(state["numbers"][4], given["numbers"][2])
+    assert torch.equal(state["numbers"], given["numbers"])
     u = torch.tensor([0.1, 0.9], dtype=torch.float64)
     embedded = begun.embedding(u, torch.ones(2, 2))
     assert not torch.equal(embedded[0], embedded[1])

@@ -8,7 +8,7 @@ Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 
 The comparison gives perplexities by slot n, on the same held-out windows: of the AR model given the
 tokens before; of C-PTP given the context and the window's earlier *uniforms* (drawn from its own
-intervals, averaged over draws); and the source's two bounds (`training.inverse.data`). The mean of
+intervals, averaged over draws); and the source's bound (`training.inverse.data`). The mean of
 -log p over draws is an upper bound on the -log likelihood of C-PTP as a sampler (Jensen); Theorem 2
 of PTP says that the bound is tight at the optimum. For acceptance, C-PTP drafts in one call, and
 the AR model picks tokens with the same uniforms. A draft is accepted if it and all earlier drafts
@@ -36,7 +36,6 @@ from training.inverse.windows import (
     Read,
     SlotTransformer,
     TextWindows,
-    at_indices,
     draw_text,
     picked,
 )
@@ -82,14 +81,9 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
     return torch.cat(nats).flatten(0, 1)
 
 
-def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
-    """Return the two bounds, floor and blind, on the same windows, each ``[all windows, N]``."""
-
-    def floor(windows: TextWindows) -> Tensor:
-        distributions = torch.from_numpy(trips.floor(windows.ids.numpy()))
-        return at_indices(distributions, windows.indices).log()
-
-    return _nats(floor, text), _nats(partial(_blind, trips), text)
+def blind_nats(trips: Trips, text: list[TextWindows]) -> Tensor:
+    """Return the bound of independent predictors on the same windows, ``[all windows, N]``."""
+    return _nats(partial(_blind, trips), text)
 
 
 @torch.no_grad()
@@ -115,7 +109,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return all figures of ``inverse.json``, with `draws` sets of uniforms per window."""
     num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
-    floor, blind = source_nats(trips, text)
+    blind = blind_nats(trips, text)
     ar_values, c_values = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
     coupled, independent = acceptance(ar, c_ptp, trips, text)
 
@@ -129,7 +123,6 @@ def compare(
             "c_ptp": _ppl(values),
             "ratio": round(excess.mean().exp().item(), 5),
             "ratio_error": round(rows.std().item() / num_rows**0.5, 5),
-            "floor": _ppl(floor[:, columns]),
             "blind": _ppl(blind[:, columns]),
         }
 

@@ -120,9 +120,18 @@ class Student:
 
     @torch.no_grad()
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache."""
+        """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache.
+
+        If a sliding window hides part of a row, raise `ValueError`.
+        """
         length, cache, ids = ids.shape[1], ContextCache(), ids.to(self.device)
-        masks = self._masks(causal(length).expand(len(ids), -1, -1), length)
+        limit = max_row_length(self.facts)
+        if limit < min(length, self.facts.max_length):
+            raise ValueError(
+                f"rows of {length} tokens exceed the model's sliding window of {limit}; use [data] "
+                f"that is cut into rows, with data.max_tokens at most {limit}"
+            )
+        masks = self._masks(causal(length).expand(len(ids), -1, -1))
         positions = torch.arange(length, device=ids.device)[None]
         rows, states = self.module.get_input_embeddings()(ids), dict.fromkeys([self.enter])
         hidden = self._run(rows, positions, masks, cache, (), states)
@@ -143,10 +152,7 @@ class Student:
 
         The mask is `mask` ``[B, Q, S + Q]``, or by default `Windows.masks`.
         """
-        reach = cache.get_seq_length()
-        if any(self.facts.windows.values()):  # a block's slots may go past their row
-            reach = max(reach, int(positions.max()) + 1)
-        fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask, reach)
+        fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask)
         return self._run(*fed, cache.fork(self.enter), self._changes())
 
     def _run(
@@ -192,7 +198,7 @@ class Student:
             before = torch.ones(2 * num_rest, _CHECKED_CONTEXT, dtype=torch.bool)
             embedded = self.module.get_input_embeddings()(ids[:, _CHECKED_CONTEXT:])
             positions = torch.arange(_CHECKED_CONTEXT, length).repeat(2)[None].to(ids)
-            masks = self._masks(torch.cat([before, both], -1)[None], length)
+            masks = self._masks(torch.cat([before, both], -1)[None])
             slots = self._run(embedded.repeat(1, 2, 1), positions, masks, cache, ())
             gap = torch.cat([hidden, slots], 1) - torch.cat([expected, rest], 1)
         except Exception as error:
@@ -254,17 +260,8 @@ class Student:
 
         return [change(part) for part in self.linears]
 
-    def _masks(self, seen: Tensor | tuple[Tensor, Tensor], reach: int) -> Masks:
-        """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer.
-
-        If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
-        """
-        limit = max_row_length(self.facts)
-        if limit < min(reach, self.facts.max_length):
-            raise ValueError(
-                f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
-                f"that is cut into rows, with data.max_tokens at most {limit}"
-            )
+    def _masks(self, seen: Tensor | tuple[Tensor, Tensor]) -> Masks:
+        """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer."""
         added: Any
         if isinstance(seen, tuple):
             added = tuple(additive(~each, self.dtype) for each in seen)

@@ -20,6 +20,7 @@ from training.recipe import (
     Share,
     StorageDType,
     TopP,
+    Workers,
 )
 
 
@@ -32,7 +33,7 @@ class _ModelTable(RecipeTable):
 
     path: str
     teacher: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
 
 
 class AdapterTable(RecipeTable):
@@ -75,7 +76,7 @@ class AdapterRunTable(LoopTable):
 
     objective: ObjectiveName = "one-hot"
     label_share: Share = 0.0
-    workers: Count = 2
+    workers: Workers = 2
     decay: Share = 0.95
     muon_lr: Rate
     slots_per_row: Count = 128
@@ -121,9 +122,6 @@ class AdapterRecipe(Recipe):
             ),
             f"run.objective is {objective!r}; run.lean knows one-hot and kl": (
                 run.lean and objective not in ("one-hot", "kl")
-            ),
-            "model.dtype is float16; run.lean uses float32 or bfloat16": (
-                run.lean and self.model.dtype == "float16"
             ),
         }
         for message, wrong in checks.items():

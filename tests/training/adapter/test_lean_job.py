@@ -312,7 +312,6 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
     ("table", "change", "told"),
     [
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
-        ("model", {"dtype": "float16"}, "run.lean uses float32 or bfloat16"),
         ("model", {"teacher": "zoo"}, "without another teacher"),
         (
             "run",

@@ -60,7 +60,7 @@ class AdapterJob(JudgedJob):
                 yield piece
 
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        """Return the loss of a group's windows, mixed with hard labels; None: no usable slot."""
+        """Return the loss of a group's windows, or None if no slot is usable."""
         outcome = run(self.student, windows, self.sampling.top_k)
         if not (num := len(outcome.target)):
             return None

@@ -166,7 +166,7 @@ class HeldOut(Report):
     def of(cls, hits: Tensor, mask: Tensor, rows: int) -> HeldOut:
         """Return the report of right drafts ``[M, H]``.
 
-        `mask` ``[M, H]`` marks existing targets; a run of leading tokens ends where the answer ends.
+        `mask` ``[M, H]`` marks existing targets; a run of leading tokens ends where these do.
         """
         hits = hits & mask
         shares = (hits.sum(0) / mask.sum(0).clamp(min=1)).tolist()

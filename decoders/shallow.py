@@ -69,6 +69,7 @@ class _SlotsDrafter(StatesDrafter):
         assert request.adapter is not None
         self._options, self._request = options, request
         super().__init__(Length(options.slots or request.adapter.num_slots, options.row_cost))
+        self.hidden_layers = request.adapter.sizes.get("hidden_layers", ())
         self._slots = min(self._length.limit, request.adapter.num_slots)
 
     def draft(self, text: Text, most: int) -> Generator[DraftCall, CallResult, DraftTree]:

@@ -79,10 +79,11 @@ class HiddenJob(JudgedJob):
         targets = head_targets(rows, self.heads.config.num_slots)
         return ids.to(device), targets.to(device)
 
-    def _states(self, ids: Tensor) -> Tensor:
-        """Return the target's last hidden states ``[B, T, D]``."""
-        states: Tensor = self.module.base_model(input_ids=ids, use_cache=False)[0]
-        return states.float()
+    def _states(self, ids: Tensor, layers: Sequence[int] = ()) -> list[Tensor]:
+        """Return the target's last hidden states ``[B, T, D]``, then the states of `layers`."""
+        how = {"output_hidden_states": bool(layers), "use_cache": False}
+        out = self.module.base_model(input_ids=ids, **how)
+        return [out[0].float(), *(out.hidden_states[layer].float() for layer in layers)]
 
     def _losses(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, int]]:
         """Yield the depth-weighted loss, against the target's distribution or text, and counts."""
@@ -132,7 +133,7 @@ class HeadsJob(HiddenJob):
         with torch.no_grad():
             ids, targets = self._batch(rows)
             counts = (targets != NONE).any(-1)
-            states, labels = self._states(ids)[counts], targets[counts]
+            states, labels = self._states(ids)[0][counts], targets[counts]
         size = max(1, self.run.max_logits // (targets.shape[-1] * len(self._head.weight)))
         for some, targets in zip(torch.split(states, size), torch.split(labels, size), strict=True):
             yield head_logits(self._head, self.heads(some)), targets, None
@@ -258,7 +259,7 @@ class LayerJob(HiddenJob):
         ids, targets = self._batch(rows)
         counts = (targets != NONE).any(-1)
         with torch.no_grad():
-            (hidden,) = self._compute(rows, ids, lambda _, ids: [self._states(ids)])
+            (hidden,) = self._compute(rows, ids, lambda _, ids: self._states(ids))
             embedded = self.module.get_input_embeddings()(ids).float()
             read = head_logits(self._head, hidden)
             truth = torch.stack([_ahead(read, 1 + depth)[counts] for depth in range(depths)], 1)

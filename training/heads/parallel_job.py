@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.adapter.parallel_layers import ParallelLayers
+from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
 from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
@@ -36,12 +36,14 @@ _HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of train
 class _SlotBatch(NamedTuple):
     """Hold the slots of a group of rows, ``[B, A, K, …]``.
 
-    The output head reads `features` ``[…, D + R]``. `inside` marks slots whose `label` is in the
-    answer. `usable` marks slots whose label is a word, too, and not nearly impossible. `top` holds
-    the target's likely tokens, and their logits at the temperature to learn.
+    The output head reads `features` ``[…, D + R]``, or ``[…, D]`` before a selector, which reads
+    the factors of the previous tokens, `left` ``[…, 1, R]``. `inside` marks slots whose `label` is
+    in the answer. `usable` marks slots whose label is a word, too, and not nearly impossible.
+    `top` holds the target's likely tokens, and their logits at the temperature to learn.
     """
 
     features: Tensor
+    left: Tensor
     label: Tensor
     inside: Tensor
     usable: Tensor
@@ -60,7 +62,7 @@ class ParallelJob(LayerJob):
         self._generator, rows = torch.Generator(), self.source.rows(0)[:8]
         with torch.no_grad():
             ids = padded(rows).to(self.heads.scale.device)
-            seen = self._states(ids)[learnt(rows).to(ids.device)]
+            seen = self._states(ids)[0][learnt(rows).to(ids.device)]
             self.heads.scale.copy_(seen.square().mean(0).sqrt())
 
     @functools.cached_property
@@ -72,7 +74,9 @@ class ParallelJob(LayerJob):
 
     @property
     def _rows(self) -> Tensor:
-        """Frozen rows ``[W, …]``, joined with the drafter's bias."""
+        """Frozen rows ``[W, …]``, joined with the drafter's bias unless a selector adds it."""
+        if self.heads.num_candidates:
+            return self._frozen
         return torch.cat([self._frozen, self.heads.right], -1)
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
@@ -92,15 +96,33 @@ class ParallelJob(LayerJob):
         label_share = upload(share, device, torch.float32)[:, None, None].expand_as(weight)
         words = torch.cat([slots.label[..., None], slots.top[0]], -1)
         with self._autocast():
+            logits = F.linear(slots.features, self._rows).float()
             loss = mixed_loss(
-                F.linear(slots.features, self._rows).float().flatten(0, 2),
+                logits.flatten(0, 2),
                 self._indices(words).clamp(min=0).flatten(0, 2),
                 slots.top[1].flatten(0, 2),
                 torch.ones_like(weight).flatten(),
                 weight.flatten(),
                 label_share=label_share.flatten(),
             )
+            if self.heads.num_candidates:
+                label = self._indices(slots.label).clamp(min=0)[..., None]
+                words, logs = self._selected(logits, slots.left, label)
+                loss = loss - (logs.where(words == label, 0.0).sum(-1) * weight).sum()
         yield loss, int(slots.usable.sum())
+
+    def _selected(
+        self, logits: Tensor, left: Tensor, label: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return candidates ``[…, C]`` and their log probabilities after the true tokens.
+
+        A `label` ``[…, 1]`` that is not among the likeliest words replaces the last of them.
+        """
+        words = logits.topk(self.heads.num_candidates).indices
+        if label is not None:
+            missing = ~(words == label).any(-1, keepdim=True)
+            words = torch.cat([words[..., :-1], label.where(missing, words[..., -1:])], -1)
+        return words, candidate_logs(logits, words, left, self.heads.right).squeeze(-2)
 
     def _autocast(self) -> torch.autocast:
         """Compute the drafter's products in bfloat16 on a GPU (weights and rows in float32)."""
@@ -138,16 +160,22 @@ class ParallelJob(LayerJob):
             slots = heads.slots(last, heads.embedded(u), warm[..., None]).float()
             states = run_slots(heads, text, slots.flatten(1, 2), anchors).view(slots.shape)
         ones = [] if self._head.bias is None else [torch.ones_like(slots[..., :1])]
-        features = torch.cat([states, *ones, heads.left[before]], -1)
-        return _SlotBatch(features, label, inside, usable, (likely, logits))
+        left = heads.left[before]
+        features = [states, *ones] if heads.num_candidates else [states, *ones, left]
+        if heads.num_candidates:
+            left = heads.factors(before[..., None], states)
+        return _SlotBatch(torch.cat(features, -1), left, label, inside, usable, (likely, logits))
 
     def _targets(self, rows: Sequence[Row], ids: Tensor) -> list[Tensor]:
         """Return states, left edges and widths of intervals, likely tokens and their logits."""
-        hidden, mask = self._states(ids), upload(learnt(rows), ids.device)
+        layers = self.heads.config.sizes.get("hidden_layers", ())
+        hidden, *lower = self._states(ids, layers)
+        states = torch.cat(lower, -1) if lower else hidden
+        mask = upload(learnt(rows), ids.device)
         heat = upload([row.temperature or 1.0 for row in rows], ids.device, torch.float32)
         read = functools.partial(head_logits, self._whole_head)
         (_, left, mass), top = compute_teacher(read, ids, hidden, mask, heat, self.run.teacher_top)
-        return [hidden, left, mass, *top]
+        return [states, left, mass, *top]
 
     def _anchors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Draw anchors ``[B, A]`` of rows, so that the first slot's token is in the answer.
@@ -174,6 +202,9 @@ class ParallelJob(LayerJob):
             slots = self._slots(group)
             with self._autocast():
                 logits = F.linear(slots.features, self._rows).float()
+                if self.heads.num_candidates:  # only these words are drafted
+                    words, logs = self._selected(logits, slots.left)
+                    logits = torch.full_like(logits, float("-inf")).scatter(-1, words, logs)
             right = (logits.argmax(-1) == self._indices(slots.label)).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]

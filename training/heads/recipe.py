@@ -83,6 +83,8 @@ class DrafterTable(NetworkTable):
 
     Attributes:
         num_words: as `words` of [layer], at most the whole vocabulary.
+        candidates: number of each slot's words that a selector chooses from; 0: no selector.
+        hidden_layers: layers of the target whose states are read; empty: the last.
         code: encoding of the slots' uniforms; ``constant``: slots do not see them.
     """
 
@@ -95,13 +97,17 @@ class DrafterTable(NetworkTable):
     num_heads: Count = 4
     num_words: NotNegative = 0
     bias_rank: NotNegative = 128
+    candidates: NotNegative = 0
+    hidden_layers: list[int] = Field(default_factory=list)
     code: Code = "dyadic"
     seed: Seed = 0
 
     def fields(self, num_words: int) -> dict[str, Any]:
         """See `NetworkTable.fields`."""
         words = min(self.num_words, num_words) or num_words
-        return {**super().fields(num_words), "num_words": words}
+        fields = {**super().fields(num_words), "num_words": words}
+        sizes = {name: fields.pop(name) for name in ("candidates", "hidden_layers")}
+        return {**fields, "sizes": {name: size for name, size in sizes.items() if size}}
 
 
 class HeadsRunTable(LoopTable):

@@ -90,8 +90,9 @@ class Joined(HiddenAdapter):
         )
 
     def enter(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """Join hidden states and embedded tokens, both ``[..., D]``, into rows."""
-        return product(torch.cat([normed(states), normed(embedded)], -1), self.join)
+        """Join states of L layers ``[..., L D]`` and embedded tokens ``[..., D]`` into rows."""
+        states = normed(states.reshape(*states.shape[:-1], -1, self.config.width)).flatten(-2)
+        return product(torch.cat([states, normed(embedded)], -1), self.join)
 
 
 @lru_cache(64)  # graphs depend on nothing else of a sampling

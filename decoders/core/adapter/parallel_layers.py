@@ -5,10 +5,11 @@ A row of text joins the hidden state at a position with the token picked there (
 further (DFlash, see docs/decoders/shallow.md). K slots after the last row run through the layers at
 once. Slot j carries the uniform u by which the target will pick the j-th token after the last known
 token, and predicts that token (PTP, arXiv 2512.21323). The token before a slot adds a low-rank bias
-to the slot's logits (DSpark).
+to the slot's logits (DSpark), in a selector only to its candidates, and by the slot's state (DFlash
+2, see docs/decoders/shallow.md).
 
 Letters: B sequences, K slots, L layers, N rows, D hidden width, H heads, E width of a head, W
-words, R rank of the bias.
+words, C candidates, R rank of the bias.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class SlotPass(DraftPass):
         slots = layers.slots(anchors, embedded, inputs["warmth"])
         out = layers(slots, layers.turn(behind), attend)
         before = inputs["ids"].flatten().index_select(0, last)
-        return (chain(layers, self.head(out).float(), before),)
+        logits = self.head(out).float()
+        if layers.num_candidates:
+            return (select(layers, logits, out, before),)
+        return (chain(layers, logits, before),)
 
     def _slots(
         self, rows: Inputs, planes: Sequence[Tensor], levels: Tensor, warmth: float, seen: Any
@@ -113,7 +117,7 @@ class ParallelLayers(Joined):
     """The weights: the join, the slots' inputs, the layers, the last norm and the bias."""
 
     variant, student, masked = "shallow", "slots", False
-    uses = ("num_heads", "num_words", "num_layers", "bias_rank")
+    uses = ("num_heads", "num_words", "num_layers", "bias_rank", "candidates", "hidden_layers")
     noun, trainer = "draft layers were", "bench train drafter"
     work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
     words: Tensor
@@ -124,7 +128,8 @@ class ParallelLayers(Joined):
         super().__init__(config)
         width, dyadic = config.width, config.code == "dyadic"
         generator = torch.Generator().manual_seed(seed)
-        self.join = spread(generator, width, 2 * width)
+        num_states = max(1, len(config.sizes.get("hidden_layers", ())))
+        self.join = spread(generator, width, (1 + num_states) * width)
         self.start = spread(generator, width, width)
         self.numbers = nn.Parameter(torch.zeros(config.num_slots, width))
         self.warmth = nn.Parameter(torch.zeros(width))
@@ -135,6 +140,8 @@ class ParallelLayers(Joined):
         left = torch.rand(config.num_words + 1, config.bias_rank, generator=generator) - 0.5
         self.left = nn.Parameter(left)  # the last row is for all other tokens
         self.right = nn.Parameter(torch.zeros(config.num_words, config.bias_rank))
+        if self.num_candidates:
+            self.context = nn.Parameter(torch.zeros(config.bias_rank, width))
         self.register_buffer("words", torch.arange(config.num_words))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # noqa: TID251 - nn.Linear draws from it; forked
@@ -143,12 +150,22 @@ class ParallelLayers(Joined):
     @classmethod
     def rules(cls, config: AdapterConfig) -> Sequence[SizeRule]:
         """See `HiddenAdapter.rules`."""
+        num, layers = config.sizes.get("candidates", 0), config.sizes.get("hidden_layers", [])
+        are_numbers = isinstance(layers, list) and all(type(each) is int for each in layers)
         return (
             *super().rules(config),
             (config.num_words >= 1, "num_words", "1 or above"),
             (config.num_layers in range(1, 101), "num_layers", "1 to 100"),
             (config.bias_rank >= 0, "bias_rank", "0 or above"),
+            (not num or config.bias_rank >= 1, "bias_rank", "1 or above with candidates"),
+            (num in range(max(1, config.num_words)), "sizes", "fewer candidates than words"),
+            (are_numbers, "sizes", "hidden_layers that are a list of layers' numbers"),
         )
+
+    @property
+    def num_candidates(self) -> int:
+        """C, the number of candidates of a slot (0 without a selector)."""
+        return int(self.config.sizes.get("candidates", 0))
 
     def turn(self, positions: Tensor) -> Turn:
         """Return `TransformerBlock.turn`, which all layers share."""
@@ -180,6 +197,11 @@ class ParallelLayers(Joined):
             slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
 
+    def factors(self, index: Tensor, states: Tensor) -> Tensor:
+        """Return the left factors ``[..., C, R]`` of words before slots of states ``[..., D]``."""
+        factors: Tensor = self.left[index] * (1 + product(states, self.context)).unsqueeze(-2)
+        return factors
+
     def index(self, tokens: Tensor) -> Tensor:
         """Return the index of each token among the words, or W for other tokens."""
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
@@ -201,3 +223,40 @@ def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
         values.append(value - row.logsumexp(-1))
     tokens = layers.words[torch.stack(picks, 1)]
     return torch.stack([tokens.double(), torch.stack(values, 1).exp().double()], 1)
+
+
+def select(layers: ParallelLayers, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
+    """Pick the path through the slots' likeliest words with the most expected accepted drafts.
+
+    `logits` ``[B, K, W]`` are without a bias, `states` ``[B, K, D]`` what they are of, and `before`
+    the ids ``[B]`` of the last known tokens. The result is that of `chain`, with the path's
+    conditional probabilities.
+    """
+    words = logits.topk(layers.num_candidates).indices
+    first = layers.index(before)[:, None, None].expand_as(words[:, :1])
+    left = layers.factors(torch.cat([first, words[:, :-1]], 1), states)
+    chances = candidate_logs(logits, words, left, layers.right).exp()
+    ahead, after = torch.zeros_like(chances[:, 0, 0]), list[Tensor]()
+    for slot in reversed(chances.unbind(1)):  # drafts that are expected from each word before on
+        ahead, best = (slot * (1 + ahead.unsqueeze(1))).max(-1)
+        after.append(best)
+    path = [torch.zeros_like(first[:, 0, :1])]
+    for best in reversed(after):
+        path.append(best.gather(1, path[-1]))
+    places = torch.stack(path, 1)
+    steps = places[:, :-1] * words.shape[-1] + places[:, 1:]
+    values = chances.flatten(2).gather(2, steps)
+    tokens = layers.words[words.gather(2, places[:, 1:])]
+    return torch.stack([tokens.double(), values.double()], 1).squeeze(-1)
+
+
+def candidate_logs(logits: Tensor, words: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return log probabilities ``[..., P, C]`` of candidates after each of P words.
+
+    The bias of `left` factors ``[..., P, R]`` on the candidates `words` ``[..., C]``, whose factors
+    are rows of `right`, is added to their `logits` ``[..., W]``; other words keep theirs.
+    """
+    rest = logits.scatter(-1, words, float("-inf")).logsumexp(-1)[..., None, None]
+    bias = (left @ right[words].mT).float()
+    biased = logits.gather(-1, words).unsqueeze(-2) + bias
+    return biased - torch.logaddexp(biased.logsumexp(-1, keepdim=True), rest)

@@ -11,7 +11,7 @@ from torch import Tensor
 from decoders.core.adapter.draft_pass import Texts, short_head
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import read_adapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain, select
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
@@ -41,6 +41,8 @@ class Made:
         self.layers.right.copy_(noise(*self.layers.right.shape, seed=4))
         self.layers.numbers.copy_(noise(*self.layers.numbers.shape, seed=8))
         self.layers.warmth.copy_(noise(WIDTH, seed=9))
+        if self.layers.num_candidates:
+            self.layers.context.copy_(noise(*self.layers.context.shape, seed=10))
         self.layers.words.copy_(torch.arange(self.layers.config.num_words) + 5)
         self.table, head = noise(VOCAB, WIDTH), torch.nn.Linear(WIDTH, VOCAB, bias=True)
         head.weight.data, head.bias.data = noise(VOCAB, WIDTH, seed=2), noise(VOCAB, seed=6)
@@ -89,7 +91,9 @@ class Made:
         return states
 
     def whole(self, states: Tensor, before: int) -> tuple[list[int], list[float]]:
-        """Drafts of slots' states by all logits and all of the bias."""
+        """Drafts of slots' states by all logits and all of the bias, or by all paths."""
+        if num := self.layers.num_candidates:
+            return best_path(self.layers, self.head(states), states, before, num)
         tokens, chances = [], []
         for logits in self.head(states):
             known = self.layers.words.tolist().index(before) if before in range(5, 55) else WORDS
@@ -98,6 +102,33 @@ class Made:
             tokens.append(before)
             chances.append(chance.max().item())
         return tokens, chances
+
+
+def best_path(
+    layers: ParallelLayers, logits: Tensor, states: Tensor, before: int, num: int
+) -> tuple[list[int], list[float]]:
+    """Try every path through the likeliest words for the expected number of its first drafts."""
+    words = layers.words.tolist()
+
+    @functools.cache
+    def chance(slot: int, last: int, word: int) -> float:
+        row, likely = logits[slot].double(), logits[slot].topk(num).indices
+        left = layers.left[words.index(last) if last in words else len(words)]
+        bias = layers.right @ (left * (1 + layers.context @ states[slot]))
+        biased = row.index_add(0, likely, bias[likely].double())
+        return float(biased.softmax(-1)[word])
+
+    likely = [row.topk(num).indices.tolist() for row in logits]
+    found: tuple[float, list[int], list[float]] = (-1.0, [], [])
+    for path in itertools.product(*likely):
+        tokens = [words[word] for word in path]
+        chances = [
+            chance(slot, last, word)
+            for slot, (last, word) in enumerate(zip([before, *tokens], path, strict=False))
+        ]
+        expected = float(torch.tensor(chances, dtype=torch.float64).cumprod(0).sum())
+        found = max(found, (expected, tokens, chances))
+    return found[1:]
 
 
 U = (torch.tensor([409, 3686, 2048, 1024], dtype=torch.float64) + 0.5) / NUM_LEVELS
@@ -114,11 +145,12 @@ def test_a_pass_over_many_places_is_dense_attention_behind_each() -> None:
         torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("candidates", [0, 3])
 @pytest.mark.parametrize(("temperature", "tokens"), [(0.0, [3, 11]), (0.7, [3, 12, 59])])
 def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
-    temperature: float, tokens: list[int]
+    temperature: float, tokens: list[int], candidates: int
 ) -> None:
-    made, text = Made(), [8, 9, 10, 7]
+    made, text = Made(sizes={"candidates": candidates}), [8, 9, 10, 7]
     states, uniforms = noise(len(text + tokens), WIDTH, seed=5), U.tolist()
     other, none = noise(9, WIDTH, seed=6), (states[:0], list[int]())
     begun = made.begin(3)
@@ -162,6 +194,29 @@ def test_the_bias_of_the_draft_before_counts_in_full(before: int, rank: int) -> 
         assert chance == pytest.approx(expected[known].item(), rel=1e-5)
 
 
+def test_the_path_is_the_best_of_all_paths_for_every_sequence() -> None:
+    made = Made(num_words=30, sizes={"candidates": 5})
+    befores = torch.arange(20)  # words and others
+    logits, states = 0.3 * noise(20, SLOTS, 30, seed=7), noise(20, SLOTS, WIDTH, seed=11)
+    states[:, 0] = 0  # first words are alike, what follows them is not
+    found, at_once = select(made.layers, logits, states, befores).tolist(), 0
+    for row, (tokens, chances) in enumerate(found):
+        about = states[row], int(befores[row]), 5
+        expected = best_path(made.layers, logits[row], *about)
+        assert (tokens, pytest.approx(chances, rel=1e-4)) == expected
+        at_once += tokens[:1] == best_path(made.layers, logits[row, :1], *about)[0]
+    assert at_once < 20, "so looking ahead matters"
+
+
+def test_states_of_several_layers_are_normed_each_and_joined() -> None:
+    layers = Made(sizes={"hidden_layers": [1, -1]}).layers
+    low, high, token = noise(3, WIDTH), 100 * noise(3, WIDTH, seed=2), noise(3, WIDTH, seed=3)
+    whole = torch.stack([low, high, token], 1)
+    parts = whole / (whole.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    joined = layers.enter(torch.cat([low, high], -1), token)
+    torch.testing.assert_close(joined, parts.flatten(1) @ layers.join.T)
+
+
 def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> None:
     made, states = Made(), noise(3, WIDTH, seed=5)
 
@@ -175,7 +230,7 @@ def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> Non
 
 
 def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
-    layers = Made(code="constant").layers
+    layers = Made(code="constant", sizes={"candidates": 9, "hidden_layers": [1, 2]}).layers
     layers.save(tmp_path)
     loaded = read_adapter(tmp_path)
     assert isinstance(loaded, ParallelLayers)
@@ -183,6 +238,11 @@ def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
     for name, value in layers.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
     text = (tmp_path / "adapter.json").read_text()
+    for old, new in (("[1, 2]", "[1, 2, 2]"), ('"candidates": 9, ', "")):
+        assert old in text
+        (tmp_path / "adapter.json").write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            ParallelLayers.load(tmp_path)
     for own in ('"num_slots": 4', '"num_words": 50', '"bias_rank": 3', '"rank": 6'):
         large = text.replace(f" {own}", f" {own}00000000")
         (tmp_path / "adapter.json").write_text(large)
@@ -200,6 +260,11 @@ def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
         {"num_words": 0},
         {"num_layers": 0},
         {"bias_rank": -1},
+        {"bias_rank": 0, "sizes": {"candidates": 4}},
+        {"sizes": {"candidates": WORDS}},
+        {"sizes": {"candidates": "4"}},
+        {"sizes": {"hidden_layers": 2}},
+        {"sizes": {"hidden_layers": [1.5]}},
         {"sizes": {"candidate": 4}},
     ],
 )

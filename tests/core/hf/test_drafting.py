@@ -29,7 +29,7 @@ def noise(*shape: int, seed: int = 1) -> Tensor:
 
 
 def layers_of(variant: str, num_words: int = 0) -> HiddenAdapter:
-    """Layers, of `eagle` with so many words."""
+    """Layers with so many words, or with a selector of so many candidates of two layers."""
     sizes: dict[str, Any] = {"num_slots": 4, "rank": 6, "width": WIDTH, "num_heads": 4}
     if variant == "medusa":
         heads = DraftHeads(
@@ -46,12 +46,16 @@ def layers_of(variant: str, num_words: int = 0) -> HiddenAdapter:
             variant="eagle", code="constant", layers={}, num_words=num_words, **sizes
         )
         return DraftLayer(config, seed=3)
+    if num_words:
+        sizes["sizes"] = {"candidates": num_words, "hidden_layers": [0, -1]}
     config = AdapterConfig(
         variant="shallow", layers={}, num_words=20, num_layers=2, bias_rank=3, **sizes
     )
     layers = ParallelLayers(config, seed=3)
     with torch.no_grad():
         layers.right.copy_(noise(*layers.right.shape, seed=4))
+        if num_words:
+            layers.context.copy_(noise(*layers.context.shape, seed=5))
     return layers
 
 
@@ -82,17 +86,18 @@ def drafts(
     sessions = [model.open() for _ in range(1 + max(texts))]
     shape, found = shape or shape_of(model.adapters["drafts"].variant), list[CallResult]()
     sampling = Sampling(temperature=temperature, **budget)
+    width = WIDTH * max(1, len(model.adapters["drafts"].sizes.get("hidden_layers", ())))
     for step in range(max(map(len, texts.values()))):
         calls = []
         for row, lengths in texts.items():
             if step < len(lengths):
-                states = noise(lengths[step], WIDTH, seed=100 * row + step).to(model.device)
+                states = noise(lengths[step], width, seed=100 * row + step).to(model.device)
                 tokens = [(7 * step + row + 3 * n) % VOCAB for n in range(len(states))]
                 uniforms = [(u + 0.17 * row) % 1 for u in UNIFORMS[: shape.depth * shape.width]]
                 args: Any = (tokens, shape, sampling, uniforms)
                 if among > 1:
                     rows = range(0, among * len(states), among)
-                    all_rows = torch.full((among * len(states), WIDTH), torch.nan)
+                    all_rows = torch.full((among * len(states), width), torch.nan)
                     all_rows[[*rows]] = states
                     call = sessions[row].draft("drafts", all_rows, *args, rows=rows)
                 else:
@@ -112,7 +117,7 @@ def assert_alike(found: list[CallResult], expected: list[CallResult]) -> None:
         assert one.confidences == pytest.approx(other.confidences, rel=1e-4)
 
 
-VARIANTS = [("shallow", 0), ("eagle", 0), ("eagle", 9), ("medusa", 0)]
+VARIANTS = [("shallow", 0), ("shallow", 5), ("eagle", 0), ("eagle", 9), ("medusa", 0)]
 
 
 @pytest.mark.parametrize(("variant", "words"), VARIANTS)

@@ -126,6 +126,89 @@ def test_the_loss_is_that_of_each_slot_by_its_weight(
     assert loss.item() == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_selector_learns_all_words_without_a_bias_and_its_candidates_with_one(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["drafter"]["candidates"] = 3
+    tables["run"] |= {"position_decay": 0.5, "label_share": 1.0}
+    job = job_of(tables, tmp_path)
+    heads = job.heads
+    with torch.no_grad():
+        for each in (heads.right, heads.context):
+            each.copy_(torch.randn(each.shape, generator=torch.Generator().manual_seed(1)))
+    rows = job.source.rows(0)
+    job._generator.manual_seed(4)
+    anchors, inside, _ = job._anchors(rows)
+    job._generator.manual_seed(4)
+    ((loss, _),) = job._losses(rows)
+    job._generator.manual_seed(4)
+    slots = job._slots(rows)
+    unbiased, expected, added = job.module.lm_head(slots.features), 0.0, 0
+    for b, a, slot in inside.nonzero().tolist():
+        logits, at = unbiased[b, a, slot], int(anchors[b, a]) + 2 + slot
+        token, likely = rows[b].ids[at], logits.topk(3).indices.tolist()
+        if token not in likely:
+            likely[2], added = token, added + 1
+        factors = 1 + heads.context @ slots.features[b, a, slot]
+        bias = heads.right[likely] @ (factors * heads.left[rows[b].ids[at - 1]])
+        biased = logits.index_add(0, torch.tensor(likely), bias)
+        logs = logits.log_softmax(-1)[token] + biased.log_softmax(-1)[token]
+        expected -= logs.item() * math.exp(-0.5 * slot)
+    assert added
+    assert loss.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_report_of_a_selector_is_of_the_words_that_it_drafts(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    reports = []
+    for candidates in (1, 6):
+        tables["drafter"]["candidates"] = candidates
+        job = job_of(tables, tmp_path)
+        with torch.no_grad():
+            job.heads.right.copy_(torch.arange(len(job.heads.right))[:, None])  # moves the order
+        reports.append(job.held_out().sampled)
+    assert reports[0].accuracy == reports[0].among, "a single candidate is the likeliest word"
+    assert reports[1].accuracy != reports[0].accuracy
+    assert sum(reports[1].among) > sum(reports[0].among)
+
+
+def test_a_drafter_learns_from_the_layers_that_decoding_feeds_it(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables["drafter"]["hidden_layers"] = [0, 1, -1]
+    job = job_of(tables, tmp_path)
+    rows = [row for row in job.source.rows(0) if row.temperature == 0][:1]
+    ids = torch.tensor([row.ids for row in rows])
+    states, *_ = job._targets(rows, ids)
+    target = HFModel(job.module, in_place=False)
+    target.attach("shallow", job.heads.eval().requires_grad_(False))
+    fed: list[torch.Tensor] = []
+    drafted = target.draft
+
+    def noting(calls: Any) -> Any:
+        fed.extend(c.states if c.rows is None else c.states[[*c.rows]] for c in calls)
+        return drafted(calls)
+
+    monkeypatch.setattr(target, "draft", noting)
+    prompt, models = rows[0].ids[: rows[0].learn.index(True)], Models(target=target)
+    sampling = Sampling(max_new_tokens=len(rows[0].ids) - len(prompt))
+    answer = generate(Shallow(stop=0.0), prompt, sampling, models)
+    assert [*prompt, *answer.tokens] == rows[0].ids[: len(prompt) + len(answer.tokens)]
+    decoded = torch.cat(fed)
+    assert decoded.shape[1] == 3 * job.heads.config.width
+    assert len(decoded) > 5
+    torch.testing.assert_close(decoded, states[0, : len(decoded)], rtol=1e-3, atol=1e-4)
+
+
+def test_a_layer_that_the_model_lacks_is_refused_before_training(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    tables["drafter"]["hidden_layers"] = [0, 99]
+    with pytest.raises(ValueError, match="hidden_layers is \\(0, 99\\); this model has 0"):
+        job_of(tables, tmp_path)
+
+
 def test_u_is_below_1_where_its_interval_ends_there(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,9 +313,11 @@ def test_a_word_left_out_is_neither_learnt_nor_drafted_and_counts_as_wrong(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"candidates": 4, "hidden_layers": [0, 1, -1]}])
 def test_a_drafter_is_trained_chosen_written_and_drafts(
-    tables: dict[str, Any], home: Path, tmp_path: Path
+    tables: dict[str, Any], home: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
+    tables["drafter"] |= options
     tables["run"] |= {"choose": "best", "label_share": 0.5}
     report = trained(tables, tmp_path)
     records = [json.loads(x) for x in (tmp_path / "training_log.jsonl").read_text().splitlines()]
@@ -334,6 +419,7 @@ def test_the_command_trains_a_drafter(tables: dict[str, Any], home: Path, tmp_pa
     assert ParallelLayers.load(out).config.variant == "shallow"
     for wrong, told in (
         ("drafter.num_slots=0", "drafter.num_slots"),
+        ("drafter.candidates=9999", "fewer candidates than words"),
         ("drafter.code=morse", "drafter.code"),
         ("drafter.num_heads=5", "'num_heads' is 5"),
         ("run.choose=first", "run.choose"),

@@ -1,5 +1,7 @@
 """Layers that draft in one pass: against dense attention, cached, biased, in files, refused."""
 
+import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -76,13 +76,8 @@ def load_specbench(path: Path | None) -> Reading:
         DataUnavailable: the file cannot be downloaded, or is not the pinned one.
         ValueError: no such file, or a row of another shape.
     """
-    if path is None:
-        file = _cached_questions()
-    elif not (file := path / "question.jsonl" if path.is_dir() else path).is_file():
-        raise ValueError(
-            f"no file {file}; give specbench=PATH of Spec-Bench's question.jsonl, or plain "
-            "specbench to download it"
-        )
+    file = path or _cached_questions()
+    file = file / "question.jsonl" if file.is_dir() else file
     table = read_table(file)
     return conversations(_with_qa_answers(table, file.parent), "specbench", {}, (SPEC,))
 
@@ -229,11 +224,8 @@ def _cached_questions() -> Path:
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            scratch.write_bytes(data)
-            scratch.replace(file)
-        finally:
-            scratch.unlink(missing_ok=True)
+        scratch.write_bytes(data)
+        scratch.replace(file)
     except OSError as error:
         raise DataUnavailable(
             f"cannot write {file} ({error.strerror}); set DECODING_BENCH_CACHE to a folder that "

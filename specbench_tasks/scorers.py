@@ -104,41 +104,24 @@ def token_f1(text: str, answer: str) -> float:
 
 
 def constraint_met(text: str, constraint: Constraint) -> bool:
-    """Return whether an answer meets one demand, ignoring case and matching whole words.
-
-    Raises:
-        ValueError: unknown kind.
-    """
-    text, value, kind = text.strip(), constraint.value, constraint.kind
-    expected = str(value).lower()
-    match kind:
+    """Return whether an answer meets one demand, ignoring case and matching whole words."""
+    text, expected = text.strip(), str(constraint.value).lower()
+    match constraint.kind:
         case "contains":
             return contains_words(text, expected)
-        case "excludes":
-            return not contains_words(text, expected)
         case "starts_with":
             return text.lower().startswith(expected)
         case "ends_with":
             return text.rstrip(string.punctuation + " ").lower().endswith(expected)
         case "num_sentences":
-            return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(value)
-        case "max_words":
-            return len(text.split()) <= int(value)
-    fields = "contains, excludes, starts_with, ends_with, num_sentences, max_words"
-    raise ValueError(f"unknown constraint kind {kind!r}; use one of {fields}")
+            return len(re.findall(r"[^.!?]*\w[^.!?]*[.!?]+", text)) == int(expected)
 
 
 def score(family: str, output: str, reference: GoldAnswer) -> dict[str, float]:
     """Return the family's primary metric (see `PRIMARY`) and its other metrics for one answer.
 
-    Raises:
-        ValueError: unknown family, or a reference that lacks what the family's scorer needs.
+    The reference must have what the family's scorer needs (`specbench_tasks.registry.scorable`).
     """
-    if family not in PRIMARY:
-        raise ValueError(f"unknown family {family!r}; use one of {', '.join(PRIMARY)}")
-    field = "constraints" if family == "mt_bench" else "answers"
-    if not getattr(reference, field):
-        raise ValueError(f"a {family} reference needs {field}; got {reference!r}")
     return _SCORERS[family](extract_answer(output), reference)
 
 

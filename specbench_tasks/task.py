@@ -6,6 +6,7 @@ Confidence intervals cluster by `Conversation`; each turn of a conversation is o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 FAMILIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 """The six task families, under the names Spec-Bench reports them (arXiv 2401.07851, Table 1)."""
@@ -41,7 +42,7 @@ OTHER = "other"
 class Constraint:
     """Define one checkable demand on an answer, e.g. ``kind="contains", value="Lily"``."""
 
-    kind: str
+    kind: Literal["contains", "starts_with", "ends_with", "num_sentences"]
     value: str | int
 
 
@@ -71,13 +72,6 @@ class Conversation:
     references: tuple[GoldAnswer | None, ...]
     replies: tuple[str | None, ...] = ()
     system: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.turns or len(self.turns) != len(self.references):
-            raise ValueError(
-                f"conversation {self.id!r} has {len(self.turns)} turns and "
-                f"{len(self.references)} references; give one reference (or None) per turn"
-            )
 
     def reply(self, turn: int) -> str | None:
         """Return the data's answer to a turn, counted from 1, or None if it has none."""

@@ -1,9 +1,14 @@
 """A recipe of adapter training that takes a second, in parts that tests change."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from training.loop import Loop, read_state
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -41,13 +46,36 @@ ADAPTER: dict[str, Any] = {
 }
 
 
+def trained_steps(folder: Path, name: str = "adapter") -> int:
+    """The steps of a job's checkpoint in the folder of a training."""
+    step: int = read_state(folder / ".training" / f"{name}.pt")["progress"]["step"]
+    return step
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """End a training as Ctrl-C does, after its first step and a checkpoint."""
+    step = Loop._step
+
+    def last_step(loop: Loop, seconds: float) -> None:
+        step(loop, seconds)
+        loop.save()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_step", last_step)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
 def whole_and_parts(
     train: Callable[..., Any], tables: dict[str, Any], folder: Path
 ) -> tuple[Path, Path]:
     """Train four steps at once, and in a run that is stopped after one; return both folders."""
     tables["run"]["num_steps"] = 4
     train(tables, folder / "whole", progress="none")
-    assert train(tables, folder / "parts", progress="none", stop_after_s=0).step == 1
+    with stopped():
+        train(tables, folder / "parts", progress="none")
     assert {each.name for each in (folder / "parts").iterdir()} == {".training"}
     train(tables, folder / "parts", progress="none")
     return folder / "whole", folder / "parts"

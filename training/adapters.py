@@ -39,7 +39,7 @@ from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint
 from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_recipe
+from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_jobs
 from training.text.completions import Teacher
 from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
@@ -56,8 +56,8 @@ def train_adapter(
     *,
     kind: str | None = None,
     **options: Unpack[TrainingOptions],
-) -> TrainingProgress:
-    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_recipe`).
+) -> None:
+    """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_jobs`).
 
     A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
     """
@@ -67,14 +67,14 @@ def train_adapter(
     if kind not in (None, expected):
         verb = "ptp" if expected == "ptp" else f"idlm --objective {expected}"
         raise ValueError(f"the recipe trains {expected}; use `bench train {verb}`")
-    return train_recipe("adapter", recipe, build_job, output, options)
+    train_jobs({"adapter": build_job}, recipe, output, options)
 
 
 def train_heads(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> TrainingProgress:
-    """Train the network of a recipe on hidden states (see `train_recipe`)."""
-    return train_recipe("heads", HeadsRecipe.of(tables), build_job, output, options)
+) -> None:
+    """Train the network of a recipe on hidden states (see `train_jobs`)."""
+    train_jobs({"heads": build_job}, HeadsRecipe.of(tables), output, options)
 
 
 def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
@@ -114,7 +114,7 @@ def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
     )
     job = make(source)
     job.base = base
-    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.facts)
+    job.fingerprint = fingerprint(recipe.decisive(), base["weights_sha256"], source.digest)
     if recipe.run.choose == "best":
         job.best = Best(state / BEST)
     return job
@@ -132,7 +132,7 @@ def _begin_slots(
         top_ps=sampling.top_ps,
         top_k=sampling.top_k,
         greedy=sampling.greedy > 0,
-        **table.model_dump(exclude={"seed", "gated", "initial", "initial_scale"}),
+        **table.model_dump(exclude={"seed", "initial", "initial_scale"}),
     )
     adapter = SlotAdapter(config, table.seed)
     adapter.embedding.match(tokens * table.initial_scale)
@@ -144,7 +144,7 @@ def _begin_slots(
         blocks = BlockRules(stops=stop_ids(model, tokenizer), room=room, **rules.model_dump())
 
     # made late, because the job joins the module's weights or replaces its attention
-    student = functools.cache(lambda: Student(module, adapter, gated=table.gated, teacher=teacher))
+    student = functools.cache(lambda: Student(module, adapter, teacher=teacher))
 
     def make(source: Source) -> AdapterJob:
         kind, pad = LeanJob if run.lean else AdapterJob, tokenizer.pad_token_id or 0
@@ -187,25 +187,20 @@ def copy_common_weights(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     """Copy the weights that both adapters have: deltas, mask or blank vector, slot numbers, scales.
 
     If only the new adapter embeds u, its embedding begins as the initial adapter's mask vector plus
-    a small part that depends on u. Other layers, rank, width or `enter` raise `ValueError`.
+    a small part that depends on u. Other sizes raise `ValueError`.
     """
-    config, initial_config = adapter.config, initial.config
-    for name in ("layers", "rank", "width", "enter"):
-        old, new = getattr(initial_config, name), getattr(config, name)
+    for name in ("layers", "rank", "alpha", "width", "num_slots", "enter"):
+        old, new = getattr(initial.config, name), getattr(adapter.config, name)
         if new != old:
             values = "" if name == "layers" else f": {old}, not {new}"
             raise ValueError(f"adapter.initial has another {name}{values}; it must be the same")
     state = adapter.state_dict()
     for name, value in initial.state_dict().items():
-        if name.startswith("lora_b"):
-            value = value * (initial_config.scale / config.scale)
         if name in state and state[name].shape == value.shape:
             state[name].copy_(value)
-        elif name in ("numbers", "carried") and name in state:  # extra slots copy the last
-            state[name].copy_(value[torch.arange(len(state[name])).clamp(max=len(value) - 1)])
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net
-    if initial_config.code == "constant" and isinstance(last, nn.Linear):
+    if initial.config.code == "constant" and isinstance(last, nn.Linear):
         last.weight.mul_(_UNIFORM_SCALE)
         last.bias.copy_(initial.embedding.blank)
 

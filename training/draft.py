@@ -40,7 +40,7 @@ from training.recipe import (
     Share,
 )
 from training.reporter import TrainingProgress
-from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_recipe
+from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_jobs
 from training.text.data import Row, learnt, padded, row_hash, stored_completions, worker_groups
 from training.text.sources import build_source
 from training.workers import worker
@@ -94,16 +94,16 @@ class DraftRecipe(Recipe):
 
 def train_draft(
     tables: Mapping[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> TrainingProgress:
-    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``, `train_recipe`)."""
-    return train_recipe("draft", DraftRecipe.of(tables), DraftJob, output, options)
+) -> None:
+    """Train the draft of a recipe (``training/recipes/smollm2-draft.toml``, `train_jobs`)."""
+    train_jobs({"draft": DraftJob}, DraftRecipe.of(tables), output, options)
 
 
 class DraftJob:
     """Train a draft model on the answers of a source's rows, one group of rows at a time."""
 
     def __init__(self, recipe: DraftRecipe, context: JobContext) -> None:
-        """Open the target and the data, raising the errors of `train_recipe`."""
+        """Open the target and the data, raising the errors of `train_jobs`."""
         output, device, reporter, locate = context
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
@@ -119,7 +119,7 @@ class DraftJob:
             folder=state,
         )
         self.source = stored_completions(source, "a draft")
-        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.facts)
+        self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.digest)
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.stored)
         everywhere = "-prompts" if recipe.run.prompt_weight else ""

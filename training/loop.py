@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,8 +75,8 @@ class Loop:
             self.progress = TrainingProgress(**state["progress"])
             self._saved_step = self.progress.step
 
-    def train(self, deadline: float | None) -> bool:
-        """Train until the end of the run (True) or until the monotonic deadline passes (False)."""
+    def train(self) -> None:
+        """Train until the end of the run."""
         num_steps = self.run.num_steps
         self.job.reporter.start(num_steps, self.progress)
         saved = now = _shared_time()
@@ -90,15 +90,11 @@ class Loop:
             if now - saved > 60 * self.run.checkpoint_minutes:
                 self.save()
                 saved = now
-            if deadline is not None and now > deadline:
-                self.save()
-                return False
         # each worker remembers the saved step: checking the file would race with the first worker
         if self._saved_step < self.progress.step:
             if self.progress.step % self.run.eval_steps:
                 self.job.evaluate(self.progress)
             self.save()
-        return True
 
     def _step(self, seconds: float) -> None:
         started = time.monotonic()
@@ -194,11 +190,6 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def saved_progress(path: Path) -> TrainingProgress:
-    """Return the progress stored in a checkpoint, or a fresh `TrainingProgress` without a file."""
-    return TrainingProgress(**read_state(path)["progress"]) if path.exists() else TrainingProgress()
-
-
 def _shared_time() -> float:
     """Return the first worker's clock, so that all workers save and stop at the same step."""
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
@@ -241,12 +232,13 @@ class Report:
 
 
 class JudgedJob:
-    """Define a job that reports on held-out rows, and offers its weights to `best` if set.
+    """Define an adapter's job, which reports on held-out rows and offers weights to `best` if set.
 
     `base` holds facts about the base model.
     """
 
     fingerprint = ""
+    run: Any
     base: Mapping[str, Any] = {}
     best: Best | None = None
     report: Any = None
@@ -267,6 +259,13 @@ class JudgedJob:
         self.reporter.evaluation(progress, report.summary(), record)
         if self.best is not None:
             self.best.offer(progress.step, report.score, self.trained)
+
+    def export(self, folder: Path) -> None:
+        """Write the adapter with its held-out report."""
+        config = replace(self.trained.config, base=self.base, measured=self.scores())
+        fresh = type(self.trained)(config)
+        fresh.load_state_dict(self.trained.state_dict())
+        fresh.save(folder, getattr(torch, self.run.stored))
 
     def scores(self) -> dict[str, Any]:
         """Load the best weights if they beat the current ones, and return the chosen figures."""

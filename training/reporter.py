@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.progress import choose
-from training.workers import peak_memory
 
 LOG_EVERY = 50
 
@@ -64,13 +63,13 @@ class Reporter:
 
     def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
         """Report an evaluation: show one line, and write the record to the log."""
-        self._write(record, progress, peak_bytes=peak_memory())
+        self._write(record, progress)
         if self.shown is not None:
             self.shown.note(f"{self.name} step {progress.step} {line}")
 
-    def _write(self, record: dict[str, Any], progress: TrainingProgress, **more: Any) -> None:
+    def _write(self, record: dict[str, Any], progress: TrainingProgress) -> None:
         if self.log is not None:
             reached = {"step": progress.step, "tokens": progress.tokens}
-            line = {**record, **reached, "seconds": round(progress.seconds, 1), **more}
+            line = {**record, **reached, "seconds": round(progress.seconds, 1)}
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")

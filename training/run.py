@@ -6,7 +6,6 @@ State is kept in ``OUTPUT/.training``; the trained model or adapter is written t
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -14,9 +13,9 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 
 from decoders.core.hf.checkpoint import find_checkpoint, is_masked, unavailable
-from training.loop import Job, Loop, saved_progress
+from training.loop import Job, Loop
 from training.recipe import ZOO, Recipe
-from training.reporter import Reporter, TrainingProgress
+from training.reporter import Reporter
 from training.workers import keep_memory, spawn, wait_for_all, worker
 
 BEST = "best.pt"
@@ -42,22 +41,13 @@ class TrainingOptions(TypedDict, total=False):
 
     `resume` False (default: True) starts over but keeps sampled text. `progress` is ``auto``
     (default), ``rich``, ``plain`` or ``none``. A `device` of None is CUDA if available; a device
-    other than ``cpu`` uses one worker. After `stop_after_s` seconds a run writes a checkpoint and
-    stops. `locate` is a `Locate`.
+    other than ``cpu`` uses one worker. `locate` is a `Locate`.
     """
 
     resume: bool
     progress: str
     device: str | None
-    stop_after_s: float | None
     locate: Locate
-
-
-def train_recipe(
-    name: str, recipe: Recipe, build: Build, output: Path, options: TrainingOptions
-) -> TrainingProgress:
-    """Train one job of a recipe into `output` (see `train_jobs`)."""
-    return train_jobs({name: build}, recipe, output, options)[name]
 
 
 def train_jobs(
@@ -66,8 +56,8 @@ def train_jobs(
     output: Path,
     options: TrainingOptions,
     after: Callable[[Path, Mapping[str, Any]], None] | None = None,
-) -> dict[str, TrainingProgress]:
-    """Train jobs of a recipe one after another and return the progress of each.
+) -> None:
+    """Train jobs of a recipe one after another.
 
     Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
     job. When all jobs are done, the first worker copies the first job's log to
@@ -78,10 +68,7 @@ def train_jobs(
     state.mkdir(parents=True, exist_ok=True)
     single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
-    stop_after_s = options.get("stop_after_s")
-    deadline = None if stop_after_s is None else time.monotonic() + stop_after_s
-    spawn(workers, _train, builds, recipe, output, options, deadline, after)
-    return {name: saved_progress(state / f"{name}.pt") for name in builds}
+    spawn(workers, _train, builds, recipe, output, options, after)
 
 
 def _train(
@@ -89,10 +76,9 @@ def _train(
     recipe: Recipe,
     output: Path,
     options: TrainingOptions,
-    deadline: float | None,
     after: Callable[[Path, Mapping[str, Any]], None] | None,
 ) -> None:
-    """Train the jobs in this worker until all are done or the deadline passes."""
+    """Train the jobs in this worker."""
     keep_memory()
     state, first = output / ".training", worker()[0] == 0
     progress = options.get("progress", "auto") if first else "none"
@@ -106,8 +92,7 @@ def _train(
                 for file in (f"{name}.pt", log.name, BEST) if first else ():
                     (state / file).unlink(missing_ok=True)
                 wait_for_all()
-            if not Loop(job, state / f"{name}.pt").train(deadline):
-                return
+            Loop(job, state / f"{name}.pt").train()
         if first:
             job.export(output)
         trained[name] = job.trained

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
-import resource
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +17,6 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # options of mallopt in malloc.h
-_MAX_WORKERS = 64
 
 
 def worker() -> tuple[int, int]:
@@ -34,14 +30,6 @@ def wait_for_all() -> None:
     """Wait until all workers of the group reach this call."""
     if worker()[1] > 1:
         dist.barrier()
-
-
-def peak_memory() -> int:
-    """Return this process's peak bytes: of the GPU allocator if used, else of resident memory."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.max_memory_allocated()
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return resident if sys.platform == "darwin" else resident * 1024
 
 
 def keep_memory() -> None:
@@ -70,11 +58,8 @@ def spawn(num_workers: int, function: Callable[..., Any], *arguments: Any) -> No
     """Call ``function(*arguments)`` in `num_workers` processes, or in this one if 1.
 
     Raises:
-        ValueError: a worker raised this error (with its text), or far too many workers.
+        ValueError: a worker raised this error (with its text).
     """
-    max_workers = max(_MAX_WORKERS, os.cpu_count() or 1)
-    if num_workers > max_workers:
-        raise ValueError(f"workers is {num_workers}; at most {max_workers} are started here")
     if num_workers == 1:
         function(*arguments)
         return

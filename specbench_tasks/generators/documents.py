@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 from specbench_tasks.generators.base import (
     NAMES,
@@ -133,7 +134,7 @@ def draw_mt_bench(rng: random.Random, split: Split) -> Item:
     )
 
 
-def _demand(*constraints: tuple[str, str | int]) -> GoldAnswer:
+def _demand(*constraints: tuple[Any, str | int]) -> GoldAnswer:
     return GoldAnswer(constraints=tuple(Constraint(kind=k, value=v) for k, v in constraints))
 
 

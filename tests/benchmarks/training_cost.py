@@ -1,7 +1,7 @@
 """Seconds of a training step of adapter variants, against the first. By hand, on an idle machine:
 
     python tests/benchmarks/training_cost.py training/recipes/ptp-compare.toml \\
-        training/recipes/ptp-ungated.toml …
+        training/recipes/ptp-full.toml …
 
 One process, one thread; steps of all recipes are interleaved, on the same rows of text. Ratios are
 means of log-ratios over steps with Student's t (bench/stats/intervals.py).

@@ -1,8 +1,9 @@
-"""The scorers: right answers score 1, wrong ones do not, and bad input is refused."""
+"""The scorers: right answers score 1, wrong ones do not."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -137,26 +138,19 @@ def test_words_are_compared_without_their_punctuation() -> None:
     ("kind", "value", "good", "bad"),
     [
         ("contains", "key", "A Key lay there.", "A monkey sat there."),
-        ("excludes", "key", "A monkey sat there.", "The key."),
         ("starts_with", "Dear Tom", "  dear tom, hello.", "Hello, dear Tom."),
         ("ends_with", "Lily", "Yours, Lily.", "Lily wrote it."),
         ("num_sentences", 2, "One is here. Two is here!", "One is here."),
         ("num_sentences", 2, "One. Two.", "One. Two. Three."),
         ("num_sentences", 2, "It is. So it is.", "It is ... So it is it"),
-        ("max_words", 3, "one two three", "one two three four"),
     ],
 )
 def test_a_constraint_accepts_the_good_and_refuses_the_bad(
-    kind: str, value: str | int, good: str, bad: str
+    kind: Any, value: str | int, good: str, bad: str
 ) -> None:
     constraint = Constraint(kind=kind, value=value)
     assert constraint_met(good, constraint)
     assert not constraint_met(bad, constraint)
-
-
-def test_an_unknown_constraint_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown constraint kind 'rhymes'; use one of contains"):
-        constraint_met("text", Constraint(kind="rhymes", value="x"))
 
 
 def test_mt_bench_is_the_share_of_constraints_met() -> None:
@@ -267,12 +261,3 @@ def test_a_reference_that_nothing_can_equal_is_found(family: str, useless: str, 
     assert unreadable(family, answers(useless, good)) is None
     assert unreadable(family, GoldAnswer()) is None
     assert unreadable("other", answers(useless)) is None
-
-
-def test_bad_input_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="unknown family 'poetry'; use one of"):
-        score("poetry", "text", answers("x"))
-    with pytest.raises(ValueError, match="needs constraints"):
-        score("mt_bench", "text", answers("x"))
-    with pytest.raises(ValueError, match="needs answers"):
-        score("qa", "text", GoldAnswer())

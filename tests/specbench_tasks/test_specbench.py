@@ -133,7 +133,7 @@ def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_pa
 
 
 def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*specbench=PATH"):
+    with pytest.raises(ValueError, match=r"no file .*nowhere\.jsonl"):
         load_specbench(tmp_path / "nowhere.jsonl")
     with pytest.raises(
         ValueError, match=r"line 1: it is read as prompts in 'prompt', not as Spec-Bench"

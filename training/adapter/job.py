@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from decoders.core.adapter.module import SlotAdapter
-from training.adapter.objectives import clean_loss, predictions, run, slot_loss
+from training.adapter.objectives import predictions, run, slot_loss
 from training.adapter.recipe import AdapterRunTable
-from training.adapter.report import RATIOS, HeldOutReport, SlotTally
+from training.adapter.report import HeldOutReport, SlotTally
 from training.adapter.student import Student
 from training.adapter.windows import BlockRules, Windows, WindowSampling, draw_windows
 from training.loop import JudgedJob, Piece, muon_and_adamw
 from training.reporter import Reporter, TrainingProgress
-from training.text.data import Row, groups, learnt, worker_groups
+from training.text.data import Row, groups, worker_groups
 from training.text.sources import Source
 from training.workers import worker
 
@@ -57,36 +55,19 @@ class AdapterJob(JudgedJob):
         """Yield the losses of this worker's groups of a step."""
         rng = np.random.default_rng([self.run.seed, progress.step, worker()[0]])
         for group in worker_groups(self.source.rows(progress.step), self.run.max_tokens):
-            windows = self._windows(
-                group, self.sampling, self.blocks, rng, length=self._length(progress.step)
-            )
-            piece = self._piece(group, windows)
+            piece = self._piece(group, self._windows(group, self.sampling, self.blocks, rng))
             if piece is not None:
                 yield piece
 
-    def _length(self, step: int) -> int:
-        """Return the slots per window (with `run.strides`, those of the current stride)."""
-        strides = self.run.strides
-        if not strides:
-            return self.trained.config.num_slots
-        return strides[step * len(strides) // self.run.num_steps] - 1
-
     def _piece(self, rows: Sequence[Row], windows: Windows) -> Piece | None:
-        """Return the loss of a group's windows, or None if no slot is usable.
-
-        The objective's loss is mixed with hard labels and the loss of token rows.
-        """
+        """Return the loss of a group's windows, or None if no slot is usable."""
         outcome = run(self.student, windows, self.sampling.top_k)
         if not (num := len(outcome.target)):
             return None
-        share, weight = self.run.label_share, self.run.clean
+        share = self.run.label_share
         loss = slot_loss(self.student, outcome, self.run.objective)
         if share:
             loss = (1 - share) * loss + share * slot_loss(self.student, outcome, "one-hot")
-        if weight != 0:
-            clean = clean_loss(self.student, outcome, learnt(rows).to(loss.device))
-            weight = (loss / num / clean).item() if weight == "auto" else weight
-            loss = loss + weight * num * clean
         return loss, num, windows.number.numel()
 
     def _windows(
@@ -96,15 +77,13 @@ class AdapterJob(JudgedJob):
         blocks: BlockRules | None,
         rng: np.random.Generator,
         *,
-        length: int | None = None,
         aligned: bool = False,
     ) -> Windows:
         config = self.trained.config
-        length = length or config.num_slots
         return draw_windows(
             rows,
             num_slots=max(config.num_slots, _EVAL_SLOTS if aligned else self.run.slots_per_row),
-            length=length,
+            length=config.num_slots,
             sampling=sampling,
             pad=self.pad,
             rng=rng,
@@ -112,46 +91,29 @@ class AdapterJob(JudgedJob):
             standalone=config.standalone,
             aligned=aligned,
             blocks=blocks,
-            stride=length if self.run.lean else 0,
+            stride=config.num_slots if self.run.lean else 0,
         )
 
     def held_out(self) -> HeldOutReport:
-        """Return the report on held-out rows, sampled and, if greedy windows are trained, greedy.
-
-        For isd: always greedy too, and at temperature 1. For blocks: fully and partly masked.
-        """
-        usual, variant = self.tally(), self.trained.config.variant
-        if variant == "refine":
-            by_ratio = {ratio: self.tally(ratio=ratio) for ratio in RATIOS}
-            return HeldOutReport.of(usual, by_ratio=by_ratio)
-        isd = variant == "isd"
-        greedy = self.tally(greedy=True) if isd or self.sampling.greedy else None
-        return HeldOutReport.of(usual, greedy, isd=self.tally(warp=(1.0, 1.0)) if isd else None)
+        """Return the held-out report, with greedy windows too for isd or if they are trained."""
+        isd = self.trained.config.variant == "isd"
+        greedy = self.blocks is None and (isd or self.sampling.greedy)
+        tallies = self.tally(), self.tally(greedy=True) if greedy else None
+        return HeldOutReport.of(*tallies, strides=isd)
 
     @torch.no_grad()
-    def tally(
-        self,
-        *,
-        greedy: bool = False,
-        warp: tuple[float, float] | None = None,
-        ratio: float | None = None,
-    ) -> SlotTally:
-        """Tally held-out rows, with only greedy windows or at a `warp` (temperature and top-p).
-
-        `ratio` is the masked share of a block's tokens; None: all, including the first.
-        """
-        temperature, top_p = warp or (self.run.eval_temperature, self.run.eval_top_p)
+    def tally(self, *, greedy: bool = False) -> SlotTally:
+        """Tally held-out rows, with only greedy windows if `greedy`, and blocks fully masked."""
+        temperature = self.run.eval_temperature
         sampling = WindowSampling(
             temperatures=(temperature, temperature),
-            top_ps=(top_p,),
+            top_ps=(self.run.eval_top_p,),
             top_k=self.sampling.top_k,
             greedy=float(greedy),
         )
         blocks = self.blocks
         if blocks is not None:
-            share, hidden = (1.0, 1.0) if ratio is None else (ratio, 0.0)
-            changed: dict[str, Any] = {"hidden": hidden, "ratios": (share, share)}
-            blocks = blocks.model_copy(update={"sizes": (), "own": 0.0, **changed})
+            blocks = blocks.model_copy(update={"sizes": (), "hidden": 1.0})
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
         tally = SlotTally(self.trained.config.num_slots)
         rng = np.random.default_rng(EVAL_SEED)
@@ -160,25 +122,6 @@ class AdapterJob(JudgedJob):
             outcome = run(self.student, windows, sampling.top_k)
             tally.add(outcome, predictions(self.student, outcome, sampling.top_k))
         return tally
-
-    def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report.
-
-        The student is unusable afterwards. Ungated deltas apply to every row, so they are merged
-        into the model's weights, written to ``FOLDER/draft`` (or ``FOLDER/model`` with masks, where
-        the model verifies itself). The adapter then has only its embedding.
-        """
-        dtype, trained = getattr(torch, self.run.stored), self.trained
-        config = dataclasses.replace(trained.config, base=self.base, measured=self.scores())
-        state = trained.state_dict()
-        if not self.student.gated:
-            name = "model" if trained.config.masked else "draft"
-            self.student.merge().to(dtype).save_pretrained(folder / name)
-            config = dataclasses.replace(config, rank=1, base={})  # its base is the merged model
-            state = {name: part for name, part in state.items() if not name.startswith("lora_")}
-        fresh = SlotAdapter(config)
-        fresh.load_state_dict(state, strict=self.student.gated)
-        fresh.save(folder, dtype)
 
 
 def rows_at(rows: Sequence[Row], temperature: float) -> list[Row]:

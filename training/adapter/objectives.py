@@ -35,7 +35,7 @@ class Outcome:
     """Hold a student's logits ``[M, V]`` and targets ``[M]`` at the `usable` slots ``[B, Q]``.
 
     `teacher` has the teacher's hidden states ``[B, S, D]`` (with blocks, which need no teacher, the
-    student's). `context` has the hidden states of the student's token rows.
+    student's).
     """
 
     windows: Windows
@@ -43,7 +43,6 @@ class Outcome:
     logits: Tensor
     target: Tensor
     teacher: Tensor
-    context: Tensor
 
 
 def run(student: Student, windows: Windows, top_k: int) -> Outcome:
@@ -68,7 +67,6 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
         logits=student.logits(states[usable]),
         target=target[usable],
         teacher=teacher,
-        context=hidden,
     )
 
 
@@ -106,12 +104,6 @@ def slot_loss(student: Student, outcome: Outcome, objective: ObjectiveName) -> T
     return torch.where(greedy, certain, distance.sum(-1)).sum()
 
 
-def clean_loss(student: Student, outcome: Outcome, learn: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the student's token rows at the mask `learn` ``[B, S]``."""
-    logits = student.logits(outcome.context[:, :-1][learn[:, 1:]])
-    return F.cross_entropy(logits, outcome.windows.ids[:, 1:][learn[:, 1:]])
-
-
 def _teacher_logits(student: Student, outcome: Outcome) -> tuple[Tensor, Tensor]:
     """Return the teacher's logits ``[M, V]`` for the slots' targets, and a mask of greedy slots."""
     windows, usable = outcome.windows, outcome.usable
@@ -141,8 +133,6 @@ def predictions(student: Student, outcome: Outcome, top_k: int) -> Judgement:
     warp = windows.warp[usable]
     distribution = warped(outcome.logits, warp, top_k)
     if variant == "isd":
-        if not student.gated:  # the trained model verifies, not its teacher
-            teacher = student.logits(gather_rows(outcome.context, windows.position)[usable])
         overlap = torch.minimum(warped(teacher, warp, top_k), distribution).sum(-1)
         agrees = (tokens == teacher.argmax(-1)).to(overlap.dtype)
         return torch.where(greedy, agrees, overlap), confidences, counts

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from decoders.core.adapter_config import Code, SlotVariant
 from training.adapter.objectives import ObjectiveName
-from training.adapter.windows import BlocksTable, Stride, WindowSampling
+from training.adapter.windows import BlocksTable, WindowSampling
 from training.recipe import (
     Count,
     LoopTable,
@@ -20,6 +20,7 @@ from training.recipe import (
     Share,
     StorageDType,
     TopP,
+    Workers,
 )
 
 
@@ -32,16 +33,14 @@ class _ModelTable(RecipeTable):
 
     path: str
     teacher: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
 
 
 class AdapterTable(RecipeTable):
     """[adapter]: see `decoders.core.adapter_config.AdapterConfig`.
 
     `initial_scale` is the root mean square of embedded uniforms relative to that of token
-    embeddings. With `gated` False (an ablation), context rows run through the adapter too; the
-    export is then the merged model and an adapter with only the embedding of uniforms. `initial` is
-    the folder of an adapter with the same layers and rank to begin from.
+    embeddings. `initial` is the folder of an adapter of the same sizes to begin from.
     """
 
     variant: SlotVariant = "o-ptp"
@@ -57,7 +56,6 @@ class AdapterTable(RecipeTable):
     enter: NotNegative = 0
     initial: str | None = None
     initial_scale: Rate = 1.0
-    gated: bool = True
     seed: Seed = 0
 
 
@@ -66,10 +64,6 @@ class AdapterRunTable(LoopTable):
 
     Attributes:
         label_share: share of the text's own tokens in the loss; the rest is the teacher's.
-        clean: weight of the next-token loss of token rows, for ungated adapters; ``auto``
-            gives it as much weight as the slots' loss.
-        strides: strides that isd learns one after another, each for an equal share of the steps;
-            empty: only the largest.
         muon_lr: peak learning rate of the delta's matrices.
         max_tokens: most padded tokens in one group of rows.
         lean: use the lean loss (`training.adapter.lean_job`), for stored completions. The next
@@ -82,9 +76,7 @@ class AdapterRunTable(LoopTable):
 
     objective: ObjectiveName = "one-hot"
     label_share: Share = 0.0
-    clean: Annotated[float, Field(ge=0)] | Literal["auto"] = 0.0
-    strides: tuple[Stride, ...] = ()
-    workers: Count = 2
+    workers: Workers = 2
     decay: Share = 0.95
     muon_lr: Rate
     slots_per_row: Count = 128
@@ -117,7 +109,7 @@ class AdapterRecipe(Recipe):
         run, adapter = self.run, self.adapter
         if not run.lean:
             run.refuse_unread(("teacher_top", "head_words", "position_decay"), "run.lean = false")
-        variant, objective, strides = adapter.variant, run.objective, run.strides
+        variant, objective = adapter.variant, run.objective
         checks: dict[str, Any] = {
             f"run.objective is {objective!r}; blocks learn the text, use one-hot": (
                 variant == "refine" and objective != "one-hot"
@@ -125,31 +117,14 @@ class AdapterRecipe(Recipe):
             f"[blocks] is for adapter.variant refine, not {variant}": (
                 self.blocks is not None and variant != "refine"
             ),
-            "run.clean is for adapters with gated = false: token rows of a gated one are the base "
-            "model's own": run.clean and adapter.gated,
-            f"adapter.enter is {adapter.enter}; slots enter above the first layer only with "
-            "adapter.gated = true": adapter.enter and not adapter.gated,
-            "run.lean is for gated adapters without another teacher": (
-                run.lean and (not adapter.gated or self.model.teacher is not None or run.clean)
+            "run.lean is for adapters without another teacher": (
+                run.lean and self.model.teacher is not None
             ),
             f"run.objective is {objective!r}; run.lean knows one-hot and kl": (
                 run.lean and objective not in ("one-hot", "kl")
-            ),
-            "model.dtype is float16; run.lean uses float32 or bfloat16": (
-                run.lean and self.model.dtype == "float16"
-            ),
-            f"run.strides are {list(strides)}; they are for isd, up to num_slots + 1": (
-                strides and (variant != "isd" or max(strides) > adapter.num_slots + 1)
             ),
         }
         for message, wrong in checks.items():
             if wrong:
                 raise ValueError(message)
         return self
-
-    def decisive(self) -> dict[str, Any]:
-        """Return the deciding settings, with strides also the length, which says when they end."""
-        tables = super().decisive()
-        if self.run.strides:
-            tables["run"]["num_steps"] = self.run.num_steps
-        return tables

@@ -21,7 +21,6 @@ from training.adapter.objectives import Judgement, Outcome
 from training.loop import Report
 
 _STRIDES = (4, 8)
-RATIOS = (0.25, 0.5, 0.75)
 
 
 class SlotTally:
@@ -117,9 +116,8 @@ class HeldOutReport(Report):
     `accuracy` and `survival`, P(first g slots right), are by slot; `calibration` is as in
     `SlotTally`. Fields `greedy_*` are for greedy windows, or None if these are not trained. For
     isd, accuracy is the mean over windows of sum min(p, q) by depth, the acceptance rate of strict
-    verification; `open_*` is at temperature 1 without top-p; `tokens_per_call` is by stride and
-    distribution (``sampled``, ``open``, ``greedy``). For blocks, figures compare fully masked
-    blocks with the text; `by_ratio` gives the accuracy by the masked share of a block.
+    verification; `tokens_per_call` is by stride and distribution (``sampled``, ``greedy``). For
+    blocks, figures compare fully masked blocks with the text.
     """
 
     windows: int
@@ -131,21 +129,13 @@ class HeldOutReport(Report):
     greedy_survival: list[float] | None = None
     greedy_leading_16: float | None = None
     greedy_calibration: tuple[float, float] | None = None
-    open_accuracy: list[float | None] | None = None
-    open_survival: list[float] | None = None
     tokens_per_call: Mapping[str, Mapping[str, float]] | None = None
-    by_ratio: Mapping[str, float | None] | None = None
 
     @classmethod
     def of(
-        cls,
-        sampled: SlotTally,
-        greedy: SlotTally | None = None,
-        *,
-        isd: SlotTally | None = None,
-        by_ratio: Mapping[float, SlotTally] | None = None,
+        cls, sampled: SlotTally, greedy: SlotTally | None = None, *, strides: bool = False
     ) -> HeldOutReport:
-        """Return the report of tallies, `isd` for isd and `by_ratio` for blocks."""
+        """Return the report of tallies, with `strides` (of isd) with tokens per call."""
         fields: dict[str, Any] = {"windows": sampled.num_windows}
         for prefix, tally in (("", sampled), ("greedy_", greedy)):
             if tally is not None:
@@ -153,9 +143,8 @@ class HeldOutReport(Report):
                 fields[f"{prefix}survival"] = tally.survival()
                 fields[f"{prefix}leading_16"] = leading(tally.survival(), 16)
                 fields[f"{prefix}calibration"] = tally.calibration()
-        if isd is not None:
-            fields |= {"open_accuracy": isd.accuracy(), "open_survival": isd.survival()}
-            kinds = {"sampled": sampled, "open": isd, "greedy": greedy}
+        if strides:
+            kinds = {"sampled": sampled, "greedy": greedy}
             values = {
                 str(stride): {
                     name: value
@@ -165,12 +154,6 @@ class HeldOutReport(Report):
                 for stride in _STRIDES
             }
             fields["tokens_per_call"] = {stride: by for stride, by in values.items() if by}
-        if by_ratio is not None:
-            pairs = {ratio: tally.counts[:2].sum(1).tolist() for ratio, tally in by_ratio.items()}
-            fields["by_ratio"] = {
-                f"{ratio:g}": round(right / judgement, 5) if judgement else None
-                for ratio, (judgement, right) in pairs.items()
-            }
         return cls(**fields)
 
     @property
@@ -191,11 +174,6 @@ class HeldOutReport(Report):
             )
             strides = strides or "none of these strides"
             return f"overlap by depth {shown}; tokens per call: {strides}"
-        if self.by_ratio is not None:
-            ratios = {ratio: share for ratio, share in self.by_ratio.items() if share is not None}
-            shares = ", ".join(f"{share:.3f} at {ratio}" for ratio, share in ratios.items())
-            line = f"fully masked: leading correct {leading(self.survival, len(self.survival)):.2f}"
-            return f"{line}, accuracy by position {shown}; by share of masks: {shares}"
         line = f"leading correct of 16: {self.leading_16:.2f}"
         if self.greedy_leading_16 is not None:
             line += f", greedy {self.greedy_leading_16:.2f}"

@@ -63,15 +63,9 @@ class _Deltas(Delta):
 
 
 class Student:
-    """Run contexts and slots of a causal LM.
+    """Run contexts and slots of a causal LM."""
 
-    With `gated` False the context runs through the adapter too (ungated LoRA, an ablation). The
-    context then carries gradients, and its states differ from the base model's.
-    """
-
-    def __init__(
-        self, module: Any, adapter: SlotAdapter, *, gated: bool = True, teacher: Any = None
-    ) -> None:
+    def __init__(self, module: Any, adapter: SlotAdapter, *, teacher: Any = None) -> None:
         """Freeze `module` (on its device, in the dtype to compute in) to train `adapter` on it.
 
         `teacher` is another causal LM with the same vocabulary, whose picks the adapter learns;
@@ -90,7 +84,7 @@ class Student:
                     "they must share one"
                 )
             self.other = teacher.eval().requires_grad_(False)
-        self.adapter, self.gated = adapter, gated
+        self.adapter = adapter
         # ids from the whole vocabulary: in half precision, adjacent special tokens round far apart
         num, last = min(_CHECKED_TOKENS, max_row_length(self.facts)), self.facts.vocab_size - 1
         ids = torch.linspace(last / _CHECKED_TOKENS, last, num).long()[None].to(module.device)
@@ -124,40 +118,41 @@ class Student:
         self.merged = sum(a * b for a, b in shapes) < 4 * rank * sum(map(sum, shapes)) or not rank
         self._check_states(ids, expected)
 
+    @torch.no_grad()
     def context(self, ids: Tensor) -> tuple[Tensor, ContextCache]:
-        """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.gated):
-            return self._context(ids.to(self.device), () if self.gated else self._changes())
+        """Return the hidden states ``[B, S, D]`` of right-padded rows, and their KV cache.
+
+        If a sliding window hides part of a row, raise `ValueError`.
+        """
+        length, cache, ids = ids.shape[1], ContextCache(), ids.to(self.device)
+        limit = max_row_length(self.facts)
+        if limit < min(length, self.facts.max_length):
+            raise ValueError(
+                f"rows of {length} tokens exceed the model's sliding window of {limit}; use [data] "
+                f"that is cut into rows, with data.max_tokens at most {limit}"
+            )
+        masks = self._masks(causal(length).expand(len(ids), -1, -1))
+        positions = torch.arange(length, device=ids.device)[None]
+        rows, states = self.module.get_input_embeddings()(ids), dict.fromkeys([self.enter])
+        hidden = self._run(rows, positions, masks, cache, (), states)
+        cache.entering = states[self.enter]
+        return hidden, cache
 
     @torch.no_grad()
     def teacher(self, ids: Tensor, hidden: Tensor) -> Tensor:
         """Return the teacher's hidden states ``[B, S, D]`` (`hidden` are those of `context`)."""
-        if self.other is not None:
-            return last_states(self.other, input_ids=ids)
-        return hidden if self.gated else self._context(ids)[0]
+        return hidden if self.other is None else last_states(self.other, input_ids=ids)
 
     def teacher_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of the teacher's hidden states."""
         return head_logits((self.other or self.module).get_output_embeddings(), hidden)
-
-    def _context(self, ids: Tensor, changes: Changes = ()) -> tuple[Tensor, ContextCache]:
-        length, cache = ids.shape[1], ContextCache()
-        masks = self._masks(causal(length).expand(len(ids), -1, -1), length)
-        positions = torch.arange(length, device=ids.device)[None]
-        rows, states = self.module.get_input_embeddings()(ids), dict.fromkeys([self.enter])
-        hidden = self._run(rows, positions, masks, cache, changes, states)
-        cache.entering = states[self.enter]
-        return hidden, cache
 
     def slots(self, cache: ContextCache, entering: Tensor, positions: Tensor, mask: Any) -> Tensor:
         """Return hidden states ``[B, Q, D]`` of slots, from their inputs of the layer they enter.
 
         The mask is `mask` ``[B, Q, S + Q]``, or by default `Windows.masks`.
         """
-        reach = cache.get_seq_length()
-        if any(self.facts.windows.values()):  # a block's slots may go past their row
-            reach = max(reach, int(positions.max()) + 1)
-        fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask, reach)
+        fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask)
         return self._run(*fed, cache.fork(self.enter), self._changes())
 
     def _run(
@@ -197,13 +192,13 @@ class Student:
         line = f"{name} cannot train an adapter of slots: its attention is not plain"
         try:
             # the text's beginning, then two windows of slots that replace the rest
-            hidden, cache = self._context(ids[:, :_CHECKED_CONTEXT])
+            hidden, cache = self.context(ids[:, :_CHECKED_CONTEXT])
             num_rest, length = rest.shape[1], ids.shape[1]
             both = torch.eye(2, dtype=torch.bool).kron(causal(num_rest))
             before = torch.ones(2 * num_rest, _CHECKED_CONTEXT, dtype=torch.bool)
             embedded = self.module.get_input_embeddings()(ids[:, _CHECKED_CONTEXT:])
             positions = torch.arange(_CHECKED_CONTEXT, length).repeat(2)[None].to(ids)
-            masks = self._masks(torch.cat([before, both], -1)[None], length)
+            masks = self._masks(torch.cat([before, both], -1)[None])
             slots = self._run(embedded.repeat(1, 2, 1), positions, masks, cache, ())
             gap = torch.cat([hidden, slots], 1) - torch.cat([expected, rest], 1)
         except Exception as error:
@@ -250,18 +245,6 @@ class Student:
         """Return float32 logits of hidden states."""
         return head_logits(self.head, hidden)
 
-    @torch.no_grad()
-    def merge(self) -> Any:
-        """Add the deltas to the module's weights permanently, and return the module."""
-        self.merged = True
-        weights: Sequence[Any] = self._changes()
-        for part, weight in zip(self.linears, weights, strict=True):
-            part.weight.copy_(weight)
-        for parameter in self.module.parameters():  # separate, as in files
-            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-        self.module.set_attn_implementation("eager")
-        return self.module
-
     def _changes(self) -> Changes:
         deltas = self.adapter.deltas(torch.float32 if self.merged else self.dtype)
 
@@ -277,17 +260,8 @@ class Student:
 
         return [change(part) for part in self.linears]
 
-    def _masks(self, seen: Tensor | tuple[Tensor, Tensor], reach: int) -> Masks:
-        """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer.
-
-        If a sliding window hides part of a row of `reach` tokens, raise `ValueError`.
-        """
-        limit = max_row_length(self.facts)
-        if limit < min(reach, self.facts.max_length):
-            raise ValueError(
-                f"rows of {reach} tokens exceed the model's sliding window of {limit}; use [data] "
-                f"that is cut into rows, with data.max_tokens at most {limit}"
-            )
+    def _masks(self, seen: Tensor | tuple[Tensor, Tensor]) -> Masks:
+        """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer."""
         added: Any
         if isinstance(seen, tuple):
             added = tuple(additive(~each, self.dtype) for each in seen)

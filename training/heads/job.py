@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,6 @@ from training.text.sources import Source
 NONE = -100
 """Target of a head without a learnt token that far ahead."""
 _OF_SLOTS = ("anchors_per_row", "position_decay", "teacher_top", "label_share")
-_CANDIDATES = 4  # likeliest tokens per head that a report counts
 
 
 class HiddenJob(JudgedJob):
@@ -115,19 +113,12 @@ class HiddenJob(JudgedJob):
     def held_out(self) -> HeldOut | ByKind:
         """Return the report on held-out rows."""
         rows = self.source.held_out(self.run.eval_rows)
-        ranks, masks = [], []
+        hits, masks = [], []
         for group in self._groups(rows):
             for logits, targets, _ in self._drafted(group):
-                ranks.append(word_ranks(logits, self._indices(targets)).cpu())
+                hits.append((logits.argmax(-1) == self._indices(targets)).cpu())
                 masks.append((targets != NONE).cpu())
-        return HeldOut.of(torch.cat(ranks), torch.cat(masks), len(rows))
-
-    def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report."""
-        config = dataclasses.replace(self.heads.config, base=self.base, measured=self.scores())
-        fresh = type(self.heads)(config)
-        fresh.load_state_dict(self.heads.state_dict())
-        fresh.save(folder, getattr(torch, self.run.stored))
+        return HeldOut.of(torch.cat(hits), torch.cat(masks), len(rows))
 
 
 class HeadsJob(HiddenJob):
@@ -148,12 +139,6 @@ class HeadsJob(HiddenJob):
             yield head_logits(self._head, self.heads(some)), targets, None
 
 
-def word_ranks(logits: Tensor, indices: Tensor) -> Tensor:
-    """Return the ranks ``[M, H]`` of words among logits ``[M, H, W]``, or W if not included."""
-    values = logits.gather(-1, indices.clamp(min=0)[..., None])
-    return (logits > values).sum(-1).masked_fill(indices < 0, logits.shape[-1])
-
-
 def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
     """Return each head's target at each index (`NONE`: not learnt), int64 ``[B, T, H]``.
 
@@ -170,39 +155,28 @@ def head_targets(rows: Sequence[Row], num_heads: int) -> Tensor:
 class HeldOut(Report):
     """Hold the held-out accuracy of heads for ``adapter.json``, by head and for leading tokens.
 
-    `accuracy` is of the likeliest token, `among` of the 4 likeliest; `places` counts hidden states.
+    `places` counts hidden states.
     """
 
     rows: int
     places: int
     accuracy: list[float]
-    among: list[float]
     leading: float
-    leading_among: float
 
     @classmethod
-    def of(cls, ranks: Tensor, mask: Tensor, rows: int) -> HeldOut:
-        """Return the report for the rank ``[M, H]`` of each target among its head's logits.
+    def of(cls, hits: Tensor, mask: Tensor, rows: int) -> HeldOut:
+        """Return the report of right drafts ``[M, H]``.
 
-        Rank 0 is the likeliest token. `mask` ``[M, H]`` marks existing targets; a run of leading
-        tokens ends where the answer ends.
+        `mask` ``[M, H]`` marks existing targets; a run of leading tokens ends where these do.
         """
-        counts = mask.sum(0).clamp(min=1)
-
-        def shares(hits: Tensor) -> list[float]:
-            return [round(share, 4) for share in ((hits & mask).sum(0) / counts).tolist()]
-
-        def leading(hits: Tensor) -> float:
-            runs = (hits & mask).long().cumprod(-1).sum(-1).double()
-            return round(runs.mean().item(), 3) if len(runs) else 0.0
-
+        hits = hits & mask
+        shares = (hits.sum(0) / mask.sum(0).clamp(min=1)).tolist()
+        runs = hits.long().cumprod(-1).sum(-1).double()
         return cls(
             rows=rows,
-            places=len(ranks),
-            accuracy=shares(ranks == 0),
-            among=shares(ranks < _CANDIDATES),
-            leading=leading(ranks == 0),
-            leading_among=leading(ranks < _CANDIDATES),
+            places=len(hits),
+            accuracy=[round(share, 4) for share in shares],
+            leading=round(runs.mean().item(), 3) if len(runs) else 0.0,
         )
 
     @property
@@ -213,10 +187,8 @@ class HeldOut(Report):
     def summary(self) -> str:
         """Return one line for the terminal."""
         shown = " ".join(f"{value:.2f}" for value in self.accuracy)
-        return (
-            f"leading correct of {len(self.accuracy)}: {self.leading:.2f}, among {_CANDIDATES} "
-            f"candidates {self.leading_among:.2f}; accuracy by head {shown}"
-        )
+        leading = f"leading correct of {len(self.accuracy)}: {self.leading:.2f}"
+        return f"{leading}; accuracy by head {shown}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from decoders.core.types import NO_UNIFORM
 from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, attend, head_logits
-from training.heads.job import NONE, ByKind, HeldOut, LayerJob, word_ranks
+from training.heads.job import ByKind, HeldOut, LayerJob
 from training.loop import Piece
 from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded
@@ -202,18 +202,16 @@ class ParallelJob(LayerJob):
             slots = self._slots(group)
             with self._autocast():
                 logits = F.linear(slots.features, self._rows).float()
-                label = self._indices(slots.label)
                 if self.heads.num_candidates:  # only these words are drafted
                     words, logs = self._selected(logits, slots.left)
                     logits = torch.full_like(logits, float("-inf")).scatter(-1, words, logs)
-                    label = label.where((words == label[..., None]).any(-1), NONE)
-            ranks = word_ranks(logits, label).cpu()
+            right = (logits.argmax(-1) == self._indices(slots.label)).cpu()
             inside = slots.inside.cpu()
             greedy = torch.tensor([row.temperature == 0 for row in group])[:, None]
             drafts = inside[..., 0]
-            results.append((ranks[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
-        ranks, inside, greedy = (torch.cat(parts) for parts in zip(*results, strict=True))
-        reports = (HeldOut.of(ranks[kind], inside[kind], len(rows)) for kind in (greedy, ~greedy))
+            results.append((right[drafts], inside[drafts], greedy.expand_as(drafts)[drafts]))
+        right, inside, greedy = (torch.cat(parts) for parts in zip(*results, strict=True))
+        reports = (HeldOut.of(right[kind], inside[kind], len(rows)) for kind in (greedy, ~greedy))
         return ByKind(*reports)
 
 

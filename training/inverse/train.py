@@ -8,7 +8,7 @@ Source: PTP, arXiv 2512.21323, section 3 (inverse autoregressive training).
 
 The comparison gives perplexities by slot n, on the same held-out windows: of the AR model given the
 tokens before; of C-PTP given the context and the window's earlier *uniforms* (drawn from its own
-intervals, averaged over draws); and the source's two bounds (`training.inverse.data`). The mean of
+intervals, averaged over draws); and the source's bound (`training.inverse.data`). The mean of
 -log p over draws is an upper bound on the -log likelihood of C-PTP as a sampler (Jensen); Theorem 2
 of PTP says that the bound is tight at the optimum. For acceptance, C-PTP drafts in one call, and
 the AR model picks tokens with the same uniforms. A draft is accepted if it and all earlier drafts
@@ -36,12 +36,11 @@ from training.inverse.windows import (
     Read,
     SlotTransformer,
     TextWindows,
-    at_indices,
     draw_text,
     picked,
 )
 from training.loop import Piece, fingerprint, muon_and_adamw
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share, Workers
 from training.reporter import TrainingProgress
 from training.run import Build, JobContext, TrainingOptions, train_jobs
 from training.workers import worker
@@ -82,14 +81,9 @@ def c_ptp_nats(model: SlotTransformer, text: list[TextWindows], draws: int) -> T
     return torch.cat(nats).flatten(0, 1)
 
 
-def source_nats(trips: Trips, text: list[TextWindows]) -> tuple[Tensor, Tensor]:
-    """Return the two bounds, floor and blind, on the same windows, each ``[all windows, N]``."""
-
-    def floor(windows: TextWindows) -> Tensor:
-        distributions = torch.from_numpy(trips.floor(windows.ids.numpy()))
-        return at_indices(distributions, windows.indices).log()
-
-    return _nats(floor, text), _nats(partial(_blind, trips), text)
+def blind_nats(trips: Trips, text: list[TextWindows]) -> Tensor:
+    """Return the bound of independent predictors on the same windows, ``[all windows, N]``."""
+    return _nats(partial(_blind, trips), text)
 
 
 @torch.no_grad()
@@ -115,7 +109,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return all figures of ``inverse.json``, with `draws` sets of uniforms per window."""
     num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
-    floor, blind = source_nats(trips, text)
+    blind = blind_nats(trips, text)
     ar_values, c_values = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
     coupled, independent = acceptance(ar, c_ptp, trips, text)
 
@@ -129,21 +123,13 @@ def compare(
             "c_ptp": _ppl(values),
             "ratio": round(excess.mean().exp().item(), 5),
             "ratio_error": round(rows.std().item() / num_rows**0.5, 5),
-            "floor": _ppl(floor[:, columns]),
             "blind": _ppl(blind[:, columns]),
         }
 
-    all_slots = {
-        name: [_ppl(column) for column in values.T]
-        for name, values in (("ar", ar_values), ("c_ptp", c_values))
-    }
-    extra = sum(p.numel() for p in c_ptp.uniforms.parameters())  # AR uses no uniforms
-    shared = sum(p.numel() for p in c_ptp.parameters()) - extra
     return {
         "windows": len(c_values),
         "draws": draws,
-        "parameters": {"shared": shared, "uniforms": extra},
-        "perplexity": {**figures(slice(None)), "all_slots": all_slots},
+        "perplexity": figures(slice(None)),
         "slots": {str(n): figures(slice(n - 1, n)) for n in SLOTS if n <= num_slots},
         "acceptance": {
             "survival": coupled,
@@ -202,7 +188,7 @@ class RunSettings(LoopTable):
     muon_lr: Rate = 0.01
     adamw_lr: Rate = 0.003
     seed: Seed = 1
-    workers: Count = 2
+    workers: Workers = 2
     eval_steps: Count = 250
     eval_rows: Count = 32
     final_rows: Count = 512
@@ -280,13 +266,11 @@ def _summed(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
-def train_both(
-    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> dict[str, TrainingProgress]:
-    """Train both models of a recipe, compare them and return the progress of each."""
+def train_both(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
+    """Train both models of a recipe, and compare them."""
     recipe = InverseRecipe.of(tables)
     builds: dict[str, Build] = {name: partial(InverseJob, name) for name in MODELS}
-    return train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
+    train_jobs(builds, recipe, output, options, after=partial(_compare, recipe, tables))
 
 
 def _compare(

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from decoders.core.adapter.embedding import UniformEmbedding
@@ -47,14 +45,6 @@ class ModelSettings(RecipeTable):
     code: Code = "dyadic"
     embedding_hidden: NotNegative = 128
     seed: Seed = 1
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        if self.width % (2 * self.heads):  # a head has an even size
-            raise ValueError(
-                f"width {self.width} with {self.heads} heads: use a multiple of {2 * self.heads}"
-            )
-        return self
 
 
 class Past:
@@ -161,15 +151,8 @@ def at_indices(values: Tensor, indices: Tensor) -> Tensor:
 def draw_text(
     trips: Trips, rng: np.random.Generator, *, rows: int, length: int, windows: int, slots: int
 ) -> TextWindows:
-    """Draw rows of `length` predicted symbols, with `windows` windows of `slots` tokens each.
-
-    If a window does not fit into a row, raise `ValueError`.
-    """
+    """Draw rows of `length` predicted symbols, with `windows` windows of `slots` tokens each."""
     num_starts = length + 2 - slots - _FIRST_START
-    if num_starts < 1 or slots < 2:
-        raise ValueError(
-            f"windows of {slots} tokens in rows of {length}: use 2 to {length + 1 - _FIRST_START}"
-        )
     return TextWindows(
         ids=torch.from_numpy(trips.rows(rows, length + 1, rng)),
         starts=torch.from_numpy(rng.integers(num_starts, size=(rows, windows)) + _FIRST_START),

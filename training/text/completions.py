@@ -157,8 +157,8 @@ def sampled_rows(
     max_tokens: int,
     prompts: Sequence[Sequence[int]] | None = None,
     tempered: bool = False,
-) -> tuple[list[Row], dict[str, Any]]:
-    """Return the teacher's completions as rows, and facts.
+) -> list[Row]:
+    """Return the teacher's completions as rows.
 
     Prompts are context and not learnt. Completions are sampled or read from `folder`, see `sample`.
     `tempered` rows have the sampling temperature of their text. Without `prompts`, the prompt is
@@ -177,12 +177,11 @@ def sampled_rows(
             f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
         )
     completions = sample(teacher, tokenizer, fitting, plan, folder)
-    rows = [completion.row(tempered=tempered) for completion in completions]
-    return rows, {"prompts": len(fitting), "prompts_passed_over": len(prompts) - len(fitting)}
+    return [completion.row(tempered=tempered) for completion in completions]
 
 
-def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows of all completion files that match the pattern `path`, and facts.
+def stored_rows(path: str, vocab_size: int, max_tokens: int) -> list[Row]:
+    """Return the rows of all completion files that match the pattern `path`.
 
     Each row has its sampling temperature; rows longer than `max_tokens` are skipped.
     """
@@ -204,8 +203,7 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> tuple[list[Row],
                 "the completions must be the model's own"
             )
         rows += new
-    fitting = [row for row in rows if len(row.ids) <= max_tokens]
-    return fitting, {"files": len(files), "rows_passed_over": len(rows) - len(fitting)}
+    return [row for row in rows if len(row.ids) <= max_tokens]
 
 
 def sample(

@@ -138,27 +138,22 @@ class PoolSource:
         rows_per_step: int,
         seed: int,
         key: Callable[[Row], int] | None = None,
-        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read all rows with a learnt token, count all others, and add `facts` to the facts.
+        """Read all rows with a learnt token. `name` is that of the data in errors.
 
         Rows with the same `key` (a number below 2**64; None: `row_hash`) are on the same side; if
         held out, only one is used. Fewer than 8 keys, or no rows per step, raise `ValueError`.
         """
         if rows_per_step < 1:
             raise ValueError(f"rows_per_step is {rows_per_step}; it must be 1 or above")
-        self._rows_per_step, self._seed = rows_per_step, seed
+        self.kind, self._rows_per_step, self._seed = kind, rows_per_step, seed
         pool: list[tuple[int, _Packed]] = []
-        num_read = num_tokens = num_learnt = 0
         digest = hashlib.sha256()
         for row in rows:
-            num_read += 1
             if any(row.learn[1:]):
                 packed = array("i", row.ids), bytes(row.learn), row.temperature
                 pool.append(((key or row_hash)(row), packed))
                 digest.update(packed[0].tobytes() + packed[1])
-                num_tokens += len(row.ids)
-                num_learnt += sum(row.learn[1:])
         hashes = sorted({number for number, _ in pool})
         if len(hashes) < _MIN_ROWS:
             raise ValueError(
@@ -171,19 +166,7 @@ class PoolSource:
         held_out = {number: packed for number, packed in pool if number < bound}
         self._held_out = [held_out[number] for number in sorted(held_out)]
         self._shuffled: tuple[int, list[int]] = (-1, [])
-        self.facts: dict[str, Any] = {
-            "kind": kind,
-            "name": name,
-            "training_rows": len(self._training),
-            "held_out_rows": len(self._held_out),
-            "left_out_rows": num_read - len(pool),
-            "tokens": num_tokens,
-            "learnt_tokens": num_learnt,
-            "rows_per_step": rows_per_step,
-            "seed": seed,
-            "sha256": digest.hexdigest()[:16],
-            **(facts or {}),
-        }
+        self.digest = digest.hexdigest()[:16]
 
     def rows(self, step: int) -> list[Row]:
         """Return the training rows of a step, which may span two rounds."""
@@ -216,9 +199,8 @@ _Packed = tuple["array[int]", bytes, float | None]
 
 def stored_completions(source: Any, field: str) -> PoolSource:
     """Return a source after checking that it has stored completions (errors name `field`)."""
-    kind = source.facts["kind"]
-    if not isinstance(source, PoolSource) or kind != "completions":
-        raise ValueError(f"{field} trains on data of kind 'completions', not {kind!r}")
+    if not isinstance(source, PoolSource) or source.kind != "completions":
+        raise ValueError(f"{field} trains on data of kind 'completions', not {source.kind!r}")
     return source
 
 

@@ -1,14 +1,8 @@
 """Read documents and conversations from files and datasets, as training rows and as prompts.
 
-A record (a row of a file or dataset) has one of these fields, tried in order:
-
-=====================  =============================================================================
-messages               a conversation in the format of OpenAI or ShareGPT (`specbench_tasks.shapes`)
-turns and responses    the same as two lists of texts, user and assistant in turn; a single text is
-                       a list of one; without `responses`, a conversation without answers
-text                   a document
-prompt, question, …    where only prompts are read: the fields of a file for ``--tasks``
-=====================  =============================================================================
+A record (a row of a file or dataset) has a conversation in ``messages`` or ``conversations`` (the
+formats of OpenAI and ShareGPT, `specbench_tasks.shapes`), or a document in ``text``. Where only
+prompts are read, it may have the fields of a file for ``--tasks`` instead.
 
 A conversation is rendered with the tokenizer's chat template. The assistant's tokens are learnt, up
 to the token that ends each answer. Rendering the prompt of every answer locates them, with any
@@ -30,7 +24,7 @@ from specbench_tasks.shapes import PROMPTS, Message, read_messages, read_prompt
 from specbench_tasks.tables import read_table, short
 from training.text.data import Row
 
-_FIELDS = ("messages", "turns", "responses", "text")
+_CONVERSATIONS = ("messages", "conversations")
 BLOCK_CHARACTERS = 2**20
 """Size of a block of whole lines. A long document is tokenised by block to bound the memory."""
 
@@ -43,7 +37,6 @@ def read_documents(
     use: Callable[[Document], T],
     *,
     path: str,
-    columns: Mapping[str, str] | None = None,
     config: str | None = None,
     split: str = "train",
     limit: int | None = None,
@@ -57,16 +50,14 @@ def read_documents(
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
-        return map(use, _read_texts(file, columns, by_line=prompts_only))
+        return map(use, _read_texts(file, by_line=prompts_only))
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
-    return _used(itertools.islice(rows, limit), where, columns or {}, use, prompts_only)
+    return _used(itertools.islice(rows, limit), where, use, prompts_only)
 
 
-def _read_texts(file: Path, columns: Mapping[str, str] | None, *, by_line: bool) -> list[str]:
-    if columns:
-        raise ValueError(f"{file} has no columns; leave columns out, or give a file with rows")
+def _read_texts(file: Path, *, by_line: bool) -> list[str]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -82,25 +73,17 @@ def _read_texts(file: Path, columns: Mapping[str, str] | None, *, by_line: bool)
 def _used(
     records: Iterable[tuple[int, Mapping[str, Any]]],
     where: str,
-    columns: Mapping[str, str],
     use: Callable[[Document], T],
     prompts_only: bool,
 ) -> Iterator[T]:
     """Yield `use(document)` for every record.
 
-    `columns` maps fields to the table's column names. Errors, including those of `use`, name the
-    table (`where`, e.g. ``"data.jsonl, line"``) and the record's number.
+    Errors, including those of `use`, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
+    record's number.
     """
-    if unknown := sorted(set(columns) - set(_FIELDS)):
-        raise ValueError(f"unknown field {unknown[0]!r} in columns; use {', '.join(_FIELDS)}")
-    if not all(isinstance(name, str) for name in columns.values()):
-        raise ValueError(f"columns are {dict(columns)}; give the name of a column each")
     for number, record in records:
-        cells = {field: record.get(columns.get(field, field)) for field in _FIELDS}
         try:
-            if prompts_only and not any(cells.values()) and record.keys() & {*PROMPTS}:
-                cells["turns"] = list(read_prompt(record, None).turns)
-            used = use(_document(cells, columns, record))
+            used = use(_document(record, prompts_only))
         except ValueError as error:
             raise ValueError(f"{where} {number}: {error}") from error
         yield used
@@ -135,43 +118,19 @@ def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     return first_prompt(_joined(prompt), tokenizer)
 
 
-def _document(
-    cells: Mapping[str, Any], columns: Mapping[str, str], record: Mapping[str, Any]
-) -> Document:
-    if cells["messages"] is not None:
-        return read_messages("messages", cells["messages"])
-    if cells["turns"] is not None:
-        turns = _texts("turns", cells["turns"])
-        responses = _texts("responses", cells["responses"] or [])
-        if responses and not len(turns) - 1 <= len(responses) <= len(turns):
-            raise ValueError(
-                f"{len(turns)} turns and {len(responses)} responses; give one response a turn "
-                "(the last turn may lack it)"
-            )
-        return [
-            {"role": role, "content": text}
-            for pair in itertools.zip_longest(turns, responses)
-            for role, text in zip(("user", "assistant"), pair, strict=True)
-            if text is not None
-        ]
-    if isinstance(cells["text"], str):
-        return cells["text"]
-    if cells["text"] is not None:
-        raise ValueError(f"text is {short(cells['text'])}; it must be a text")
-    fields = [columns.get(field, field) for field in ("messages", "turns", "text")]
+def _document(record: Mapping[str, Any], prompts_only: bool) -> Document:
+    for field in _CONVERSATIONS:
+        if record.get(field) is not None:
+            return read_messages(field, record[field])
+    if isinstance(text := record.get("text"), str):
+        return text
+    if text is not None:
+        raise ValueError(f"text is {short(text)}; it must be a text")
+    if prompts_only and record.keys() & {*PROMPTS}:
+        return [{"role": "user", "content": read_prompt(record, None).turns[0]}]
     raise ValueError(
-        f"none of {', '.join(fields)} in it; it has {', '.join(record) or 'nothing'}. Map your "
-        'names in columns, e.g. columns = {turns = "question", responses = "answer"}'
+        f"none of {', '.join(_CONVERSATIONS)}, text in it; it has {', '.join(record) or 'nothing'}"
     )
-
-
-def _texts(field: str, cell: Any) -> list[str]:
-    texts = [cell] if isinstance(cell, str) else cell
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{field} is {short(cell)}; it must be a text or a list of texts")
-    if field == "turns" and not texts:
-        raise ValueError("turns is empty; give at least one")
-    return list(texts)
 
 
 def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:

@@ -4,8 +4,8 @@
 
 ==========  ====================================================================================
 zoo         counts (rows per step and family), seed
-text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet), columns
-dataset     path (hub id, folder or file), config, split, columns, limit
+text        path (.txt, or rows: .jsonl, .json, .csv, .tsv, .parquet)
+dataset     path (hub id, folder or file), config, split, limit
 on-policy   prompts, num_completions, max_new_tokens, temperatures, top_p, batch_size
 completions path (of files that on-policy sampling wrote; may hold * and ?)
 ==========  ====================================================================================
@@ -38,8 +38,8 @@ _TYPES = {int: "a whole number", float: "a number", str: "a text", dict: "a tabl
 _POOL = {"max_tokens": int, "rows_per_step": int, "seed": int}
 _PROMPTS: dict[str, dict[str, Any]] = {
     "zoo": {"counts": dict, "seed": int},
-    "text": {"path": str, "columns": dict},
-    "dataset": {"path": str, "config": str, "split": str, "columns": dict, "limit": int},
+    "text": {"path": str},
+    "dataset": {"path": str, "config": str, "split": str, "limit": int},
 }
 _PLAN = {
     "num_completions": int,
@@ -62,6 +62,8 @@ _EXPLAINED = {"counts": ", rows per step of each family, such as counts = {qa = 
 class ZooSource:
     """Draw fresh conversations of the zoo's grammars at every step, with a held-out test split."""
 
+    kind = "zoo"
+
     def __init__(self, encoder: Encoder, counts: Mapping[str, int], seed: int) -> None:
         """Set the `counts` of rows per step and family (bad counts raise `ValueError`)."""
         if unknown := sorted(set(counts) - set(FAMILIES)):
@@ -83,20 +85,14 @@ class ZooSource:
         return [self._encoder.row(next(stream)) for stream in turns]
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Return the kind, counts, seed, and a hash of the first step's rows."""
+    def digest(self) -> str:
+        """A hash of the first step's rows."""
         ids = str([row.ids for row in self.rows(0)])
-        return {
-            "kind": "zoo",
-            "counts": self._counts,
-            "rows_per_step": sum(self._counts.values()),
-            "seed": self._seed,
-            "sha256": hashlib.sha256(ids.encode()).hexdigest()[:16],
-        }
+        return hashlib.sha256(ids.encode()).hexdigest()[:16]
 
 
 Source = ZooSource | PoolSource
-"""A source of rows that depend only on (seed, step), with facts: kind, sizes, hash of content."""
+"""A source of rows that depend only on (seed, step), with its kind and a digest of the content."""
 
 
 def build_source(
@@ -126,16 +122,13 @@ def build_source(
     seed, path = options.pop("seed", 0), options.get("path", "")
     common: dict[str, Any] = {"rows_per_step": options.pop("rows_per_step", 16), "seed": seed}
     if kind == "completions":
-        rows, facts = stored_rows(path, len(tokenizer), max_tokens)
-        facts["name"] = Path(path).name  # facts do not depend on the folder
+        rows = stored_rows(path, len(tokenizer), max_tokens)
         # keep completions of one prompt on the same side of the split
-        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, facts=facts, **common)
+        return PoolSource(rows, kind=kind, name=path, key=prompt_hash, **common)
     if kind in ("text", "dataset"):
         use = partial(cut_rows, tokenizer=tokenizer, max_tokens=max_tokens)
         cuts = read_documents(kind, use, **options)
-        is_file = kind == "text" or Path(path).expanduser().exists()
-        name = Path(path).name if is_file else path
-        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=name, **common)
+        return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=path, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
     settings = {**options, "seed": seed}
@@ -149,8 +142,8 @@ def build_source(
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     extra = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}
-    rows, facts = sampled_rows(teacher, tokenizer, plan, folder, **extra)
-    return PoolSource(rows, kind=kind, name=teacher.name, facts=facts, **common)
+    rows = sampled_rows(teacher, tokenizer, plan, folder, **extra)
+    return PoolSource(rows, kind=kind, name="on-policy sampling", **common)
 
 
 def _checked(
@@ -189,9 +182,11 @@ def _prompts(spec: str | Mapping[str, Any], tokenizer: Any, num: int) -> list[li
     table = {"kind": "text", "path": spec} if isinstance(spec, str) else spec
     kind, options = _checked(table, _PROMPTS, "prompts of [data]")
     if kind == "zoo":
-        source = _zoo(options, tokenizer)
-        num_steps = -(-num // source.facts["rows_per_step"])
-        rows = [row for step in range(num_steps) for row in source.rows(step)]
+        source, rows = _zoo(options, tokenizer), list[Row]()
+        for step in itertools.count():
+            if len(rows) >= num:
+                break
+            rows += source.rows(step)
         return [row.ids[: row.learn.index(True)] for row in rows]
     use = partial(first_prompt, tokenizer=tokenizer)
     return list(read_documents(kind, use, prompts_only=True, **options))

@@ -28,7 +28,7 @@ from training.forward import additive, last_states
 from training.loop import Piece
 from training.recipe import Count, RecipeTable, Share
 from training.reporter import TrainingProgress
-from training.run import JobContext, TrainingOptions, train_recipe
+from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Row, padded, step_rows, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
@@ -136,13 +136,11 @@ class MaskedJob(ZooJob):
         file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def train_masked(
-    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> TrainingProgress:
-    """Train a recipe's masked model into ``output/dllm`` and return its progress."""
+def train_masked(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
+    """Train a recipe's masked model into ``output/dllm``."""
     recipe, tokenizer = MaskedRecipe.of(tables), output / ".training" / "tokenizer"
     if not tokenizer.exists():
         built = build_tokenizer(**recipe.tokenizer.model_dump())
         built.add_special_tokens({"additional_special_tokens": [MASK]})
         built.save_pretrained(tokenizer)
-    return train_recipe("dllm", recipe, MaskedJob, output, options)
+    train_jobs({"dllm": MaskedJob}, recipe, output, options)

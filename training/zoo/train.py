@@ -22,7 +22,17 @@ from specbench_tasks.scorers import PRIMARY, corpus_bleu, score
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, last_states
 from training.loop import Piece, fingerprint, muon_and_adamw
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
+from training.recipe import (
+    Count,
+    LoopTable,
+    NotNegative,
+    Rate,
+    Recipe,
+    RecipeTable,
+    Seed,
+    Share,
+    Workers,
+)
 from training.reporter import TrainingProgress
 from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
@@ -50,7 +60,7 @@ class _DataTable(RecipeTable):
 class _ZooRunTable(RecipeTable):
     """[run]: settings of both models (see `LoopTable`), with `eval_prompts` per family."""
 
-    workers: Count
+    workers: Workers
     eval_steps: Count
     eval_prompts: Count
     eval_max_new_tokens: Count
@@ -183,20 +193,15 @@ def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, 
 MODELS = ("target", "draft")
 
 
-def train_zoo(
-    tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]
-) -> dict[str, TrainingProgress]:
-    """Train the models of a recipe into `output` and return the progress of each.
-
-    Resuming does not retrain finished models.
-    """
+def train_zoo(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
+    """Train the models of a recipe into `output`. Resuming does not retrain finished models."""
     recipe, state = ZooRecipe.of(tables), output / ".training"
     if not options.get("resume", True):
         shutil.rmtree(state, ignore_errors=True)
     if not (state / "tokenizer").exists():
         build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
     builds = {name: partial(ZooJob, name) for name in MODELS}
-    return train_jobs(builds, recipe, output, options)
+    train_jobs(builds, recipe, output, options)
 
 
 EVAL_SEED = 4_711

@@ -265,15 +265,6 @@ def test_places_behind_an_answer_are_learnt_but_not_judged() -> None:
     ]
 
 
-def test_blocks_beyond_a_sliding_window_are_refused() -> None:
-    module = fresh("mistral-window")  # a window of seven
-    student = Student(module, slot_adapter(module, variant="refine", code="constant"))
-    fits = Row([1, 2, STOP], [False, True, True])
-    assert run(student, blocks_of(0, [fits], sizes=(4,)), 0).logits.isfinite().all()
-    with pytest.raises(ValueError, match=r"rows of 8 tokens exceed .* window of 7"):
-        run(student, blocks_of(0, [Row([1, 2, 9, STOP], [False, False, True, True])]), 0)
-
-
 def test_slots_of_blocks_carry_no_uniform() -> None:
     student, windows = student_of("llama"), blocks_of()
     u = torch.full(windows.index.shape, NO_UNIFORM, dtype=torch.float64)

@@ -21,6 +21,7 @@ from decoders.core.hf.model import HFModel, stop_ids
 from decoders.core.types import Sampling
 from decoders.isd import StridedDecoding
 from tests.architectures.catalogue import save
+from tests.tiny_recipe import stopped, trained_steps
 from training.adapter import lean_job
 from training.adapter.lean_job import GREEDY_TEMPERATURE, WordHead, teacher_loss
 from training.adapter.recipe import AdapterRecipe
@@ -94,10 +95,9 @@ def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(ans
     held = {prompt_hash(row) for row in found.held_out(100)}
     assert held
     assert held.isdisjoint({prompt_hash(row) for row in training.values()})
-    assert found.facts["files"] == 2
-    assert str(Path(answers).parent) not in json.dumps(found.facts)
-    cut = [source(answers, max_tokens=most).facts["rows_passed_over"] for most in (19, 18)]
-    assert cut == [0, 8]
+    pools = (source(answers, max_tokens=most) for most in (19, 18))
+    whole, cut = (len(each._training) + len(each._held_out) for each in pools)
+    assert 0 < cut < whole
 
 
 def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
@@ -136,7 +136,7 @@ def test_a_recipe_names_them(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
     found = build_source(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
-    assert found.facts["kind"] == "completions"
+    assert found.kind == "completions"
 
 
 # ---------------------------------------------------------------- loss
@@ -196,7 +196,8 @@ def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
     lean: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     lean["run"] |= {"num_steps": 40, "eval_steps": 20}
-    assert train_adapter(lean, tmp_path / "out", progress="plain").step == 40
+    train_adapter(lean, tmp_path / "out", progress="plain")
+    assert trained_steps(tmp_path / "out") == 40
     lines = (tmp_path / "out" / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     held = [record["held_out"] for record in records if "held_out" in record]
@@ -300,7 +301,8 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
     lean: dict[str, Any], tmp_path: Path
 ) -> None:
     train_adapter(lean, tmp_path / "whole", progress="none")
-    assert train_adapter(lean, tmp_path / "parts", progress="none", stop_after_s=0).step == 1
+    with stopped():
+        train_adapter(lean, tmp_path / "parts", progress="none")
     train_adapter(lean, tmp_path / "parts", progress="none")
     whole, parts = (SlotAdapter.load(tmp_path / name).state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -309,10 +311,8 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
 @pytest.mark.parametrize(
     ("table", "change", "told"),
     [
-        ("adapter", {"gated": False}, "above the first layer only with adapter.gated = true"),
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
-        ("model", {"dtype": "float16"}, "run.lean uses float32 or bfloat16"),
-        ("adapter", {"gated": False, "enter": 0}, "for gated adapters"),
+        ("model", {"teacher": "zoo"}, "without another teacher"),
         (
             "run",
             {"lean": False},
@@ -393,7 +393,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
     train_adapter(lean, tmp_path / "isd", progress="none")
     initial = SlotAdapter.load(tmp_path / "isd")
     lean["adapter"] |= {
-        "variant": "c-ptp", "code": "dyadic", "num_slots": 5, "initial": str(tmp_path / "isd"),
+        "variant": "c-ptp", "code": "dyadic", "initial": str(tmp_path / "isd"),
     }  # fmt: skip
     reporter = Reporter("none", "x", tmp_path / "x.jsonl")
     job = build_job(AdapterRecipe.of(lean), JobContext(tmp_path, torch.device("cpu"), reporter))
@@ -402,8 +402,7 @@ def test_ptp_begins_as_the_isd_adapter_it_is_given(
     for name in given:
         if name.startswith("lora"):
             assert torch.equal(state[name], given[name])
-    assert torch.equal(state["numbers"][:3], given["numbers"])
-    assert torch.equal(state["numbers"][4], given["numbers"][2])
+    assert torch.equal(state["numbers"], given["numbers"])
     u = torch.tensor([0.1, 0.9], dtype=torch.float64)
     embedded = begun.embedding(u, torch.ones(2, 2))
     assert not torch.equal(embedded[0], embedded[1])

@@ -67,32 +67,12 @@ def tally_of(*windows: list[bool]) -> SlotTally:
 
 
 def test_a_report_of_strides_survives_json_and_says_what_they_gain() -> None:
-    report = HeldOutReport.of(
-        tally_of([True, False, True], [True] * 3),
-        tally_of([True] * LENGTH),
-        isd=tally_of([False]),
-    )
+    sampled, greedy = tally_of([True, False, True], [True] * 3), tally_of([True] * LENGTH)
+    report = HeldOutReport.of(sampled, greedy, strides=True)
     values = json.loads(json.dumps(report.measured(), allow_nan=False))
-    assert values["tokens_per_call"] == {"4": {"sampled": 2.333, "open": 1.0, "greedy": 4.0}}
+    assert values["tokens_per_call"] == {"4": {"sampled": 2.333, "greedy": 4.0}}
     assert report.accuracy[:3] == [1.0, 0.5, 1.0]
-    assert report.open_accuracy is not None
-    assert report.open_accuracy[:2] == [0.0, None]
     assert report.greedy_survival == [1.0] * LENGTH
     assert report.summary() == (
-        "overlap by depth 1.00 0.50 1.00; "
-        "tokens per call: N = 4: sampled 2.33, open 1.00, greedy 4.00"
-    )
-
-
-def test_a_report_of_blocks_survives_json_and_says_how_good_they_are() -> None:
-    report = HeldOutReport.of(
-        tally_of([True, False], [True, True, True]),
-        by_ratio={0.25: tally_of([True, True, True, False]), 0.5: SlotTally(LENGTH)},
-    )
-    values = json.loads(json.dumps(report.measured(), allow_nan=False))
-    assert values["by_ratio"] == {"0.25": 0.75, "0.5": None}
-    assert values["accuracy"][:3] == [1.0, 0.5, 1.0]
-    assert report.summary() == (
-        "fully masked: leading correct 2.00, accuracy by position 1.00 0.50 1.00; "
-        "by share of masks: 0.750 at 0.25"
+        "overlap by depth 1.00 0.50 1.00; tokens per call: N = 4: sampled 2.33, greedy 4.00"
     )

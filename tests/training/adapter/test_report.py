@@ -56,7 +56,6 @@ def judged_windows(
         logits=torch.zeros(num, 2),
         target=torch.zeros(num, dtype=torch.int64),
         teacher=torch.zeros(len(rows), 3, 4),
-        context=torch.zeros(len(rows), 3, 4),
     )
     return outcome, (right[usable], torch.full((num,), 0.5), counting[usable])
 

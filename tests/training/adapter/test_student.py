@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -276,30 +274,6 @@ def test_a_fresh_adapter_leaves_slots_on_the_base_weights(name: str) -> None:
         assert gap(got, fresh(name).base_model(whole).last_hidden_state[:, 5:]) < TOLERANCE
 
 
-def test_an_ungated_student_runs_its_context_through_the_adapter_with_gradients() -> None:
-    student = student_of("llama", gated=False)
-    ids = torch.tensor([ROWS[0].ids])
-    hidden, _ = student.context(ids)
-    module = fresh("llama")
-    with gated_by_hooks(module, student.adapter, 0), torch.no_grad():
-        adapted = module.base_model(ids).last_hidden_state
-    assert gap(hidden, adapted) < TOLERANCE
-    hidden.sum().backward()
-    assert all(p.grad is not None for p in student.adapter.lora_a.values())
-    plain_logits = fresh("llama")(ids).logits
-    assert gap(student.logits(student.teacher(ids, hidden)), plain_logits) < TOLERANCE
-    assert gap(student.logits(hidden), plain_logits) > 0.1
-
-
-def test_merged_for_good_the_module_alone_is_the_ungated_student() -> None:
-    for name in ("llama", "gpt2"):
-        student = student_of(name, gated=False)
-        ids = torch.tensor([ROWS[0].ids])
-        with torch.no_grad():
-            hidden, _ = student.context(ids)
-            assert gap(student.merge().base_model(ids).last_hidden_state, hidden) < TOLERANCE
-
-
 def test_another_teacher_explains_and_the_students_own_states_stay() -> None:
     taught = student_of("llama", teacher=fresh("llama-gqa"))
     ids = windows_of().ids
@@ -330,16 +304,6 @@ def test_a_model_that_decoded_with_an_adapter_keeps_one_copy_of_its_weights() ->
     joined = {part.weight.untyped_storage().data_ptr() for part in student.linears}
     weights = map(layer_weight, gated.layers.values())
     assert {weight.untyped_storage().data_ptr() for weight in weights} == joined
-
-
-def test_a_merged_module_is_written_with_tensors_of_their_own(tmp_path: Path) -> None:
-    student = student_of("llama", gated=False)
-    merged = student.merge()
-    merged.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    expected = merged.state_dict()
-    assert all(torch.equal(weights[name], expected[name]) for name in weights)
-    assert {name for name in expected if "proj" in name} <= set(weights)
 
 
 def test_gather_rows_takes_the_states_at_each_rows_places() -> None:

@@ -169,9 +169,7 @@ def test_the_report_of_a_selector_is_of_the_words_that_it_drafts(
         with torch.no_grad():
             job.heads.right.copy_(torch.arange(len(job.heads.right))[:, None])  # moves the order
         reports.append(job.held_out().sampled)
-    assert reports[0].accuracy == reports[0].among, "a single candidate is the likeliest word"
     assert reports[1].accuracy != reports[0].accuracy
-    assert sum(reports[1].among) > sum(reports[0].among)
 
 
 def test_a_drafter_learns_from_the_layers_that_decoding_feeds_it(
@@ -438,7 +436,6 @@ def test_the_score_is_the_mean_over_the_kinds_of_text_that_exist(
 ) -> None:
     def report(num: int, leading: float) -> HeldOut:
         leading = leading if num else 0.0
-        shares: dict[str, Any] = {"accuracy": [], "among": [], "leading_among": leading}
-        return HeldOut(rows=9, places=num, leading=leading, **shares)
+        return HeldOut(rows=9, places=num, leading=leading, accuracy=[])
 
     assert ByKind(report(places[0], 3.0), report(places[1], 1.0)).score == score

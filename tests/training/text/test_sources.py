@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from training.text.completions import (
     sampled_rows,
 )
 from training.text.data import Encoder, PoolSource, Row, row_hash
-from training.text.documents import cut_rows, first_prompt
+from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.sources import Source, ZooSource, build_source
 
 ROOT = Path(__file__).parents[3]
@@ -129,7 +130,7 @@ def test_a_step_depends_on_seed_and_step_alone() -> None:
 
 def test_every_row_comes_once_a_round_and_rounds_differ() -> None:
     source = pool(numbered(40), num=5)
-    size = source.facts["training_rows"]
+    size = len(source._training)
     dealt = [row.ids[1] for step in range(2 * size) for row in source.rows(step)][: 3 * size]
     rounds = [dealt[start : start + size] for start in range(0, 3 * size, size)]
     assert all(len(set(each)) == size for each in rounds)
@@ -139,7 +140,7 @@ def test_every_row_comes_once_a_round_and_rounds_differ() -> None:
 def test_a_step_larger_than_the_pool_goes_round() -> None:
     source = pool(numbered(8), num=11)
     assert len(source.rows(0)) == 11
-    assert source.facts["training_rows"] == 4
+    assert len(source._training) == 4
 
 
 def test_held_out_rows_are_a_twentieth_by_hash_and_never_dealt() -> None:
@@ -158,22 +159,21 @@ def test_held_out_rows_are_a_twentieth_by_hash_and_never_dealt() -> None:
 @pytest.mark.parametrize("num", [8, 9, 30])
 def test_small_pools_hold_out_a_few_rows_and_train_on_the_rest(num: int) -> None:
     source = pool(numbered(num))
-    assert 4 <= source.facts["held_out_rows"] <= num // 2
-    assert source.facts["training_rows"] + source.facts["held_out_rows"] == num
+    assert 4 <= len(source._held_out) <= num // 2
+    assert len(source._training) + len(source._held_out) == num
 
 
-def test_rows_that_teach_nothing_are_left_out_and_counted() -> None:
+def test_rows_that_teach_nothing_are_left_out() -> None:
     source = pool([*numbered(9), Row([1, 2], [True, False]), Row([5], [True])])
-    assert source.facts["left_out_rows"] == 2
-    assert source.facts["tokens"] == 27
-    assert source.facts["learnt_tokens"] == 18
+    assert len(source._training) + len(source._held_out) == 9
+    assert source.digest == pool(numbered(9)).digest
 
 
 def test_the_hash_of_the_content_sees_ids_and_what_is_learnt() -> None:
     rows = numbered(9)
     other_ids = [*rows[:-1], Row([7, 8, 8], [False, True, True])]
     other_learn = [*rows[:-1], Row(rows[-1].ids, [False, False, True])]
-    hashes = [pool(each).facts["sha256"] for each in (rows, numbered(9), other_ids, other_learn)]
+    hashes = [pool(each).digest for each in (rows, numbered(9), other_ids, other_learn)]
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == 3
 
@@ -201,8 +201,7 @@ def test_the_zoo_source_trains_on_one_split_and_holds_out_the_other(encoder: Enc
     for family, row in zip(itertools.cycle(held_families), held[:5], strict=False):
         (example,) = itertools.islice(generators.generate(family, "test", 31_337), 1)
         assert row.ids == encoder.row(example).ids
-    assert source.facts["sha256"] == again.facts["sha256"]
-    assert source.facts["sha256"] != ZooSource(encoder, {"qa": 2}, 3).facts["sha256"]
+    assert source.digest == again.digest != ZooSource(encoder, {"qa": 2}, 3).digest
 
 
 def test_a_zoo_source_of_unknown_families_or_no_rows_is_an_error(encoder: Encoder) -> None:
@@ -324,36 +323,30 @@ def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Pa
     pairs = [(text, text[::-1]) for text in texts(12)]
     spellings: dict[str, list[dict[str, Any]]] = {
         "messages": [{"messages": chat(*pair)} for pair in pairs],
-        "lists": [{"turns": [a], "responses": [b]} for a, b in pairs],
-        "texts": [{"turns": a, "responses": b, "id": 3} for a, b in pairs],
         "sharegpt": [
-            {"messages": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]}
+            {"conversations": [{"from": "human", "value": a}, {"from": "gpt", "value": b}], "id": 3}
             for a, b in pairs
         ],
         "parts": [
             {"messages": [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in talk]}
             for talk in (chat(*pair) for pair in pairs)
         ],
-        "named": [{"question": a, "answer": b} for a, b in pairs],
-        "table": [{"turns": a, "responses": b} for a, b in pairs],
+        "table": [{"messages": json.dumps(chat(*pair))} for pair in pairs],
     }
     sources = {}
     for name, records in spellings.items():
         path = tmp_path / f"{name}.{'csv' if name == 'table' else 'jsonl'}"
         (write_csv if name == "table" else lines_of)(path, records)
-        named = {"columns": {"turns": "question", "responses": "answer"}}
-        columns = named if name == "named" else {}
-        sources[name] = given(tokenizer, path, **columns)
-    assert len({source.facts["sha256"] for source in sources.values()}) == 1
-    assert sources["lists"].facts["training_rows"] + 4 == 12
+        sources[name] = given(tokenizer, path)
+    assert len({source.digest for source in sources.values()}) == 1
+    assert len(sources["messages"]._training) + 4 == 12
 
 
 def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("\n".join(texts(60)), encoding="utf-8")
     source = given(plain, path, max_tokens=32, rows_per_step=3, seed=1)
-    assert source.facts["kind"] == "text"
-    assert source.facts["name"] == "words.txt"
+    assert source.kind == "text"
     assert len(source.rows(9)) == 3
     assert all(len(row.ids) <= 32 for row in source.rows(9))
 
@@ -361,14 +354,11 @@ def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"body": "x"}, r"line 2: none of messages, turns, text in it; it has body\. Map"),
+        ({"body": "x"}, r"line 2: none of messages, conversations, text in it; it has body$"),
         ({}, "it has nothing"),
         ({"text": 3}, "text is 3; it must be a text"),
         ({"messages": []}, r"messages is \[\]; it must be a list of objects with role"),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "role and content, both texts"),
-        ({"turns": [], "responses": []}, "turns is empty"),
-        ({"turns": ["a", "b", "c"], "responses": ["d"]}, "3 turns and 1 responses"),
-        ({"turns": ["a"], "responses": [1]}, r"responses is \[1\]; it must be"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "line 2: the chat template refuses"),
     ],
 )
@@ -424,15 +414,15 @@ def test_a_dataset_gives_the_rows_of_the_same_file(hub_cache: Path, tokenizer: A
     wanted = given(tokenizer, path)
     for place in (folder, path):
         source = given(tokenizer, place, kind="dataset")
-        assert source.facts["sha256"] == wanted.facts["sha256"]
+        assert source.digest == wanted.digest
         assert same(source.rows(3), wanted.rows(3))
     fewer = given(tokenizer, folder, kind="dataset", limit=9)
-    assert fewer.facts["training_rows"] + fewer.facts["held_out_rows"] == 9
+    assert len(fewer._training) + len(fewer._held_out) == 9
     with pytest.raises(ValueError, match="has no split 'dev'; it has train"):
         given(tokenizer, folder, kind="dataset", split="dev")
-    columns = {"messages": "x", "turns": "talk"}
-    with pytest.raises(ValueError, match="row 0: none of x, talk, text in it"):
-        given(tokenizer, folder, kind="dataset", max_tokens=9, columns=columns)
+    pd.DataFrame({"talk": texts(14)}).to_parquet(folder / "train.parquet")
+    with pytest.raises(ValueError, match="row 0: none of messages, conversations, text in it"):
+        given(tokenizer, folder, kind="dataset", max_tokens=9)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
@@ -626,12 +616,12 @@ def test_an_on_policy_source_learns_completions_and_not_prompts(
 ) -> None:
     prompts = [[1, 5, 6], [1, *range(7, 18)], [1] * 13]
     plan = CompletionPlan(num_completions=20, max_new_tokens=8)
-    rows, facts = sampled_rows(teacher, ENDS, plan, tmp_path, max_tokens=20, prompts=prompts)
+    rows = sampled_rows(teacher, ENDS, plan, tmp_path, max_tokens=20, prompts=prompts)
     assert len(rows) == 20
     for row in rows:
         (prompt,) = [p for p in prompts if row.ids[: len(p)] == p]
         assert row.learn == [place >= len(prompt) for place in range(len(row.ids))]
-    assert facts == {"prompts": 2, "prompts_passed_over": 1}
+    assert not any(row.ids[:13] == prompts[2] for row in rows)  # it leaves no room
 
 
 # ---------------------------------------------------------------- recipes
@@ -650,11 +640,7 @@ def test_a_recipe_names_its_source(
     text = build(tokenizer, hub_cache, kind="text", path=str(path), rows_per_step=2, seed=5)
     table = build(tokenizer, hub_cache, kind="dataset", path=str(path), rows_per_step=2, seed=5)
     assert same(text.rows(1), table.rows(1))
-    assert [zoo.facts["kind"], text.facts["kind"], table.facts["kind"]] == [
-        "zoo",
-        "text",
-        "dataset",
-    ]
+    assert [zoo.kind, text.kind, table.kind] == ["zoo", "text", "dataset"]
 
 
 def test_a_recipe_samples_from_bos_a_file_or_another_source(
@@ -672,7 +658,6 @@ def test_a_recipe_samples_from_bos_a_file_or_another_source(
     assert all(row.ids[0] == 1 and not row.learn[0] for row in bos.rows(0))
     asked = build(letters, tmp_path, teacher, kind="on-policy", prompts=str(lines), **plan)
     assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18}
-    assert asked.facts["prompts"] == 2
 
 
 def test_prompts_may_be_the_rows_that_a_run_takes_as_its_tasks(
@@ -692,7 +677,7 @@ def test_prompts_may_be_the_rows_that_a_run_takes_as_its_tasks(
     plan = {"num_completions": 16, "max_new_tokens": 6, "temperatures": [0.5, 1]}
     asked = build(letters, tmp_path, teacher, kind="on-policy", prompts=str(file), **plan)
     assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18, 19}
-    with pytest.raises(ValueError, match=r"none of messages, turns, text in it; it has prompt"):
+    with pytest.raises(ValueError, match=r"none of messages, conversations, text in it; it has p"):
         build(letters, tmp_path, kind="text", path=str(file))
 
 
@@ -703,7 +688,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
 
     def record(*given: Any, **options: Any) -> Any:
         seen.append({**options, "plan": given[2]})
-        return numbered(12), {}
+        return numbered(12)
 
     monkeypatch.setattr("training.text.sources.sampled_rows", record)
     teacher = Teacher(name="zoo", open=lambda: pytest.fail("opened"))
@@ -712,7 +697,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
     plan |= {"batch_size": 3, "seed": 2}
     options: dict[str, Any] = {**plan, "temperatures": 0.5, "prompts": prompts}
     made = build(tokenizer, tmp_path, teacher, kind="on-policy", **options)
-    assert made.facts["kind"] == "on-policy"
+    assert made.kind == "on-policy"
     asked = seen[0]["prompts"]
     assert len(asked) == 9
     assert {tokenizer.decode([ids[0], ids[-1]]) for ids in asked} == {"<|user|><|assistant|>"}
@@ -735,7 +720,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
         ),
         (
             {"kind": "text", "path": "a.txt", "split": "x"},
-            "unknown option 'split' of text.*columns",
+            "unknown option 'split' of text.*path",
         ),
         ({"kind": "text", "path": 3}, r"path is 3 in \[data\]; it must be a text"),
         ({"kind": "zoo", "counts": {"qa": 1}, "seed": True}, "seed is True"),
@@ -743,7 +728,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
             {"kind": "text", "path": "a.txt", "max_tokens": 65},
             "rows of 2 to 64 tokens",
         ),
-        ({"kind": "text", "path": "a.jsonl", "columns": {"texts": "x"}}, "no file"),
+        ({"kind": "text", "path": "a.jsonl"}, "no file"),
         ({"kind": "on-policy"}, "which is missing here"),
     ],
 )
@@ -809,9 +794,8 @@ def test_a_pretrained_model_writes_its_own_training_stories(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not (STORIES.is_dir() and QUESTIONS.is_file()), reason="../shared is not there")
-def test_real_questions_become_rows_of_a_real_tokenizer() -> None:
-    source = given(load_tokenizer(STORIES), QUESTIONS, max_tokens=512)
-    facts = source.facts
-    assert facts["training_rows"] + facts["held_out_rows"] > 480
-    assert 0.02 < facts["held_out_rows"] / facts["training_rows"] < 0.1
-    assert max(len(row.ids) for step in range(9) for row in source.rows(step)) <= 512
+def test_real_questions_become_prompts_of_a_real_tokenizer() -> None:
+    use = partial(first_prompt, tokenizer=load_tokenizer(STORIES))
+    prompts = [*read_documents("text", use, path=str(QUESTIONS), prompts_only=True)]
+    assert len(prompts) == 480
+    assert 0 < min(map(len, prompts)) < max(map(len, prompts)) < 9999

@@ -163,12 +163,6 @@ class Cost:
     table: pd.DataFrame
     curve: CostCurve
 
-    @property
-    def left_out(self) -> dict[CostCell, str]:
-        """Cells that were not measured, with the reasons."""
-        rows = self.table[self.table["left_out"].notna()].to_dict("records")
-        return {_cell(row): str(row["left_out"]) for row in rows}
-
 
 def load_cost(folder: Path) -> Cost:
     """Read a cost folder.

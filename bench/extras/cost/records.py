@@ -116,13 +116,7 @@ class CostFacts:
         target: facts of the model, as in env.json's ``models``.
         bandwidth: bytes per second of matrix-vector products with many different matrices, each
             read once; together they are as large as the model's weights.
-        memory_bandwidth: the same with more bytes than any cache holds.
         matrix_rate: floating-point operations per second of a product of large matrices.
-        replay: seconds of the call `replayed`, run as a captured graph or compiled. None: not
-            measured, for the reason `no_replay`.
-        beside_replay: seconds of the same call run normally, alternating with the replay.
-        replay_by: kind of the replay.
-        no_replay: the reason why the replay was not measured.
         other_cores: CPU time of other processes during the measurement, in cores.
         complete: every planned measurement was made.
     """
@@ -133,13 +127,7 @@ class CostFacts:
     work: CallWork
     grid: Grid
     bandwidth: Measured | None = None
-    memory_bandwidth: Measured | None = None
     matrix_rate: Measured | None = None
-    replay: Measured | None = None
-    beside_replay: Measured | None = None
-    replayed: CostCell | None = None
-    replay_by: str | None = None
-    no_replay: str | None = None
     other_cores: Measured | None = None
     complete: bool = False
 
@@ -152,9 +140,7 @@ class CostFacts:
         return self.work.num_flops(cell) / self.matrix_rate.value if self.matrix_rate else None
 
 
-READINGS = (
-    *("bandwidth", "memory_bandwidth", "matrix_rate", "replay", "beside_replay", "other_cores"),
-)
+READINGS = ("bandwidth", "matrix_rate", "other_cores")
 """Fields of `CostFacts` that are medians of one reading per round."""
 
 

@@ -23,8 +23,7 @@ from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
 
-PROJECT = "decoding-bench"
-"""Default name of the experiment."""
+_EXPERIMENT = "decoding-bench"
 _MAX_VALUE = 6000
 """MLflow's limit of characters in a parameter's value."""
 
@@ -96,7 +95,7 @@ def _milliseconds(utc: str | None) -> int:
     return 0 if utc is None else int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
-def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, default: Path) -> str:
+def to_mlflow(runs: Sequence[TrackedRun], folder: Path | None, default: Path) -> str:
     """Write into `folder`, MLFLOW_TRACKING_URI or `default`, and return the URI of the store."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = optional("mlflow", "mlflow", "export --to mlflow")
@@ -113,9 +112,10 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, def
     try:
         logging.disable(logging.INFO)
         client = mlflow.MlflowClient(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(project)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
+        experiment = client.get_experiment_by_name(name)
         number = (
-            client.create_experiment(project, artifact_location=artifacts)
+            client.create_experiment(name, artifact_location=artifacts)
             if experiment is None
             else experiment.experiment_id
         )

@@ -17,6 +17,8 @@ PANEL = "Find the limit"
 
 _LIMIT = 1_000_000
 """Limit of values on any axis."""
+_MAX_CALL_S = 1.0
+"""Limit of a call's time; slower and larger calls are skipped."""
 
 
 _OPTIONS = options.fields("model", "compile", *options.MACHINE)
@@ -36,9 +38,6 @@ def cost(
     sequences: Annotated[str, typer.Option(help="Sequences per call.")] = "1,4,16,64",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
     rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
-    longest: Annotated[
-        float, typer.Option(help="Limit of seconds per call; slower and larger calls are skipped.")
-    ] = 1.0,
     run: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Also price the draft calls of this run's decoders."),
@@ -62,18 +61,17 @@ def cost(
     from bench.records.plan import BASELINE
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.settings.bounds import Repeats, Seconds, check
+    from bench.settings.bounds import Repeats, check
 
     if shape is not None and arguments["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
     check(rounds, Repeats, "--rounds")
-    check(longest, Seconds, "--longest")
     grid = Grid(
         rows=_numbers(rows, "--rows", {1}),  # one row and one sequence: the reference for all
         sequences=_numbers(sequences, "--sequences", {1}),
         contexts=_numbers(contexts, "--contexts", set()),
         rounds=rounds,
-        longest_s=longest,
+        longest_s=_MAX_CALL_S,
     )
     priced = None if run is None else load_run(find_run(run, output))
     if priced is not None and priced.plan.baseline != BASELINE:

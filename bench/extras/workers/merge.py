@@ -65,26 +65,21 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    identity, other = first.plan.identity or {}, run.plan.identity or {}
-    config, other_config = (
-        {key: value for key, value in each.config.items() if key not in _FREE}
-        for each in (first, run)
-    )
-    if not identity or identity != other:
-        keys = [key for key, value in identity.items() if other.get(key) != value]
-        why = f"{', '.join(keys) or 'what it began with'} differ"
-    elif config != other_config:
-        keys = [k for k in {**config, **other_config} if config.get(k) != other_config.get(k)]
-        why = f"settings differ: {', '.join(sorted(keys))}"
-    elif first.plan.digest != run.plan.digest:
-        why = "prompts, blocks or decoders differ"
-    elif first.env.dtype != run.env.dtype:
-        why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
-    else:
+    one, two = _shared_facts(first), _shared_facts(run)
+    differing = sorted(name for name in one | two if one.get(name) != two.get(name))
+    if first.plan.identity and not differing:
         return
+    why = f"{', '.join(differing) or 'what it began with'} differ"
     line = f"{run.path.name} has another plan than {first.path.name} ({why})"
     advice = "merge joins parts of one plan: `bench run --part I/N` of the same command"
     raise UnavailableError(f"{line}; {advice}")
+
+
+def _shared_facts(run: Run) -> dict[str, object]:
+    """Return what all parts of a plan share: code, weights, settings, prompts and dtype."""
+    settings = {key: value for key, value in run.config.items() if key not in _FREE}
+    plan = {**(run.plan.identity or {}), "prompts, blocks or decoders": run.plan.digest}
+    return {**settings, **plan, "dtype": run.env.dtype}
 
 
 def _refuse_twice(runs: Sequence[Run]) -> None:

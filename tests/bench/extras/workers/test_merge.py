@@ -202,8 +202,8 @@ def test_the_load_of_a_block_is_that_of_its_attempt(measured: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"temperature": 0.7}, "settings differ: temperature"),
-        ({"repeats": 3}, "settings differ: repeats"),
+        ({"temperature": 0.7}, "temperature differ"),
+        ({"repeats": 3}, "prompts, blocks or decoders, repeats differ"),
     ],
 )
 def test_runs_of_another_plan_are_refused_in_a_line(
@@ -236,7 +236,7 @@ def test_other_code_and_other_prompts_are_another_plan(measured: Any, tmp_path: 
 def test_another_precision_is_another_plan(measured: Any, tmp_path: Path) -> None:
     one, two = measured("1/2"), measured("2/2")
     write_environment(two, replace(load_run(two).env, dtype="bfloat16"))
-    with pytest.raises(BenchError, match="dtypes are float32 and bfloat16"):
+    with pytest.raises(BenchError, match="dtype differ"):
         merge([one, two], tmp_path / "merged")
 
 

@@ -3,14 +3,14 @@
 A cell is a merged call as decoders verify drafts: every row's logits are read. Each round measures
 the machine's own rates and visits all cells, so that a drift of the machine affects all cells
 alike. A visit warms up with one call and takes the median of the next few calls. Only
-`Model.forward` is timed. An interrupted measurement writes its results, and must begin again.
+`Model.forward` is timed. An interrupted measurement writes nothing.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -21,10 +21,10 @@ from bench.extras.cost.curve import cost_table, with_readings
 from bench.extras.cost.probes import Probe
 from bench.extras.cost.records import (
     CURVE,
+    MACHINE,
     Calls,
     CostCell,
     CostFacts,
-    read_facts,
     write_facts,
 )
 from bench.machine.clock import Clock, Stopwatch
@@ -32,7 +32,7 @@ from bench.machine.usage import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
 from bench.records.environment import Environment, write_environment
-from bench.records.files import cannot_write, only_writer, remove_scratch, write_bytes
+from bench.records.files import cannot_write, write_bytes
 from bench.records.frames import csv_bytes
 from decoders.core.engine.models import Models
 from decoders.core.model import Call, Model, Session
@@ -68,37 +68,23 @@ def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> Cost
     """Measure a model, write the measurement to `folder`, and return its facts.
 
     Raises:
-        BenchError: the folder holds a complete measurement (exit 2), is damaged (4) or cannot be
-            written (1); another process writes to it (5).
+        BenchError: the folder holds a measurement (exit 2), or cannot be written (1).
     """
+    if (folder / MACHINE).exists():
+        raise UsageError(f"{folder} has a measurement; give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    with only_writer(folder):
-        remove_scratch(folder)
-        if (before := read_facts(folder)) is not None and before.complete:
-            raise UsageError(f"{folder} has a complete measurement; give another --folder")
-        write_environment(folder, subject.env)
-        write_facts(folder, subject.facts)
-        calls = Calls()
-        try:
-            with frozen_garbage():
-                _Measurement(subject, calls, progress).run()
-        finally:
-            progress.close()
-            facts = _conclude(subject.facts, calls, folder)
-    return facts
-
-
-def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
-    """Write the results of all timed calls, even if incomplete."""
-    cells = [cell for cell in facts.grid.cells if cell not in calls.left_out]
-    values = [calls.seconds.get(cell, []) for cell in cells]
-    values.append(calls.readings.get("bandwidth", []))
-    complete = all(len(each) == facts.grid.rounds for each in values)
-    facts = replace(with_readings(facts, calls), complete=complete)
+    calls = Calls()
+    try:
+        with frozen_garbage():
+            _Measurement(subject, calls, progress).run()
+    finally:
+        progress.close()
+    facts = with_readings(subject.facts, calls)
     write_bytes(folder / CURVE, csv_bytes(cost_table(facts, calls), "%.9g"))  # below 1 ns
+    write_environment(folder, subject.env)
     write_facts(folder, facts)
     return facts
 

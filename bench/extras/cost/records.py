@@ -1,8 +1,7 @@
 """Read and write a cost folder: the times of a model's calls on one machine (`bench cost`).
 
 ==================  ===============================================================================
-``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
-                    before the first measurement, and again after the last one
+``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`)
 ``env.json``        the machine, as in a run folder
 ``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
 ``choices.json``    the cost of a draft call of each decoder of a run, if a run was given
@@ -118,7 +117,6 @@ class CostFacts:
             read once; together they are as large as the model's weights.
         matrix_rate: floating-point operations per second of a product of large matrices.
         other_cores: CPU time of other processes during the measurement, in cores.
-        complete: every planned measurement was made.
     """
 
     schema: Num = SCHEMA
@@ -129,7 +127,6 @@ class CostFacts:
     bandwidth: Measured | None = None
     matrix_rate: Measured | None = None
     other_cores: Measured | None = None
-    complete: bool = False
 
     def memory_s(self, cell: CostCell) -> float | None:
         """Return the minimal seconds in which a call can read weights and cache, if measured."""
@@ -146,7 +143,7 @@ READINGS = ("bandwidth", "matrix_rate", "other_cores")
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Hold all measurements, which are written only at the end or after an interruption.
+    """Hold all measurements, which are written only at the end.
 
     `seconds` has, for each cell, a median of a few calls per round; `left_out` has the reasons of
     unmeasured cells; `readings` has a value per round for each name in `READINGS`.

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +12,6 @@ from bench.extras.cost.measure import CostSubject, measure_cost
 from bench.extras.cost.probes import Probe, make_probes
 from bench.extras.cost.records import (
     CURVE,
-    MACHINE,
     CallWork,
     CostCell,
     CostFacts,
@@ -99,7 +97,6 @@ def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_pa
     assert cost.curve.points == pytest.approx({cell: truth(cell) for cell in GRID.cells})
     assert (cost.table["rounds"] == GRID.rounds).all()
     assert facts == cost.facts
-    assert facts.complete
     assert facts.bandwidth is not None
     assert facts.bandwidth.value == pytest.approx(50)
     row = cost.table[(cost.table["rows"] == 4) & (cost.table["sequences"] == 2)].iloc[0]
@@ -118,22 +115,14 @@ def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
     assert len({tuple(cells) for cells in rounds}) > 1
 
 
-@pytest.mark.parametrize("stop_after", [0, 5, 77])
-def test_what_was_stopped_keeps_its_calls_and_begins_again_and_what_is_complete_is_refused(
-    tmp_path: Path, stop_after
-):
+def test_what_was_stopped_is_not_written_and_what_was_measured_is_not_overwritten(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        measure_cost(subject(stop_after=stop_after), tmp_path, Progress())
-    stopped = json.loads((tmp_path / MACHINE).read_text())
-    assert not stopped["complete"]
-    num = len((tmp_path / CURVE).read_text().splitlines()) - 1
-    assert num == {0: 0, 5: 1, 77: len(GRID.cells)}[stop_after]
-    facts = measure_cost(subject(), tmp_path, Progress())
-    assert facts.complete
-    assert (load_cost(tmp_path).table["rounds"] == GRID.rounds).all()
+        measure_cost(subject(stop_after=77), tmp_path, Progress())
+    assert not list(tmp_path.iterdir())
+    measure_cost(subject(), tmp_path, Progress())
     before = (tmp_path / CURVE).read_bytes()
     again = subject()
-    with pytest.raises(BenchError, match="complete measurement; give another --folder") as other:
+    with pytest.raises(BenchError, match="has a measurement; give another --folder") as other:
         measure_cost(again, tmp_path, Progress())
     assert other.value.exit_code == 2
     assert again.model.cells == []
@@ -150,7 +139,6 @@ def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_
     assert tried.model.cells.count(slow) == 1
     assert CostCell(rows=4, sequences=2, context=50) not in tried.model.cells
     assert "takes 0.0" in left_out(tmp_path)[slow]
-    assert facts.complete
 
 
 def test_cells_beyond_the_models_context_or_the_memory_are_left_out_with_the_reason(tmp_path: Path):

@@ -53,7 +53,6 @@ def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     facts = measure_cost(opened, tmp_path / "cost", Progress())
     cost = load_cost(tmp_path / "cost")
     assert set(cost.curve.points) == set(TINY.cells)
-    assert facts.complete
     assert facts.target["random_weights"]
     assert (cost.table["memory_s"] > 0).all()
     assert cost.env.comparability_key == opened.env.comparability_key
@@ -64,8 +63,8 @@ def test_a_gpu_is_measured_by_the_same_code(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cuda"})
     opened = open_subject(config, TINY, print, shape=str(shape))
     assert opened.model.device.type == "cuda"
-    facts = measure_cost(opened, tmp_path / "cost", Progress())
-    assert facts.complete
+    measure_cost(opened, tmp_path / "cost", Progress())
+    assert set(load_cost(tmp_path / "cost").curve.points) == set(TINY.cells)
 
 
 def test_an_unknown_shape_is_a_usage_error():

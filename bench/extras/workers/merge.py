@@ -39,12 +39,11 @@ _FREE = ("threads", "device", "run_name")
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`, and return it with notes for the user.
+    """Join all parts of a plan in a new folder under `parent`, and return it with notes.
 
     Raises:
-        BenchError: the runs are not parts of one plan (exit 5), two share a block or a scored
-            prompt, or a folder is not a run (2) or is damaged (4), or the new folder cannot be
-            written (1).
+        BenchError: the runs are not parts of one plan (exit 5), a part is missing or named twice,
+            or a folder is not a run (2) or is damaged (4), or the new folder cannot be written (1).
     """
     runs = [load_run(folder) for folder in folders]
     for run in runs[1:]:
@@ -61,7 +60,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
         _write(folder, runs, plan, records, key)
     link_newest(folder)
     notes = ["measured on different machines: compare times only within one"]
-    return folder, notes * (len(machines) > 1) + _missing_parts(plan)
+    return folder, notes * (len(machines) > 1)
 
 
 def _refuse_other(first: Run, run: Run) -> None:
@@ -96,34 +95,31 @@ def _refuse_twice(runs: Sequence[Run]) -> None:
 def _labelled(record: SampleRecord, run: Run, number: int) -> SampleRecord:
     """Return a record of a numbered run, with its machine and a unique name of the worker."""
     worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
-    copy = replace(record, worker=worker, machine=record.machine or run.env.comparability_key)
+    copy = replace(record, worker=worker, machine=run.env.comparability_key)
     copy.pack()
     return copy
 
 
 def _join_plans(runs: Sequence[Run]) -> Plan:
+    parts = [part for run in runs for part in run.plan.parts]
+    num_parts = int((parts or ["1/1"])[0].partition("/")[2])
+    all_parts = (f"{number}/{num_parts}" for number in range(1, num_parts + 1))
+    if missing := [part for part in all_parts if part not in parts]:
+        raise UsageError(
+            f"parts {', '.join(missing)} are missing: measure them, and name all parts"
+        )
     blocks = [block for run in runs for block in run.plan.blocks]
     prompts: dict[str, PlannedPrompt] = {}
     for planned in (planned for run in runs for planned in run.plan.prompts):
         before = prompts.get(planned.prompt, planned)
         passes = dict.fromkeys([*before.passes, *planned.passes])
         prompts[planned.prompt] = replace(planned, passes=tuple(passes))
-    joined = replace(
+    return replace(
         runs[0].plan,
         blocks=tuple(sorted(blocks, key=lambda block: block.block)),
         prompts=tuple(prompts.values()),
-        parts=tuple(dict.fromkeys(part for run in runs for part in run.plan.parts)),
+        parts=(),
     )
-    return joined if _missing_parts(joined) else replace(joined, parts=())
-
-
-def _missing_parts(plan: Plan) -> list[str]:
-    if not plan.parts:
-        return []
-    num_parts = int(plan.parts[0].partition("/")[2])
-    all_parts = [f"{number}/{num_parts}" for number in range(1, num_parts + 1)]
-    missing = [part for part in all_parts if part not in plan.parts]
-    return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
 
 def _write(
@@ -167,9 +163,7 @@ def _write(
         reported=True,
     )
     write_status(folder, status)
-    judgement = judge(load_run(folder))
-    warnings = (*judgement.warnings, *_missing_parts(plan))
-    write_status(folder, replace(judgement, warnings=warnings))
+    write_status(folder, judge(load_run(folder)))
 
 
 def pool_differences(

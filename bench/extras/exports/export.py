@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.extras.exports.formats import acceptance, github_action
-from bench.extras.exports.mlflow import to_mlflow, tracked_runs
+from bench.extras.exports.mlflow import to_mlflow
 from bench.extras.sessions.expected import EXPECTED
 from bench.records.environment import ENV
 from bench.records.files import read_json, refuse_links, write_files
@@ -101,7 +101,7 @@ def export(
         for path in (default, *default.glob("*")):
             refuse_links(findings.run.path, path)
     if kind == "mlflow":
-        return [to_mlflow(tracked_runs(findings), folder, default)]
+        return [to_mlflow(findings, folder, default)]
     folder = folder or default
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")

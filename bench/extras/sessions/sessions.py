@@ -46,9 +46,9 @@ def make_folder(config: RunConfig, parent: Path) -> Path:
 def measure_sessions(
     config: RunConfig, num: int, every: float, folder: Path, progress: Progress, style: str
 ) -> Exit:
-    """Measure `num` sessions that begin at least `every` minutes apart; return the worst exit code.
+    """Measure `num` sessions, each in a new process, and return the worst exit code.
 
-    Ctrl-C, or a session without a result, ends the series; all measurements are kept.
+    They begin at least `every` minutes apart. Ctrl-C, or a session without a result, ends the series; all measurements are kept.
     """
     worst = Exit.DONE
     job = ["--config", folder / CONFIG, "--output", folder, "--progress", style]

@@ -48,7 +48,8 @@ def measure_sessions(
 ) -> Exit:
     """Measure `num` sessions, each in a new process, and return the worst exit code.
 
-    They begin at least `every` minutes apart. Ctrl-C, or a session without a result, ends the series; all measurements are kept.
+    They begin at least `every` minutes apart. Ctrl-C, or a session without a result, ends the
+    series; all measurements are kept.
     """
     worst = Exit.DONE
     job = ["--config", folder / CONFIG, "--output", folder, "--progress", style]

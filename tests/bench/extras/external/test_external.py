@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -198,17 +197,11 @@ def test_tokens_per_call_are_unknown_if_one_answers_calls_are() -> None:
     assert sums.tokens_per_call == pytest.approx(3 / 2), "a failed answer made no tokens"
 
 
-def test_a_session_that_was_stopped_does_not_replace_a_whole_one() -> None:
-    whole = [made_up(), made_up(prompt="c1#1")]
-    stopped = [made_up(session=1, total_s=9.0)]
-    failed = [
-        made_up(session=2, tokens=None, error="x"),
-        made_up(session=2, tokens=None, error="x"),
-    ]
-    (sums,) = engine_sums([*whole, *stopped, *failed], [])
-    assert (sums.first.session, sums.prompts, sums.errors) == (0, 2, 0)
-    later = [dataclasses.replace(answer, session=3) for answer in whole]
-    assert engine_sums([*whole, *later], [])[0].first.session == 3
+def test_the_newest_session_counts() -> None:
+    older = [made_up(), made_up(prompt="c1#1")]
+    newer = [made_up(session=1), made_up(session=1, prompt="c1#1", tokens=None, error="x")]
+    (sums,) = engine_sums([*older, *newer], [])
+    assert (sums.first.session, sums.prompts, sums.errors) == (1, 1, 1)
 
 
 def test_an_answer_that_fails_is_a_line_and_the_others_go_on(

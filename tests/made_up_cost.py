@@ -40,8 +40,6 @@ def write_cost_folder(
         grid=GRID,
         bandwidth=Measured(value=1e10, num=6),
         matrix_rate=Measured(value=1e11, num=6),
-        no_replay="made up",
-        complete=True,
     )
     times = {cell: [seconds(cell)] * GRID.rounds for cell in GRID.cells}
     write_facts(folder, facts)

@@ -30,7 +30,6 @@ PREDICATES = frozenset({"are", "has", "is", "num", "was"})
 """Words after which a participle is no noun, as in `is_known`."""
 ALLOWED = {
     "least": ("an option of `hybrid`", ["decoders/hybrid.py"]),
-    "longest": ("an option of `bench cost`", ["bench/extras/cost/cli.py"]),
     "most": (
         "the parameter of drafters (docs/adding-a-decoder.md)",
         ["bench/plan/starter.py", "decoders/core/drafting/drafter.py"],

@@ -79,9 +79,6 @@ def resume(
     from bench.records.run_folder import find_run
 
     allowed = allow or ()
-    resume_sessions = extra("bench.jobs", "resume-sessions")
-    for folder in (Path(run_dir), output / run_dir):
-        resume_sessions(folder, allowed, progress)
     spread = parse_workers(executor, workers, executor_option)
     with options.choose(progress) as shown:
         folder = find_run(run_dir, output)

@@ -1,4 +1,4 @@
-"""Write the summary of ``make gpu``: summary.json and summary.md, small enough to commit.
+"""Write the summary of ``make gpu``: summary.json, small enough to commit.
 
 The module reads the lines and run folders of all steps, passed or failed, and needs only the
 standard library.
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
-
-from bench.text import UNKNOWN, markdown
 
 _SCHEMA = 2
 _COLUMNS = (
@@ -94,7 +92,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> None:
-    """Replace summary.json and summary.md."""
+    """Replace summary.json atomically."""
     machines = (each.figures["machine"] for each in steps if "machine" in each.figures)
     machine: Mapping[str, Any] = next(machines, {})
     entries = [
@@ -111,52 +109,6 @@ def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> No
         for each in steps
     ]
     data = {"schema": _SCHEMA, "rehearsal": rehearsal, "machine": machine, "steps": entries}
-    _replace(folder / "summary.json", json.dumps(data, ensure_ascii=False, indent=1))
-    _replace(folder / "summary.md", "\n".join(_page(steps, machine, rehearsal)))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    part = path.with_suffix(".part")
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(path)
-
-
-def _page(steps: Sequence[Step], machine: Mapping[str, Any], rehearsal: bool) -> list[str]:
-    facts = ", ".join(f"{key} {value}" for key, value in machine.items() if value is not None)
-    lines = ["# One GPU, everything once", ""]
-    if rehearsal:
-        lines += ["**A rehearsal on a CPU: tiny sizes, and no figure of it says anything.**", ""]
-    ended = [
-        {
-            "step": each.name,
-            "status": each.status,
-            "seconds": round(each.seconds),
-            "of": round(each.budget_s),
-            "why": each.reason or "",
-        }
-        for each in steps
-    ]
-    lines += [markdown(facts or "no step said where it ran"), "", *_table(ended)]
-    for each in steps:
-        if each.figures.get("lines"):
-            lines += ["", f"## {markdown(each.name)}", ""]
-            if "verdict" in each.figures:
-                reasons = each.figures["reasons"] or ()
-                lines += [markdown(" ".join([f"{each.figures['verdict']}.", *reasons])), ""]
-            lines += _table(each.figures["lines"])
-    return lines
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = list(rows[0])
-    cells = [[_cell(row.get(name)) for name in head] for row in rows]
-    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *cells)]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, Mapping):
-        return "; ".join(f"{markdown(key)}: {_cell(each)}" for key, each in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else markdown(str(value))
+    part = folder / "summary.part"
+    part.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / "summary.json")

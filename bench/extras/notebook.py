@@ -17,7 +17,6 @@ import pandas as pd
 from bench.errors import UsageError, as_error
 from bench.extras.exports.export import answers
 from bench.machine.openmp import shorten_spinning
-from bench.plan.code import check_code, without_code
 from bench.progress import choose
 from bench.records.run_folder import find_run
 from bench.records.run_folder import load_run as read_run
@@ -77,12 +76,11 @@ def run(
     *,
     output: str | Path = "results",
     progress: str = "none",
-    config: str | Path | None = None,
     **settings: Any,
 ) -> Results:
     """Measure decoders as `bench run` does, in a new folder below `output`, and open the results.
 
-    `settings` are fields of `RunConfig`, such as ``limit=4``; they override the `config` file.
+    `settings` are fields of `RunConfig`, such as ``limit=4``.
 
     Raises:
         BenchError: any failure before the first measurement.
@@ -91,10 +89,7 @@ def run(
     shorten_spinning()
     from bench.runs import run as measure
 
-    file = None if config is None else Path(config)
-    configuration = load_config(file, {**settings, "decoders": decoders})
-    if file is not None:
-        check_code([without_code(configuration, settings | {"decoders": decoders})], file, ())
+    configuration = load_config(None, {**settings, "decoders": decoders})
     with choose(progress) as shown:
         return load_run(measure(configuration, Path(output), shown).run_dir)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.errors import BenchError
 from bench.records.frames import num_samples
 from bench.records.plan import WRONG, RunStatus
-from bench.records.run_folder import lost_plan
+from bench.records.run_folder import load_records, lost_plan
 from bench.records.samples import SAMPLES, SAMPLES_TABLE
 from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
@@ -40,9 +41,19 @@ def run_folders(parent: Path) -> list[Path]:
 
 
 def count_records(folder: Path) -> int:
-    """Count the records of a run folder, without events and a truncated last line."""
+    """Count the records of a run folder, without events and a truncated last line.
+
+    A resumed run may hold superseded records, so its lines are read (0 if it cannot be read).
+    """
+    num = 0
     try:
         with (folder / SAMPLES).open("rb") as file:
-            return sum(line.endswith(b"\n") and not line.startswith(b'{"event"') for line in file)
+            for line in file:
+                if line.startswith(b'{"event":"supersede"'):
+                    return len(load_records(folder))
+                num += line.endswith(b"\n") and not line.startswith(b'{"event"')
     except OSError:
         return num_samples(folder / SAMPLES_TABLE)
+    except BenchError:
+        return 0
+    return num

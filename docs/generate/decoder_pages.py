@@ -25,7 +25,7 @@ from bench.text import UNKNOWN, factor, percent
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec, Sampling
-from docs.generate.places import DOCS, ROOT
+from docs.generate.places import ROOT
 from docs.generate.tables import code, table
 
 _RUNS = {
@@ -56,12 +56,6 @@ def built_in() -> list[str]:
 def page_of(name: str) -> str:
     """Return the path of a decoder's page on the site."""
     return f"decoders/{name}.md"
-
-
-def without_page() -> dict[str, str]:
-    """Generate pages, by path, for decoders without a written page, from their code."""
-    missing = [name for name in built_in() if not (DOCS / page_of(name)).is_file()]
-    return {page_of(name): plain_page(name) for name in missing}
 
 
 def index() -> str:
@@ -227,16 +221,3 @@ def _allowed(kind: Any) -> str:
     if typing.get_origin(kind) in (Union, UnionType):
         return ", ".join(map(_allowed, typing.get_args(kind)))
     return _WORDS.get(kind, "")
-
-
-def plain_page(name: str) -> str:
-    """Generate a decoder's page from its code."""
-    module = inspect.getmodule(_class(name))
-    parts = [
-        f"# {name}",
-        inspect.cleandoc((module and module.__doc__) or _summary(_class(name))),
-        facts(name),
-        results(name),
-        citations(name),
-    ]
-    return "\n\n".join(parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from docs.generate import decoder_pages, navigation, places
+from docs.generate import navigation, places
 from docs.generate.dialect import for_python_markdown
 from docs.generate.parts import decisions
 
@@ -33,11 +33,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     def add(place: str, content: str, **options: Any) -> None:
         files.append(File.generated(config, place, content=content, **options))
 
-    made = {places.DECISIONS: decisions(), **decoder_pages.without_page()}
-    for place, content in made.items():
-        add(place, content)
+    add(places.DECISIONS, decisions())
     listed = [places.path_of(place) for place in navigation.entries(config.nav)]
-    texts = places.pages() | {f"docs/{place}": content for place, content in made.items()}
+    texts = places.pages() | {f"docs/{places.DECISIONS}": decisions()}
     texts |= {path: places.text_of(path) for path in listed if not path.startswith("docs/")}
     for path in places.outside(texts):
         place = places.place_of(path)

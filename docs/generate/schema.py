@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
@@ -155,26 +154,6 @@ def kind_of(annotation: object) -> str:
     if " | " in text:
         return " or ".join(kind_of(part) for part in text.split(" | "))
     return _NAMES.get(text, text)
-
-
-def explained(page: str) -> dict[str, str]:
-    """Return the first explanation of each name in the first column of a page's tables.
-
-    The explanation is in the column headed *formula* or, without one, in the second column.
-    """
-    told: dict[str, str] = {}
-    lines = page.splitlines()
-    place = 1
-    for line, below in pairwise([*lines, ""]):
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-        if not line.startswith("|") or len(cells) < 2:
-            continue
-        if re.match(r"\| ?:?-", below):
-            place = cells.index("formula") if "formula" in cells else 1
-            continue
-        for name in re.findall(r"`([a-z]\w*)`", cells[0]):
-            told.setdefault(name, cells[place])
-    return told
 
 
 def anchor(heading: str) -> str:

@@ -11,11 +11,13 @@ seconds are geometric means over prompts, paired, with 95 % intervals (t).
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import random
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ from typing import Any
 import torch
 from transformers import CompileConfig
 
-from bench.extras.external.engine import Settings
-from bench.extras.external.llamacpp import LlamaCpp
+from bench.extras.external.engine import Answerer, Settings
+from bench.extras.external.llamacpp import llamacpp
 from bench.plan.sources import named, package_file, resolve
 from bench.stats.intervals import geometric_mean
 from bench.text import factor
@@ -96,7 +98,8 @@ def main() -> None:
     everywhere._compile_all_devices = True
     static = {"cache_implementation": "static", "compile_config": everywhere}
     arms["generate(), compiled"] = partial(_generated, library_copy(library), budget, static)
-    with tempfile.TemporaryDirectory() as scratch:
+    module = importlib.import_module("llama_cpp")
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         files = {"4 bits": file, "bfloat16": write_bfloat16(file, Path(scratch))}
         for name, weights in files.items():
             request = Settings(
@@ -107,8 +110,8 @@ def main() -> None:
                 longest_prompt=_PROMPT_TOKENS,
                 threads=given.threads,
             )
-            arm = LlamaCpp(10, 2).open("ar", request)
-            arms[f"llama.cpp, {name}"] = partial(_theirs, arm, budget)
+            engine = stack.enter_context(llamacpp(10, 2).open(module, None, request))
+            arms[f"llama.cpp, {name}"] = partial(_theirs, engine, budget)
         _measure(arms, prompts, budget)
 
 
@@ -132,8 +135,8 @@ def _generated(module: Any, budget: int, options: dict[str, Any], prompt: list[i
     return len(out[0]) - len(prompt)
 
 
-def _theirs(arm: Any, budget: int, prompt: list[int]) -> int:
-    return len(arm.answer(prompt, budget).tokens)
+def _theirs(answer: Answerer, budget: int, prompt: list[int]) -> int:
+    return len(answer(prompt, budget).tokens)
 
 
 def _measure(

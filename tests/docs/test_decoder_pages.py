@@ -10,7 +10,6 @@ from decoders.core.registry import resolve
 from decoders.core.types import DecoderSpec
 from docs.generate import decoder_pages
 from docs.generate.places import DOCS, pages
-from docs.generate.schema import explained
 
 NAMES = decoder_pages.built_in()
 WRITTEN = sorted(path.stem for path in (DOCS / "decoders").glob("[!R]*.md"))
@@ -84,23 +83,9 @@ def test_every_decoder_stands_in_the_table_of_departures() -> None:
 
 
 def test_the_index_lists_every_decoder_with_a_page_to_open() -> None:
-    assert list(explained(decoder_pages.index())) == NAMES
+    assert re.findall(r"^\| \[`(\w+)`\]", decoder_pages.index(), re.MULTILINE) == NAMES
     assert NAMES[0] == "ar"
-    made = decoder_pages.without_page()
-    assert {*WRITTEN, *(Path(place).stem for place in made)} == set(NAMES)
-
-
-def test_a_decoder_without_a_page_gets_one_from_its_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(decoder_pages, "DOCS", tmp_path)
-    made = decoder_pages.without_page()
-    assert set(made) == {f"decoders/{name}.md" for name in NAMES}
-    page = made["decoders/jacobi.md"]
-    assert page.startswith("# jacobi\n\nJacobi decoding (Santilli et al. 2023, arXiv 2305.10427)")
-    assert "[decoders/jacobi.py](../../decoders/jacobi.py)" in page
-    meaning = "B, rows of a call: the last token and B - 1 guesses."
-    assert f"| `block` | `16` | {meaning} | integer |" in page
+    assert set(WRITTEN) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -20,7 +20,7 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.check_models import tables
 from decoders.core.types import Generation, Sampling
-from docs.generate import decoder_pages, parts, places
+from docs.generate import parts, places
 from docs.generate.parts import OF_A_DECODER, PARTS, decisions, filled
 from docs.generate.schema import anchor
 
@@ -139,9 +139,7 @@ def test_the_recipe_stores_a_run_as_this_repository_does() -> None:
         assert re.search(r"bench export \S+ --to reference --folder \S+", text)
 
 
-MADE = {f"docs/{place}": text for place, text in decoder_pages.without_page().items()}
-MADE["docs/adr/index.md"] = decisions()
-WHOLE = {**TEXTS, **MADE}
+WHOLE = {**TEXTS, "docs/adr/index.md": decisions()}
 """Every page with its parts; links are still those of the repository."""
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from bench.errors import BenchError, Exit
-from bench.extras import notebook
 from bench.extras.sessions import sessions
 from bench.extras.sweeps.settings import load_sweep
 from bench.extras.sweeps.sweeps import POINTS, run_sweep
 from bench.runs import resume
+from bench.settings.config import load_config
 from tests.command_line import bench
 from tests.conftest import RecordedProgress
 
@@ -33,7 +33,7 @@ ASKS = {
     "run": lambda folder: ("run", "--config", folder / "config.toml"),
     "plan": lambda folder: ("run", "--dry-run", "-c", folder / "config.toml"),
     "verify": lambda folder: ("verify", "--config", folder / "config.toml"),
-    "sessions": lambda folder: ("resume", folder),
+    "sessions": lambda folder: ("run", "--sessions", 2, "-c", folder / "config.toml"),
     "sweep": lambda folder: ("sweep", folder / "config.toml"),
 }
 
@@ -50,15 +50,12 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
 
 
 def stored(folder: Path, kind: str, decoders: str) -> Path:
-    """What a stranger sends: a run that was begun, a folder of sessions, or a sweep's file."""
+    """What a stranger sends: a run that was begun, a job's file, or a sweep's."""
     made = folder / kind
     made.mkdir()
     text = PLAIN + decoders + ("\n[sweep]\nbatch_size = [1, 2]\n" if kind == "sweep" else "\n")
     (made / "config.toml").write_text(text)
-    if kind == "sessions":
-        (made / "sessions.toml").write_text("sessions = 2\nevery_minutes = 0\n")
-    else:
-        (made / "run.json").write_text('{"schema": 1, "status": "opening"}')
+    (made / "run.json").write_text('{"schema": 1, "status": "opening"}')
     return made
 
 
@@ -150,11 +147,9 @@ def test_a_stored_point_of_a_sweep_runs_no_code_of_its_own(stranger: tuple[Path,
     assert not mark.exists()
 
 
-def test_a_notebook_runs_no_code_that_only_a_file_names(stranger: tuple[Path, Path]) -> None:
+def test_python_resumes_no_run_whose_file_names_code(stranger: tuple[Path, Path]) -> None:
     folder, mark = stranger
     made = stored(folder, "run", TABLES["a path"].format(file="mine.py"))
-    with pytest.raises(BenchError, match="names code"):
-        notebook.run(config=made / "config.toml")
     with pytest.raises(BenchError, match="names code"):
         resume(made, RecordedProgress(), lambda _: pytest.fail("opened"))
     assert not mark.exists()
@@ -177,8 +172,8 @@ def test_a_session_may_run_what_its_series_may(
     stranger: tuple[Path, Path], asked: Callable[[], list[tuple[str, ...]]]
 ) -> None:
     folder, mark = stranger
-    made = stored(folder, "sessions", TABLES["a path"].format(file="mine.py"))
-    bench("resume", made, "--allow", "mine.py", "--progress", "none")
+    config = load_config(None, {"decoders": ["mine.py:Mine"]})
+    sessions.measure_sessions(config, 2, 0.0, folder, RecordedProgress(), "none")
     (words,) = asked()
     assert words[-2:] == ("--allow", "mine.py")
     assert not mark.exists()

@@ -62,15 +62,12 @@ REPEATS = 6
 _REPEATS_A_PROCESS = 2
 """Number of repeats per pair of processes. Opening a process takes as long as a repeat."""
 Lines = list[dict[str, Any]]
-Note = Callable[[str], object]
 
 _ANSWERED = (
     *("temperature", "top_p", "top_k", "seed"),
     *("max_new_tokens", "fixed_length", "batch_size"),
 )
 """Settings that decide how head answers, regardless of base's plan."""
-_PLANNED = ("tasks", "columns", "split", "limit", "quality_limit", "repeats", "overlong")
-"""Settings that decide the plan. Both sides use base's plan."""
 
 
 @dataclass
@@ -188,7 +185,7 @@ class _AbRun:
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
         """Write everything except the measurements into both folders."""
-        check_defaults(arms[0].report["config"], arms[1].report["config"], self.progress.note)
+        check_defaults(arms[0].report["config"], arms[1].report["config"])
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = parse(Plan, planned["manifest"], arms[0].name)
         self.order = random.Random(self.plan.order_seed)
@@ -276,7 +273,7 @@ class _AbRun:
         )
 
 
-def make_request(config: RunConfig, repository: Path, note: Note) -> dict[str, Any]:
+def make_request(config: RunConfig, repository: Path) -> dict[str, Any]:
     """Return the values that a configuration sets, in a form that both sides understand.
 
     Decoders' files in `repository` are relative to its root.
@@ -292,7 +289,7 @@ def make_request(config: RunConfig, repository: Path, note: Note) -> dict[str, A
             name: path if is_shelf(path) else _absolute(path) for name, path in paths.items()
         },
         "tasks": _tasks,
-        "decoders": lambda cells: _decoders(cells, repository, note),
+        "decoders": lambda cells: _decoders(cells, repository),
     }
     return {k: understood[k](v) if k in understood else v for k, v in values.items()}
 
@@ -312,19 +309,16 @@ def _has(tree: Tree, cell: str) -> bool:
     return not is_file or (tree.folder / path).is_file()
 
 
-def check_defaults(base: str, head: str, note: Note) -> None:
+def check_defaults(base: str, head: str) -> None:
     """Refuse (exit 5) two TOML configurations whose defaults make head answer differently.
 
-    `note` receives a line for each default of head that base's plan overrides.
+    Other defaults decide the plan, which is base's for both.
     """
     values, new = tomllib.loads(base), tomllib.loads(head)
-    for key in (*_ANSWERED, *_PLANNED):
-        if key not in values or key not in new or values[key] == new[key]:
-            continue
-        line = f"the default of {key} is {values[key]} in base and {new[key]} in head"
-        if key in _ANSWERED:
+    for key in _ANSWERED:
+        if key in values and key in new and values[key] != new[key]:
+            line = f"the default of {key} is {values[key]} in base and {new[key]} in head"
             raise UnavailableError(f"{line}; set it, here or in --config")
-        note(f"{line}: base plans for both")
 
 
 def _absolute(path: str) -> str:
@@ -347,22 +341,18 @@ def _task(text: str) -> str:
     return f"{source}={_absolute(value)}" if value and local else text
 
 
-def _decoders(cells: Mapping[str, Options], root: Path, note: Note) -> dict[str, Options]:
-    decoders = {_cell(cell, root, note): options for cell, options in cells.items()}
+def _decoders(cells: Mapping[str, Options], root: Path) -> dict[str, Options]:
+    decoders = {_cell(cell, root): options for cell, options in cells.items()}
     if len(decoders) < len(cells):
         raise UsageError(f"two of {', '.join(cells)} are the same; give one a label")
     return decoders
 
 
-def _cell(cell: str, root: Path, note: Note) -> str:
+def _cell(cell: str, root: Path) -> str:
     spec = parse_spec(cell)
     path, is_file, class_name = spec.name.rpartition(":")
     if not is_file:
         return cell
     file = Path(path).resolve()
-    if file.is_relative_to(root):
-        path = file.relative_to(root).as_posix()
-    else:
-        path = str(file)
-        note(f"{file} lies outside of {root.name}: both sides run the same file")
+    path = file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
     return DecoderSpec(name=f"{path}:{class_name}", label=spec.label).cell

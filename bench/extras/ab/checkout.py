@@ -78,16 +78,12 @@ def checkout(side: str, repository: Path) -> Iterator[Tree]:
     with TemporaryDirectory(prefix="bench-ab-") as scratch:
         tree = Path(scratch).resolve() / "tree"
         try:
-            _git(repository, "rev-parse", "--verify", "--quiet", f"{side}^{{commit}}")
-        except (OSError, subprocess.CalledProcessError) as error:
-            kind = "checkout of this project" if is_bench else "folder"
-            line = f"{side!r} is neither a {kind} nor a git revision of {repository.name}; a CI "
-            raise UsageError(f"{line}job may have to fetch it (fetch-depth: 0)") from error
-        try:
-            _git(repository, "worktree", "add", "--detach", str(tree), side)
+            _git(repository, "worktree", "add", "--detach", str(tree), f"{side}^{{commit}}")
         except subprocess.CalledProcessError as error:
+            kind = "checkout of this project" if is_bench else "folder"
             message = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
-            raise UnavailableError(f"git cannot check out {side!r}: {message}") from error
+            line = f"{side!r} is neither a {kind} nor a revision that git can check out: {message}"
+            raise UsageError(f"{line}; a CI job may have to fetch it (fetch-depth: 0)") from error
         try:
             yield _tree(tree, repository, is_bench)
         finally:

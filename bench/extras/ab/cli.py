@@ -64,13 +64,6 @@ def gate_(
     markdown: Markdown = None,
     json_file: JsonFile = None,
     junit: JUnit = None,
-    github: Annotated[
-        bool | None,
-        typer.Option(
-            "--github/--no-github",
-            help="Print annotations and fill the job's summary. [default: on GitHub Actions]",
-        ),
-    ] = None,
     diff: Diff = False,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
@@ -78,7 +71,8 @@ def gate_(
     """Check in about a minute, for CI, whether a change made decoders slower or wrong.
 
     The verb is `bench ab` with few prompts, uncompiled and without quality. The wider margin suits
-    a shared machine. The exit codes are those of `bench compare`.
+    a shared machine. The exit codes are those of `bench compare`. On GitHub Actions, annotations
+    are printed and the job's summary is filled.
     """
     from bench.compare.gate import load_gate
     from bench.extras.ab.gating import gate_settings, measure_against, with_defaults
@@ -93,7 +87,7 @@ def gate_(
     else:
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
         sides = _interleaved(str(base), head, with_defaults(arguments, cheap), output, progress)
-    annotated = bool(os.environ.get("GITHUB_ACTIONS")) if github is None else github
+    annotated = bool(os.environ.get("GITHUB_ACTIONS"))
     conclude(sides, rules, diff, markdown, json_file, junit, annotated)
 
 
@@ -162,7 +156,7 @@ def _interleaved(
     config = options.configuration(arguments)
     with options.choose(progress) as shown:
         repository = compared_repository((base, head))
-        request = make_request(config, repository, shown.note)
+        request = make_request(config, repository)
         folders = run_ab(base, head, request, output, shown, repository)
     typer.echo(f"{folders[0]}  {folders[1]}")
     return load_side(str(folders[0]), output), load_side(str(folders[1]), output)

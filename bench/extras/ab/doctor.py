@@ -7,7 +7,6 @@ gives the reach of an interval over P prompts with R repeats.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -33,13 +32,11 @@ from bench.stats.intervals import CONFIDENCE, Estimate, t_ppf
 from bench.stats.validity import MAX_OTHER_CORES
 from bench.stats.workers import noise_floor
 
-_LOW_MEMORY = 0.1
 POWER = 0.8
 PROMPTS = (12, 24, 48, 96)
 REPEATS = (1, 3, 5)
 DRAWS = 4000
 AA_PROMPTS, AA_REPEATS, AA_TOKENS = 12, 5, 48
-_CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Check:
 
 
 def examine(look_s: float = 1.0) -> list[Check]:
-    """Check threads, clocks, memory, GPU, and other processes' load during `look_s` seconds."""
+    """Check threads, clocks, GPU, and other processes' load during `look_s` seconds."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -65,20 +62,15 @@ def examine(look_s: float = 1.0) -> list[Check]:
     watch = LoadWatch(device)
     time.sleep(look_s)
     load = watch.lap()
-    machine, ram = env.machine, psutil.virtual_memory()
-    boosts = None
-    for name, on in (("intel_pstate/no_turbo", "0"), ("cpufreq/boost", "1")):
-        with contextlib.suppress(OSError):
-            boosts = (_CPUS / name).read_text().strip() == on
+    machine = env.machine
     checks = [
         Check("processor", str(machine.cpu)),
         threads(torch.get_num_threads(), machine.affinity, machine.cgroup_cpus),
         waiting_threads(),
         governor(machine.governor),
-        clock(psutil.cpu_freq(), boosts),
+        clock(psutil.cpu_freq()),
         other_load(load.other_cores),
         throttling(load.throttled),
-        memory(ram.available, ram.total),
     ]
     if device == "cuda":
         handle = gpu_handle(device)
@@ -127,14 +119,12 @@ def governor(name: str | None) -> Check:
     return Check("governor", seen, None if fixed else "cpupower frequency-set -g performance")
 
 
-def clock(frequency: Any, boosts: bool | None) -> Check:
-    """Report the clock, and whether boost may raise it above its nominal value."""
+def clock(frequency: Any) -> Check:
+    """Report the clock."""
     if frequency is None or not frequency.current:
         return Check("clock", "unknown")
     seen = f"{frequency.current:.0f} MHz"
     seen += f" of at most {frequency.max:.0f}" if frequency.max else ""
-    if boosts:
-        seen += ", boost on (times depend on temperature; runs are interleaved for that)"
     return Check("clock", seen)
 
 
@@ -148,13 +138,6 @@ def other_load(cores: float | None) -> Check:
 def throttling(reason: str | None) -> Check:
     """Advise cooling if the processor was slowed down."""
     return Check("throttling", reason or "none seen", reason and "let it cool down; check its fans")
-
-
-def memory(available: int, total: int) -> Check:
-    """Advise against swapping."""
-    seen = f"{available / 1e9:.1f} of {total / 1e9:.1f} GB free"
-    short = available < _LOW_MEMORY * total
-    return Check("memory", seen, "free some: swapping distorts all times" if short else None)
 
 
 def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> list[Check]:

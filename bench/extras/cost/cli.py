@@ -17,6 +17,8 @@ PANEL = "Find the limit"
 
 _LIMIT = 1_000_000
 """Limit of values on any axis."""
+_MAX_CALL_S = 1.0
+"""Limit of a call's time; slower and larger calls are skipped."""
 
 
 _OPTIONS = options.fields("model", "compile", *options.MACHINE)
@@ -36,19 +38,13 @@ def cost(
     sequences: Annotated[str, typer.Option(help="Sequences per call.")] = "1,4,16,64",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache.")] = "128,512,2048,8192",
     rounds: Annotated[int, typer.Option(help="Measurements per cell; an interval needs six.")] = 7,
-    longest: Annotated[
-        float, typer.Option(help="Limit of seconds per call; slower and larger calls are skipped.")
-    ] = 1.0,
-    replay: Annotated[
-        bool, typer.Option(help="Also time one call as a graph, without the time of Python.")
-    ] = True,
     run: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Also price the draft calls of this run's decoders."),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Output folder, kept if complete. [default: results/cost-MODEL…]"),
+        typer.Option(help="Output folder. [default: results/cost-MODEL…]"),
     ] = None,
     output: options.Output = options.RESULTS,
     progress: options.Progressing = "auto",
@@ -56,26 +52,26 @@ def cost(
     """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
     from bench.extras.cost.curve import load_cost
     from bench.extras.cost.explain import draft_costs
+    from bench.extras.cost.figure import write_figure
     from bench.extras.cost.limit import mismatch
     from bench.extras.cost.measure import measure_cost
     from bench.extras.cost.records import Grid, folder_name, write_draft_costs
     from bench.extras.cost.subject import open_subject
-    from bench.extras.cost.texts import curve_table, machine_lines, write_cost
+    from bench.extras.cost.texts import curve_table, machine_lines
     from bench.records.plan import BASELINE
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
-    from bench.settings.bounds import Repeats, Seconds, check
+    from bench.settings.bounds import Repeats, check
 
     if shape is not None and arguments["model"] is not None:
         raise UsageError("--model and --shape exclude each other; give one of them")
     check(rounds, Repeats, "--rounds")
-    check(longest, Seconds, "--longest")
     grid = Grid(
         rows=_numbers(rows, "--rows", {1}),  # one row and one sequence: the reference for all
         sequences=_numbers(sequences, "--sequences", {1}),
         contexts=_numbers(contexts, "--contexts", set()),
         rounds=rounds,
-        longest_s=longest,
+        longest_s=_MAX_CALL_S,
     )
     priced = None if run is None else load_run(find_run(run, output))
     if priced is not None and priced.plan.baseline != BASELINE:
@@ -83,7 +79,7 @@ def cost(
         raise UnavailableError(f"{line}: measure a run without --baseline")
     with options.choose(progress) as display:
         config = options.configuration(arguments)
-        subject = open_subject(config, grid, display.note, shape=shape, replay=replay)
+        subject = open_subject(config, grid, display.note, shape=shape)
         folder = folder or output / folder_name(subject.facts, subject.env)
         display.note(f"writing to {folder}")
         facts = measure_cost(subject, folder, display)
@@ -96,11 +92,11 @@ def cost(
         lines += [f"draft calls of {priced.path.name} have no price: {why}"] if why else []
         lines += [f"{name}: a draft call costs {x:.3g} tokens of ar" for name, x in costs.items()]
         write_draft_costs(folder, costs)
-    write_cost(measured)
+    write_figure(measured)
     typer.echo("\n".join(lines))
     headings, *lines_of_cells = curve_table(measured)
     options.print_rows(headings, lines_of_cells)
-    typer.echo(f"{folder / 'cost.md'}  {folder / 'cost.csv'}  {folder / 'figures'}")
+    typer.echo(f"{folder / 'cost.csv'}  {folder / 'figures'}")
 
 
 def _numbers(text: str, name: str, always: set[int]) -> tuple[int, ...]:

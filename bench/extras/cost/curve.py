@@ -9,7 +9,7 @@ k + 1 rows. The drafts pay if a step emits more tokens than that call costs in o
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from bench.extras.cost.records import (
     CostCell,
     CostFacts,
     Measured,
+    read_draft_costs,
     read_facts,
 )
 from bench.records.environment import Environment, read_environment
@@ -163,12 +164,6 @@ class Cost:
     table: pd.DataFrame
     curve: CostCurve
 
-    @property
-    def left_out(self) -> dict[CostCell, str]:
-        """Cells that were not measured, with the reasons."""
-        rows = self.table[self.table["left_out"].notna()].to_dict("records")
-        return {_cell(row): str(row["left_out"]) for row in rows}
-
 
 def load_cost(folder: Path) -> Cost:
     """Read a cost folder.
@@ -192,6 +187,26 @@ def load_cost(folder: Path) -> Cost:
         line = f"{folder / CURVE} lacks positive times of one-row calls: measure it again"
         raise InvalidRunError(line)
     return Cost(path=folder, facts=facts, env=env, table=table, curve=CostCurve(points=points))
+
+
+def auto_options(folder: Path) -> Callable[[str, str, int], str]:
+    """Open a folder of `bench cost` for options that are `auto` (raises as `load_cost`).
+
+    The function takes a cell, the option's name and the batch size.
+    """
+    cost, costs = load_cost(folder), read_draft_costs(folder)
+
+    def number(cell: str, name: str, batch_size: int) -> str:
+        if name == "row_cost":
+            context = min(each.context for each in cost.curve.points)
+            return f"{cost.curve.row_cost(context, batch_size):.4g}"
+        decoder = cell.split("@")[0]
+        if (draft_cost := costs.get(cell, costs.get(decoder))) is None:
+            line = f"{cell}: {folder} has no {name} for auto; `bench cost --run RUN` finds it from"
+            raise UsageError(f"{line} a run with {decoder}")
+        return f"{draft_cost:.4g}"
+
+    return number
 
 
 def _cell(row: Mapping[Any, Any]) -> CostCell:

@@ -1,7 +1,7 @@
 """Explain a run's time and the largest possible gains of a decoder, for `bench explain`.
 
-Only the run folder is read. Without a second pass (`bench.measure.phases`), only the counters are
-explained. "Would help" is an upper bound: the speed-up if that part cost nothing and all else
+Only the run folder is read. A run without a second pass (`bench.measure.phases`) has speed-ups, but
+no explanation. "Would help" is an upper bound: the speed-up if that part cost nothing and all else
 stayed the same.
 """
 
@@ -121,8 +121,6 @@ def _decoder(facts: _Facts) -> list[str]:
     text = text if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
     helps = [f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]]
-    if not helps and row.speedup_total is not None:
-        helps = ["unknown: nothing was drafted or split"]
     lines = (_step(facts), f"help: {', '.join(helps)}" if helps else "")
     head = f"{row.decoder}: {text}, {_guarantee(row)}{failed}"
     return [head, *(f"  {line}" for line in lines if line)]
@@ -138,12 +136,9 @@ def _guarantee(row: SummaryRow) -> str:
 
 def _step(facts: _Facts) -> str:
     """Compare tokens per step with the cost of a step, and state whether the step pays off."""
-    parts, words, length = facts.parts, facts.words, facts.row.acceptance_length
+    parts, words = facts.parts, facts.words
     if parts is None:
-        decode = facts.row.speedup_decode
-        if length is None or decode is None:
-            return ""
-        return f"step: {number(length)} tokens, costs {length / decode:.2f} (decode speed-up)"
+        return ""
     text = (
         f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
         f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
@@ -172,29 +167,19 @@ def _bounds(facts: _Facts) -> list[tuple[str, float]]:
     1 / (1 - s) times as fast. If all drafts were accepted, fewer steps would follow the first.
     """
     row, split, parts = facts.row, facts.split, facts.parts
-    if row.speedup_total is None:
+    if row.speedup_total is None or split is None:
         return []
     shares: dict[str, float] = {}
-    prefill = _prefill_share(row) if split is None else split.shares["prefill"]
+    prefill = split.shares["prefill"]
     length = parts.acceptance_length if parts else row.acceptance_length
-    if facts.drafted and length is not None and prefill is not None:
+    if facts.drafted and length is not None:
         shares["all drafts accepted"] = (1 - prefill) * (1 - length / (1 + facts.drafted))
-    if prefill is not None:
-        shares["free prefill"] = prefill
-    if split is not None:
-        shares["free drafting"] = split.shares["draft"]
-        shares["no overhead"] = sum(split.shares[phase] for phase in durations.OVERHEAD)
-    if split is not None and parts is not None and parts.verify > 1:
+    shares["free prefill"] = prefill
+    shares["free drafting"] = split.shares["draft"]
+    shares["no overhead"] = sum(split.shares[phase] for phase in durations.OVERHEAD)
+    if parts is not None and parts.verify > 1:
         verify = f"{facts.words['verify']} as cheap as one token"
         shares[verify] = split.shares["verify"] * (1 - 1 / parts.verify)
     total = row.speedup_total
     bounds = [(name, total / (1 - share)) for name, share in shares.items() if 0.005 < share < 1]
     return sorted(bounds, key=lambda pair: -pair[1])
-
-
-def _prefill_share(row: SummaryRow) -> float | None:
-    """Return the first token's share of an answer's time, from the timed pass."""
-    if row.ttft_s is None or row.time_per_token_s is None or row.tokens is None:
-        return None
-    answers = (row.prompts or 0) * (row.repeats or 0)
-    return min(1.0, row.ttft_s * answers / (row.time_per_token_s * row.tokens))

@@ -8,9 +8,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from bench.extras.cost.curve import Cost
-from bench.report.figures.canvas import Plot, log_ticks, row_of_panels, styled
+from bench.records.files import write_files
+from bench.report.figures.canvas import Plot, log_ticks, render, row_of_panels, styled
 
 _LINES = ("#0b3c5d", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#999933")
+
+
+def write_figure(cost: Cost) -> None:
+    """Write the figure of a cost folder (`BenchError` if writing fails)."""
+    figure, _ = cost_figure(cost)
+    images = {f"figures/call_time.{kind}": data for kind, data in render(figure).items()}
+    write_files(cost.path, images)
 
 
 def cost_figure(cost: Cost) -> Plot:

@@ -56,12 +56,10 @@ def limit_lines(run: Run, cost: Cost) -> list[str]:
         ]
     facts, call_s = cost.facts, cost.curve.seconds(1, context)
     cell = CostCell(rows=1, sequences=1, context=round(context))
-    limits = {"reading weights and cache once": facts.memory_s(cell)}
-    if facts.replay is not None and facts.beside_replay is not None:
-        # a replay saves Python's time, which does not grow with the context
-        saved_s = facts.beside_replay.value - facts.replay.value
-        limits["replaying one captured call"] = max(facts.replay.value, call_s - saved_s)
-    limits["only calling the model"] = call_s
+    limits = {
+        "reading weights and cache once": facts.memory_s(cell),
+        "only calling the model": call_s,
+    }
     shares = [
         f"{percent(seconds / token_s)} for {bound} ({1e3 * seconds:.2f} ms)"
         for bound, seconds in limits.items()

@@ -3,39 +3,38 @@
 A cell is a merged call as decoders verify drafts: every row's logits are read. Each round measures
 the machine's own rates and visits all cells, so that a drift of the machine affects all cells
 alike. A visit warms up with one call and takes the median of the next few calls. Only
-`Model.forward` is timed. An interrupted measurement writes its results, and must begin again.
+`Model.forward` is timed. An interrupted measurement writes nothing.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Self, TypeVar
 
-from bench.errors import UnavailableError, UsageError
+from bench.errors import UsageError
 from bench.extras.cost.curve import cost_table, with_readings
 from bench.extras.cost.probes import Probe
 from bench.extras.cost.records import (
     CURVE,
+    MACHINE,
     Calls,
     CostCell,
     CostFacts,
-    read_facts,
     write_facts,
 )
 from bench.machine.clock import Clock, Stopwatch
 from bench.machine.usage import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
-from bench.records.environment import Environment, read_environment, write_environment
-from bench.records.files import cannot_write, only_writer, remove_scratch, write_bytes
+from bench.records.environment import Environment, write_environment
+from bench.records.files import cannot_write, write_bytes
 from bench.records.frames import csv_bytes
 from decoders.core.engine.models import Models
-from decoders.core.hf.checkpoint import first_line
 from decoders.core.model import Call, Model, Session
 
 _PREFIX = 16
@@ -47,16 +46,13 @@ _LOGIT_BYTES = 4 + 4
 """Bytes of a logit: a float32, and as many again while the logit is computed."""
 _SHARE_OF_ROOM = 0.5
 Item = TypeVar("Item")
-Replayer = Callable[[Sequence[Call]], Callable[[], object]]
-"""Runs a call, and returns a function that repeats the call's work (`HFModel.replay`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSubject:
     """Hold a model and a machine, with the facts about both that the cost folder records.
 
-    `replayer` is None if calls cannot be replayed; `facts` have the reason. `room_bytes` is the
-    free memory after the model is loaded; `lap` is `LoadWatch.lap`.
+    `room_bytes` is the free memory after the model is loaded; `lap` is `LoadWatch.lap`.
     """
 
     model: Model
@@ -65,60 +61,30 @@ class CostSubject:
     clock: Clock
     probes: Sequence[Probe]
     room_bytes: float
-    replayer: Replayer | None = None
     lap: Callable[[], Load] | None = None
 
 
 def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure a model, unless `folder` has the measurement, and return its facts.
+    """Measure a model, write the measurement to `folder`, and return its facts.
 
     Raises:
-        BenchError: the folder holds a measurement of another model or grid (exit 2) or of another
-            machine (5), is damaged (4) or cannot be written (1); another process writes to it (5).
+        BenchError: the folder holds a measurement (exit 2), or cannot be written (1).
     """
+    if (folder / MACHINE).exists():
+        raise UsageError(f"{folder} has a measurement; give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    with only_writer(folder):
-        remove_scratch(folder)
-        if (before := read_facts(folder)) is not None:
-            _refuse_other(before, subject, folder)
-            if before.complete:
-                return before
-        write_environment(folder, subject.env)
-        write_facts(folder, subject.facts)
-        facts, calls = subject.facts, Calls()
-        try:
-            with frozen_garbage():
-                no_replay = _Measurement(subject, calls, progress).run()
-            facts = replace(facts, no_replay=no_replay)
-        finally:
-            progress.close()
-            facts = _conclude(facts, calls, folder)
-    return facts
-
-
-def _refuse_other(before: CostFacts, subject: CostSubject, folder: Path) -> None:
-    """Refuse a folder whose measurement is of another model, grid or machine than `subject`."""
-    planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
-    if planned[0] != planned[1]:
-        line = f"{folder} has a measurement of another model or grid; give another --folder"
-        raise UsageError(line)
-    if read_environment(folder).comparability_key != subject.env.comparability_key:
-        line = f"{folder} was started on another machine or setup; give another --folder"
-        raise UnavailableError(line)
-
-
-def _conclude(facts: CostFacts, calls: Calls, folder: Path) -> CostFacts:
-    """Write the results of all timed calls, even if incomplete."""
-    rates = ["memory_bandwidth", *(["replay"] if facts.no_replay is None else [])]
-    cells = [cell for cell in facts.grid.cells if cell not in calls.left_out]
-    values = [calls.seconds.get(cell, []) for cell in cells]
-    values += [calls.readings.get(rate, []) for rate in rates]
-    complete = all(len(each) == facts.grid.rounds for each in values)
-    facts = replace(with_readings(facts, calls), complete=complete)
+    calls = Calls()
+    try:
+        with frozen_garbage():
+            _Measurement(subject, calls, progress).run()
+    finally:
+        progress.close()
+    facts = with_readings(subject.facts, calls)
     write_bytes(folder / CURVE, csv_bytes(cost_table(facts, calls), "%.9g"))  # below 1 ns
+    write_environment(folder, subject.env)
     write_facts(folder, facts)
     return facts
 
@@ -176,15 +142,9 @@ class Sequences:
         """Return the seconds of one call, which is repeated if it compiled a graph."""
         models, calls = Models(target=self._model), self.calls(cell)
         before = models.num_graphs
-        seconds = timed(lambda: self._model.forward(calls), clock)
-        return self.timed(cell, clock) if models.num_graphs > before else seconds
-
-
-def timed(work: Callable[[], object], clock: Clock) -> float:
-    """Return the seconds that `work` takes."""
-    with Stopwatch(clock) as watch:
-        work()
-    return watch.total_s
+        with Stopwatch(clock) as watch:
+            self._model.forward(calls)
+        return self.timed(cell, clock) if models.num_graphs > before else watch.total_s
 
 
 class _Measurement:
@@ -194,8 +154,8 @@ class _Measurement:
         self._subject, self._calls, self._progress = subject, calls, progress
         self._grid = subject.facts.grid
 
-    def run(self) -> str | None:
-        """Measure all rounds, then the replay, and return the reason if no call can be replayed."""
+    def run(self) -> None:
+        """Measure all rounds."""
         model, facts = self._subject.model, self._subject.facts
         room, left_out = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.left_out
         for cell in self._grid.cells:
@@ -210,19 +170,12 @@ class _Measurement:
         self._progress.start("calls", len(cells) * self._grid.rounds)
         for number in range(self._grid.rounds):
             for probe in self._subject.probes:
-                value = probe.per_second(self._subject.clock)
-                for rate in probe.rates:
-                    self._read(rate, value)
+                self._read(probe.rate, probe.per_second(self._subject.clock))
             for group in _in_order(by_sequences, number):
                 self._visit_all(_in_order(group, number))
             other = None if self._subject.lap is None else self._subject.lap().other_cores
             if other is not None:
                 self._read("other_cores", other)
-        try:
-            self._replay()
-        except (RuntimeError, ValueError) as error:  # raised by compilers
-            return f"capturing a call failed: {first_line(error)}"
-        return self._subject.facts.no_replay
 
     def _read(self, name: str, value: float) -> None:
         self._calls.readings.setdefault(name, []).append(value)
@@ -254,19 +207,6 @@ class _Measurement:
         while len(times) < _CALLS and sum(times) < _LONG_ENOUGH_S:
             times.append(sequences.timed(cell, clock))
         return median(times)
-
-    def _replay(self) -> None:
-        """Time the smallest call in each round, first as an ordinary call, then as a replay."""
-        subject, cell = self._subject, self._subject.facts.replayed
-        if subject.replayer is None or cell is None:
-            return
-        with Sequences(subject.model, [cell]) as sequences:
-            replay = subject.replayer(sequences.calls(cell))
-            for _ in range(self._grid.rounds):
-                called = [sequences.timed(cell, subject.clock) for _ in range(_CALLS + 1)][1:]
-                replayed = [timed(replay, subject.clock) for _ in range(_CALLS + 1)][1:]
-                self._read("beside_replay", median(called))
-                self._read("replay", median(replayed))
 
 
 def _in_order(items: Sequence[Item], number: int) -> list[Item]:

@@ -1,8 +1,7 @@
 """Read and write a cost folder: the times of a model's calls on one machine (`bench cost`).
 
 ==================  ===============================================================================
-``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`); written
-                    before the first measurement, and again after the last one
+``machine.json``    the model's work, the grid, and the machine's limits (`CostFacts`)
 ``env.json``        the machine, as in a run folder
 ``cost.csv``        one row per cell: median, interval, limits (`bench.extras.cost.curve`)
 ``choices.json``    the cost of a draft call of each decoder of a run, if a run was given
@@ -116,15 +115,8 @@ class CostFacts:
         target: facts of the model, as in env.json's ``models``.
         bandwidth: bytes per second of matrix-vector products with many different matrices, each
             read once; together they are as large as the model's weights.
-        memory_bandwidth: the same with more bytes than any cache holds.
         matrix_rate: floating-point operations per second of a product of large matrices.
-        replay: seconds of the call `replayed`, run as a captured graph or compiled. None: not
-            measured, for the reason `no_replay`.
-        beside_replay: seconds of the same call run normally, alternating with the replay.
-        replay_by: kind of the replay.
-        no_replay: the reason why the replay was not measured.
         other_cores: CPU time of other processes during the measurement, in cores.
-        complete: every planned measurement was made.
     """
 
     schema: Num = SCHEMA
@@ -133,15 +125,8 @@ class CostFacts:
     work: CallWork
     grid: Grid
     bandwidth: Measured | None = None
-    memory_bandwidth: Measured | None = None
     matrix_rate: Measured | None = None
-    replay: Measured | None = None
-    beside_replay: Measured | None = None
-    replayed: CostCell | None = None
-    replay_by: str | None = None
-    no_replay: str | None = None
     other_cores: Measured | None = None
-    complete: bool = False
 
     def memory_s(self, cell: CostCell) -> float | None:
         """Return the minimal seconds in which a call can read weights and cache, if measured."""
@@ -152,15 +137,13 @@ class CostFacts:
         return self.work.num_flops(cell) / self.matrix_rate.value if self.matrix_rate else None
 
 
-READINGS = (
-    *("bandwidth", "memory_bandwidth", "matrix_rate", "replay", "beside_replay", "other_cores"),
-)
+READINGS = ("bandwidth", "matrix_rate", "other_cores")
 """Fields of `CostFacts` that are medians of one reading per round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Hold all measurements, which are written only at the end or after an interruption.
+    """Hold all measurements, which are written only at the end.
 
     `seconds` has, for each cell, a median of a few calls per round; `left_out` has the reasons of
     unmeasured cells; `readings` has a value per round for each name in `READINGS`.

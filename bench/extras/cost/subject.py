@@ -21,7 +21,6 @@ from bench.plan.select import ResolvedRun
 from bench.plan.sources import checkpoint
 from bench.records.environment import ModelFacts
 from bench.settings.config import ZOO, RunConfig
-from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.quantized import packed_layers, read_bytes, weights_read
 
@@ -29,7 +28,7 @@ _SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 
 
 def open_subject(
-    config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None, replay: bool = True
+    config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None
 ) -> CostSubject:
     """Load the model that `config` names or make one of a `shape`, as a `CostSubject`.
 
@@ -58,24 +57,13 @@ def open_subject(
     room = float(psutil.virtual_memory().available)
     if device.type == "cuda":
         room = float(torch.cuda.mem_get_info(device)[0])
-    on_gpu = model.device.type == "cuda"
-    no_replay = (None if on_gpu else missing_compiler()) if replay else "not requested"
     return CostSubject(
         model=model,
-        facts=CostFacts(
-            name=shape or config.model,
-            target=facts,
-            work=work,
-            grid=grid,
-            replayed=CostCell(rows=1, sequences=1, context=grid.contexts[0]),
-            replay_by=None if no_replay else "CUDA graph" if on_gpu else "machine code",
-            no_replay=no_replay,
-        ),
+        facts=CostFacts(name=shape or config.model, target=facts, work=work, grid=grid),
         env=capture(device=str(device), dtype=dtype, models=ModelFacts(target=facts)),
         clock=Clock.for_device(str(device)),
         probes=make_probes(work.weight_bytes, dtype=model.dtype, device=device, room_bytes=room),
         room_bytes=room,
-        replayer=None if no_replay else model.replay,
         lap=LoadWatch(str(device)).lap,
     )
 

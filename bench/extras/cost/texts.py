@@ -1,46 +1,18 @@
-"""Describe a cost folder: its page, the machine's rates, and the table of the curve."""
+"""Describe a cost folder: the machine's rates, and the table of the curve."""
 
 from __future__ import annotations
 
 from bench.extras.cost.curve import Cost, break_even_rate
-from bench.extras.cost.records import CostFacts, Measured
-from bench.records.files import write_files
+from bench.extras.cost.records import CostFacts
 from bench.stats.intervals import LEVEL
-from bench.text import markdown, percent
+from bench.text import percent
 
 _BUSY = 0.5
 """Limit of cores used by other processes, above which times are noisy, as for a run."""
-_FIGURE = "figures/call_time"
-
-
-def write_cost(cost: Cost) -> None:
-    """Write the figure and cost.md of a cost folder (`BenchError` if writing fails)."""
-    from bench.extras.cost.figure import cost_figure
-    from bench.report.figures.canvas import render  # imports matplotlib: only for drawing
-
-    figure, _ = cost_figure(cost)
-    images = {f"{_FIGURE}.{kind}": data for kind, data in render(figure).items()}
-    head, *rows = curve_table(cost)
-    lines = [
-        f"# Cost of a call of {markdown(cost.facts.name)}",
-        "",
-        *(f"* {markdown(line)}" for line in machine_lines(cost.facts)),
-        "",
-        f"![Call time by rows]({_FIGURE}.png)",
-        "",
-        f"One sequence with {_first_context(cost)} tokens in the cache. Drafts pay off if a step "
-        "emits more tokens than its call costs in one-row calls. The break-even rate is the "
-        "lowest acceptance rate per draft at which they do, if drafting is free.",
-        "",
-        *(f"| {' | '.join(cells)} |" for cells in (head, ["---:"] * len(head), *rows)),
-        "",
-        *(f"* left out: {cell}: {markdown(why)}" for cell, why in cost.left_out.items()),
-    ]
-    write_files(cost.path, images | {"cost.md": "\n".join(lines).rstrip().encode() + b"\n"})
 
 
 def machine_lines(facts: CostFacts) -> list[str]:
-    """State the machine's rates, and the replay and roofline times of the smallest call."""
+    """State what a call reads, the machine's rates, and other load if there was any."""
     num_bytes = facts.work.weight_bytes
     size = f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
     lines = [
@@ -49,7 +21,6 @@ def machine_lines(facts: CostFacts) -> list[str]:
     ]
     rates = (
         (facts.bandwidth, "matrix-vector products over matrices as large as the weights", "B"),
-        (facts.memory_bandwidth, "the same with more bytes than any cache holds", "B"),
         (facts.matrix_rate, "a product of large matrices", "op"),
     )
     for rate, name, unit in rates:
@@ -57,17 +28,6 @@ def machine_lines(facts: CostFacts) -> list[str]:
             low, high = rate.low, (rate.high or 0) / 1e9
             ends = "" if low is None else f" [{low / 1e9:.3g}, {high:.3g}]"
             lines.append(f"{name}: {rate.value / 1e9:.3g}{ends} G{unit}/s")
-    if facts.replay is not None and facts.beside_replay is not None and facts.replayed is not None:
-        share = facts.replay.value / facts.beside_replay.value
-        bounds = facts.memory_s(facts.replayed), facts.compute_s(facts.replayed)
-        bound = max((each for each in bounds if each is not None), default=None)
-        text = (
-            f"{facts.replayed}: {_ms(facts.beside_replay)} per call, {_ms(facts.replay)} replayed "
-            f"by {facts.replay_by} ({percent(share)})"
-        )
-        lines.append(text + (f", {1e3 * bound:.3g} ms by the roofline" if bound else ""))
-    elif facts.no_replay is not None:
-        lines.append(f"no replay: {facts.no_replay}")
     if facts.other_cores is not None and facts.other_cores.value > _BUSY:
         busy = f"{facts.other_cores.value:.1f} cores"
         lines.append(f"the machine was busy: other processes took {busy}, so times are noisy")
@@ -103,7 +63,3 @@ def curve_table(cost: Cost) -> list[list[str]]:
 
 def _first_context(cost: Cost) -> int:
     return min(cell.context for cell in cost.curve.points if cell.sequences == 1)
-
-
-def _ms(seconds: Measured) -> str:
-    return f"{1e3 * seconds.value:.3g} ms"

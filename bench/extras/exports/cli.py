@@ -23,9 +23,6 @@ def export(
     ],
     to: Annotated[Literal[_Format, _Service], typer.Option("--to", help="Format.")],
     folder: Annotated[Path | None, typer.Option(help="[default: in RUN/export]")] = None,
-    project: Annotated[
-        str | None, typer.Option(help="mlflow: the experiment. [default: decoding-bench]")
-    ] = None,
     figures: Annotated[
         list[str] | None,
         typer.Option("--figure", metavar="NAME", help="reference: a figure to keep. Repeatable."),
@@ -34,15 +31,15 @@ def export(
 ) -> None:
     """Export a run to another tool, a tracker or a repository, or an adapter to PEFT."""
     from bench.extras.exports.export import export as write
-    from bench.extras.exports.export import refuse_options
     from bench.records.files import refuse_links
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
 
+    if figures and to != "reference":
+        raise UsageError(f"--figure is for --to reference, not for {to}; leave it out")
     if to == "peft":
         from decoders.extras.library.peft import to_peft
 
-        refuse_options(to, project, figures or ())
         adapter = Path(run_dir).expanduser()
         target = folder or adapter / "export" / "peft"
         if folder is None:
@@ -55,7 +52,7 @@ def export(
             typer.echo(file)
         return
     findings = Findings(load_run(find_run(run_dir, output)))
-    for written in write(findings, to, folder, project=project, figures=figures or ()):
+    for written in write(findings, to, folder, figures or ()):
         typer.echo(written)
     for line in findings.validity.reasons:
         typer.echo(f"bench: {findings.name} is {findings.verdict}: {line}", err=True)

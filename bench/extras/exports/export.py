@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.errors import UnavailableError, UsageError, did_you_mean
 from bench.extras.exports.formats import acceptance, github_action
-from bench.extras.exports.mlflow import PROJECT, to_mlflow, tracked_runs
+from bench.extras.exports.mlflow import to_mlflow
 from bench.extras.sessions.expected import EXPECTED
 from bench.records.environment import ENV
 from bench.records.files import read_json, refuse_links, write_files
@@ -40,16 +40,6 @@ _REQUEST = (
 )
 _COUNTED = ("tokens", "target_calls", "target_rows", "draft_calls", "steps", "drafted", "accepted")
 _TIMED = ("ttft_s", "total_s", "group_s")
-
-
-def refuse_options(kind: str, project: str | None, figures: Sequence[str]) -> None:
-    """Refuse (exit 2) the options of single formats for another `kind`."""
-    for option, value, only in (
-        ("--project", project, "mlflow"),
-        ("--figure", figures, "reference"),
-    ):
-        if value and kind != only:
-            raise UsageError(f"{option} is for --to {only}, not for {kind}; leave it out")
 
 
 def answers(records: Sequence[SampleRecord]) -> pd.DataFrame:
@@ -92,21 +82,17 @@ def export(
     findings: Findings,
     kind: str,
     folder: Path | None = None,
-    *,
-    project: str | None = None,
     figures: Sequence[str] = (),
 ) -> list[str]:
     """Write a run in one format, and return the files, or the store of a tracker.
 
     `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
-    environment variable takes precedence. `project` is MLflow's experiment, `figures` are the
-    figures to keep in a stored run.
+    environment variable takes precedence. `figures` are the figures to keep in a stored run.
 
     Raises:
-        BenchError: an option is not for the format (exit 2), nothing was measured or a package is
-            missing (5), a store refuses or the files cannot be written (1).
+        BenchError: nothing was measured or a package is missing (5), a store refuses or the files
+            cannot be written (1).
     """
-    refuse_options(kind, project, figures)
     if not findings.run.records:
         raise UnavailableError(f"{findings.name} has no answers to export")
     default = findings.run.path / "export"
@@ -115,7 +101,7 @@ def export(
         for path in (default, *default.glob("*")):
             refuse_links(findings.run.path, path)
     if kind == "mlflow":
-        return [to_mlflow(tracked_runs(findings), project or PROJECT, folder, default)]
+        return [to_mlflow(findings, folder, default)]
     folder = folder or default
     if kind == "reference" and (folder / SAMPLES).is_file():
         raise UsageError(f"{folder} is a run's own folder: give another --folder")

@@ -6,8 +6,8 @@
 (vllm-project/vllm#41035: by rates or by length) and llama.cpp (ggml-org/llama.cpp#27711) accept
 drafts as often as this run; ``requests/DECODER.jsonl`` has vLLM's metrics of each answer
 (vllm-project/vllm#48915, level ``detailed``), as AIPerf reads them (ai-dynamo/aiperf#1167);
-``spec_al.json`` and ``speed_bench_report.csv`` have AIPerf's acceptance length by set
-(ai-dynamo/aiperf#1046: 1 + accepted / steps that drafted, summed over a set; overall: their mean);
+``spec_al.json`` has AIPerf's acceptance length by set (ai-dynamo/aiperf#1046: 1 + accepted / steps
+that drafted, summed over a set);
 ``DECODER/speculation_profile.json`` is NVIDIA's profile 1.0 (NVIDIA/Model-Optimizer#2247). Rates
 are unconditional (`bench.extras.sections.drafts.PositionCount`).
 """
@@ -105,13 +105,6 @@ def acceptance(findings: Findings) -> dict[str, bytes]:
         raise UnavailableError(f"{findings.name} has no decoder that drafted: choose another run")
     if any(lengths.values()):
         files["spec_al.json"] = json.dumps(lengths, indent=2).encode()
-        rows = ["Model," + ",".join([*SETS, "Overall"])]
-        for decoder, by_set in lengths.items():
-            values = [by_set.get(f"spec_al_{name}") for name in SETS]
-            mean = fmean(by_set.values()) if by_set else None
-            texts = ["" if value is None else f"{value:.2f}" for value in (*values, mean)]
-            rows.append(",".join([decoder, *texts]))
-        files["speed_bench_report.csv"] = "".join(f"{row}\r\n" for row in rows).encode()
     return {"synthetic.json": json.dumps(synthetic, indent=2).encode(), **files}
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -23,50 +21,26 @@ from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
 
-PROJECT = "decoding-bench"
-"""Default name of the experiment."""
+_EXPERIMENT = "decoding-bench"
 _MAX_VALUE = 6000
 """MLflow's limit of characters in a parameter's value."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedRun:
-    """Describe one decoder of a run (`group`) for a tracker, with times since 1970 or 0."""
-
-    decoder: str
-    group: str
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
-    started_ms: int
-    ended_ms: int
-
-    @property
-    def name(self) -> str:
-        """Return a name unique among runs."""
-        return f"{self.group}/{self.decoder}"
-
-
-def tracked_runs(findings: Findings) -> list[TrackedRun]:
-    """Return a tracked run per decoder, in order, without WRONG decoders."""
-    status = findings.run.status
+def tracked(findings: Findings) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
+    """Return the parameters and metrics of each decoder, in order, without WRONG decoders."""
     by_decoder = group_by(summary_rows(without_wrong(findings.summary), None))
-    started, ended = _milliseconds(status.started_utc), _milliseconds(status.finished_utc)
-    return [
-        TrackedRun(
-            decoder=decoder,
-            group=findings.name,
-            params=_params(findings, decoder, rows[0]),
-            metrics={
+    return {
+        decoder: (
+            _params(findings, decoder, rows[0]),
+            {
                 _safe(column if row.family == ALL else f"{row.family}/{column}"): float(value)
                 for row in rows
                 for column in COLUMNS
                 if (value := row.value(column)) is not None
             },
-            started_ms=started,
-            ended_ms=max(started, ended),
         )
         for decoder, rows in by_decoder.items()
-    ]
+    }
 
 
 def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
@@ -96,8 +70,11 @@ def _milliseconds(utc: str | None) -> int:
     return 0 if utc is None else int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
-def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, default: Path) -> str:
+def to_mlflow(findings: Findings, folder: Path | None, default: Path) -> str:
     """Write into `folder`, MLFLOW_TRACKING_URI or `default`, and return the URI of the store."""
+    status = findings.run.status
+    started = _milliseconds(status.started_utc)
+    ended = max(started, _milliseconds(status.finished_utc))
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = optional("mlflow", "mlflow", "export --to mlflow")
     optional("sqlalchemy", "mlflow", "export --to mlflow")
@@ -113,19 +90,21 @@ def to_mlflow(runs: Sequence[TrackedRun], project: str, folder: Path | None, def
     try:
         logging.disable(logging.INFO)
         client = mlflow.MlflowClient(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(project)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
+        experiment = client.get_experiment_by_name(name)
         number = (
-            client.create_experiment(project, artifact_location=artifacts)
+            client.create_experiment(name, artifact_location=artifacts)
             if experiment is None
             else experiment.experiment_id
         )
-        for run in runs:
-            tracked = client.create_run(number, start_time=run.started_ms, run_name=run.name)
-            run_id, entities = tracked.info.run_id, mlflow.entities
-            params = [entities.Param(name, v[:_MAX_VALUE]) for name, v in run.params.items()]
-            metrics = [entities.Metric(n, v, run.ended_ms, 0) for n, v in run.metrics.items()]
-            client.log_batch(run_id, metrics, params)
-            client.set_terminated(run_id, end_time=run.ended_ms)
+        for decoder, (params, metrics) in tracked(findings).items():
+            name = f"{findings.name}/{decoder}"
+            run = client.create_run(number, start_time=started, run_name=name)
+            run_id, entities = run.info.run_id, mlflow.entities
+            rows = [entities.Metric(key, value, ended, 0) for key, value in metrics.items()]
+            texts = [entities.Param(key, text[:_MAX_VALUE]) for key, text in params.items()]
+            client.log_batch(run_id, rows, texts)
+            client.set_terminated(run_id, end_time=ended)
     except Exception as error:  # errors of the client, a database or HTTP
         raise BenchError(f"MLflow could not store the run in {uri}: {error}") from error
     finally:

@@ -78,14 +78,14 @@ def external(
 
 
 def _engine(name: str, num_drafts: int, ngram: int, speculative: str | None) -> Engine:
-    from bench.extras.external.llamacpp import LlamaCpp
-    from bench.extras.external.vllm import Vllm
+    from bench.extras.external.llamacpp import llamacpp
+    from bench.extras.external.vllm import vllm
 
     if name == "llamacpp":
         if speculative is not None:
             line = "--speculative is for --engine vllm; llamacpp takes --drafts and --ngram"
             raise UsageError(line)
-        return LlamaCpp(num_drafts, ngram)
+        return llamacpp(num_drafts, ngram)
     try:
         config = None if speculative is None else json.loads(speculative)
     except ValueError:
@@ -94,4 +94,4 @@ def _engine(name: str, num_drafts: int, ngram: int, speculative: str | None) -> 
         example = '{"method": "eagle3", "model": "FOLDER", "num_speculative_tokens": 3}'
         line = f"--speculative {speculative!r} is not a JSON object, e.g. {example}"
         raise UsageError(line)
-    return Vllm(num_drafts, ngram, config)
+    return vllm(num_drafts, ngram, config)

@@ -1,16 +1,15 @@
 """Define the interface of another engine: modes that each answer one prompt at a time.
 
 An implementation decodes ids greedily, turns off all reuse between prompts, and reads the engine's
-counters. It imports the engine's package only inside functions.
+counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from bench.errors import optional
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,31 +38,22 @@ class EngineAnswer:
     accepted: int | None = None
 
 
-class EngineArm(Protocol):
-    """Define an engine that is loaded in one mode."""
-
-    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
-        """Decode at most `budget` tokens greedily after `ids`."""
-
-    def close(self) -> None:
-        """Free the engine's memory."""
+Mode = Mapping[str, Any] | None
+"""Options of a mode; None is plain decoding."""
+Answerer = Callable[[Sequence[int], int], EngineAnswer]
+"""Decodes greedily after ids, at most a budget of tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Define a third-party engine. Modes that load `together` answer each prompt in turn."""
+    """Describe a third-party engine and its modes, the first of which is ``ar``.
+
+    `open` takes the package's module, a mode and the settings, and holds a loaded model until its
+    context ends. Modes that load `together` answer each prompt in turn.
+    """
 
     name: str
     package: str
     together: bool
-
-    def __init__(self, modes: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Set the options of each mode, first of ``ar``, plain decoding without options."""
-        self.modes = modes
-
-    def module(self, part: str = "") -> Any:
-        """Import the engine's package or a part of it (exit 5 if it is missing)."""
-        return optional(f"{self.package}{part}", self.name, f"--engine {self.name}")
-
-    def open(self, mode: str, request: Settings) -> EngineArm:
-        """Load the model for a mode."""
-        raise NotImplementedError
+    modes: Mapping[str, Mode]
+    open: Callable[[Any, Mode, Settings], AbstractContextManager[Answerer]]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UnavailableError, UsageError
-from bench.extras.external.engine import Engine, EngineArm, Settings
+from bench.errors import UnavailableError, UsageError, optional
+from bench.extras.external.engine import Answerer, Engine, Settings
 from bench.extras.external.table import (
     ExternalAnswer,
     append_external,
@@ -54,11 +54,12 @@ def measure_external(
     if not prompts:
         raise UsageError(f"{run.path} has no prompts to time")
     request = _request(run, prompts, model or _own_model(run, engine.name))
+    module = optional(engine.package, engine.name, f"--engine {engine.name}")
     session = next_session(read_external(run_dir))
     facts: dict[str, Any] = {
         "session": session,
         "engine": engine.name,
-        "version": str(engine.module().__version__),
+        "version": str(module.__version__),
         "model": Path(request.model).name,
         "threads": request.threads,
     }
@@ -69,45 +70,43 @@ def measure_external(
     order, failures = random.Random(session), 0
     for group in [modes] if engine.together else [[mode] for mode in modes]:
         with contextlib.ExitStack() as stack:
-            arms = [(mode, _open_arm(engine, mode, request, prompts[0], stack)) for mode in group]
+            arms = []
+            for mode in group:
+                answer = stack.enter_context(engine.open(module, engine.modes[mode], request))
+                _warm_up(answer, prompts[0], request.budget, f"{engine.name}:{mode}")
+                arms.append((mode, answer))
             for prompt in prompts:
                 order.shuffle(arms)
-                for mode, arm in arms:
+                for mode, answer in arms:
                     options = (engine.modes[mode] or {}).items()
-                    answer = ExternalAnswer(
+                    line = ExternalAnswer(
                         **facts,
                         mode=mode,
                         options={k: v if isinstance(v, _PLAIN) else str(v) for k, v in options},
                         prompt=prompt.name,
                         prompt_hash=prompt.hash,
-                        **_timed(arm, prompt, request.budget),
+                        **_timed(answer, prompt, request.budget),
                     )
-                    append_external(run_dir, answer)
-                    failures += answer.error is not None
-                    progress.step(f"{answer.name} {prompt.name}")
+                    append_external(run_dir, line)
+                    failures += line.error is not None
+                    progress.step(f"{line.name} {prompt.name}")
     return failures
 
 
-def _open_arm(
-    engine: Engine, mode: str, request: Settings, prompt: Prompt, stack: contextlib.ExitStack
-) -> EngineArm:
-    """Load an engine in a mode, to be closed by the stack, and warm up with a similar prompt."""
-    arm = engine.open(mode, request)
-    stack.callback(arm.close)
+def _warm_up(answer: Answerer, prompt: Prompt, budget: int, name: str) -> None:
+    """Answer a similar prompt."""
     try:
-        arm.answer(warm_up_prompt(prompt).ids, min(_WARM_UP, request.budget))
+        answer(warm_up_prompt(prompt).ids, min(_WARM_UP, budget))
     except Exception as error:  # third-party code may raise anything
-        why = f"{type(error).__name__}: {error}"
-        line = f"{engine.name}:{mode} cannot answer {prompt.name}: {why}"
+        line = f"{name} cannot answer {prompt.name}: {type(error).__name__}: {error}"
         raise UnavailableError(line) from error
-    return arm
 
 
-def _timed(arm: EngineArm, prompt: Prompt, budget: int) -> dict[str, Any]:
+def _timed(answer: Answerer, prompt: Prompt, budget: int) -> dict[str, Any]:
     """Return the measured fields of an answer."""
     with Stopwatch(Clock()) as watch:  # ids on the host: the engine's device has finished
         try:
-            reply = arm.answer(prompt.ids, budget)
+            reply = answer(prompt.ids, budget)
         except Exception as error:  # third-party code: continue with the next answer
             return {"error": f"{type(error).__name__}: {error}"}
     return {"total_s": watch.total_s, **dataclasses.asdict(reply)}

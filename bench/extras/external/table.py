@@ -123,10 +123,7 @@ class EngineSums:
 def engine_sums(
     answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
 ) -> list[EngineSums]:
-    """Summarise each engine, mode, options and model, in the order of first measurement.
-
-    Only the session with the most successful answers counts, and of several the latest.
-    """
+    """Summarise the newest session of each engine, mode, options and model, in order."""
     baseline = {
         (record.prompt, record.prompt_hash): record.tokens
         for record in records
@@ -136,12 +133,7 @@ def engine_sums(
     for answer in answers:
         options = tuple(sorted(answer.options.items()))
         sessions[answer.name, options, answer.model][answer.session].append(answer)
-
-    def fullest(each: tuple[int, list[ExternalAnswer]]) -> tuple[int, int]:
-        session, answered = each
-        return sum(answer.error is None for answer in answered), session
-
-    return [_sums(max(each.items(), key=fullest)[1], baseline) for each in sessions.values()]
+    return [_sums(each[max(each)], baseline) for each in sessions.values()]
 
 
 def _sums(

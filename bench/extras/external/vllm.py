@@ -11,12 +11,13 @@ acceptance` writes the same), but no ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError, UsageError
-from bench.extras.external.engine import Engine, EngineAnswer, EngineArm, Settings
+from bench.extras.external.engine import Answerer, Engine, EngineAnswer, Mode, Settings
 from bench.extras.external.table import ExternalAnswer
 from bench.text import UNKNOWN
 
@@ -24,80 +25,67 @@ _DRAFTED = "vllm:spec_decode_num_draft_tokens"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
 
-class Vllm(Engine):
-    """Define the vLLM engine: one instance at a time, as each reserves a share of the memory."""
+def vllm(num_drafts: int, ngram: int, speculative: Mapping[str, object] | None) -> Engine:
+    """Describe vLLM, with llama.cpp's options of a lookup and the user's ``speculative_config``.
 
-    name, package, together = "vllm", "vllm", False
-
-    def __init__(
-        self, num_drafts: int, ngram: int, speculative: Mapping[str, object] | None
-    ) -> None:
-        """Set the options of llama.cpp, and the user's own ``speculative_config``."""
-        lookup = {
-            "method": "ngram",
-            "num_speculative_tokens": num_drafts,
-            "prompt_lookup_max": ngram,
-            "prompt_lookup_min": 1,
-        }
-        modes: dict[str, Mapping[str, object] | None] = {"ar": None, "lookup": lookup}
-        if speculative is not None:
-            modes[str(speculative.get("method", "speculative"))] = speculative
-        super().__init__(modes)
-
-    def open(self, mode: str, request: Settings) -> EngineArm:
-        """Start the engine for one sequence at a time, with no reuse between prompts."""
-        module, config = self.module(), self.modes[mode]
-        try:
-            model = module.LLM(
-                model=request.model,
-                max_model_len=request.longest_prompt + request.budget + 1,
-                max_num_seqs=1,
-                enable_prefix_caching=False,
-                disable_log_stats=False,
-                speculative_config=config,
-            )
-        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-            raise UnavailableError(f"vLLM cannot start with {request.model!r}: {error}") from error
-        return _VllmArm(module, model, request, speculates=config is not None)
+    One instance is open at a time, as each reserves a share of the memory.
+    """
+    lookup = {
+        "method": "ngram",
+        "num_speculative_tokens": num_drafts,
+        "prompt_lookup_max": ngram,
+        "prompt_lookup_min": 1,
+    }
+    modes: dict[str, Mode] = {"ar": None, "lookup": lookup}
+    if speculative is not None:
+        modes[str(speculative.get("method", "speculative"))] = speculative
+    return Engine(name="vllm", package="vllm", together=False, modes=modes, open=_open)
 
 
-class _VllmArm:
-    """Wrap a running engine."""
-
-    def __init__(self, module: Any, model: Any, request: Settings, *, speculates: bool) -> None:
-        self._module, self._model, self._request = module, model, request
-        self._speculates = speculates
-
-    def answer(self, ids: Sequence[int], budget: int) -> EngineAnswer:
-        sampling = self._module.SamplingParams(
-            temperature=0.0,
-            max_tokens=budget,
-            ignore_eos=self._request.fixed_length,
-            stop_token_ids=sorted(self._request.stop_ids) or None,
-            detokenize=False,
+@contextmanager
+def _open(module: Any, config: Mode, request: Settings) -> Iterator[Answerer]:
+    """Start the engine for one sequence at a time, with no reuse between prompts."""
+    try:
+        model = module.LLM(
+            model=request.model,
+            max_model_len=request.longest_prompt + request.budget + 1,
+            max_num_seqs=1,
+            enable_prefix_caching=False,
+            disable_log_stats=False,
+            speculative_config=config,
         )
-        before = self._counters()
-        prompt = {"prompt_token_ids": list(ids)}
-        (output,) = self._model.generate([prompt], sampling, use_tqdm=False)
-        drafted, accepted = (now - then for now, then in zip(self._counters(), before, strict=True))
-        tokens = tuple(int(token) for token in output.outputs[0].token_ids)
-        return EngineAnswer(
-            tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
-        )
+    except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+        raise UnavailableError(f"vLLM cannot start with {request.model!r}: {error}") from error
 
-    def _counters(self) -> tuple[int, int]:
+    def counters() -> tuple[int, int]:
         """Return the numbers of tokens drafted and accepted since the engine started."""
-        if not self._speculates:
-            return 0, 0
-        metrics = self._model.get_metrics()
+        metrics = model.get_metrics() if config is not None else ()
         drafted, accepted = (
             sum(int(metric.value) for metric in metrics if metric.name == name)
             for name in (_DRAFTED, _ACCEPTED)
         )
         return drafted, accepted
 
-    def close(self) -> None:
-        self._model.llm_engine.engine_core.shutdown()
+    def answer(ids: Sequence[int], budget: int) -> EngineAnswer:
+        sampling = module.SamplingParams(
+            temperature=0.0,
+            max_tokens=budget,
+            ignore_eos=request.fixed_length,
+            stop_token_ids=sorted(request.stop_ids) or None,
+            detokenize=False,
+        )
+        before = counters()
+        (output,) = model.generate([{"prompt_token_ids": list(ids)}], sampling, use_tqdm=False)
+        drafted, accepted = (now - then for now, then in zip(counters(), before, strict=True))
+        tokens = tuple(int(token) for token in output.outputs[0].token_ids)
+        return EngineAnswer(
+            tokens=tokens, calls=max(len(tokens) - accepted, 1), drafted=drafted, accepted=accepted
+        )
+
+    try:
+        yield answer
+    finally:
+        model.llm_engine.engine_core.shutdown()
 
 
 def read_responses(file: Path, session: int) -> list[ExternalAnswer]:

@@ -6,12 +6,9 @@ A folder ``results/eval-DECODER-UTC`` keeps ``config.toml``, every answer as soo
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +19,7 @@ from bench.progress import Progress
 from bench.records.files import append_text, write_text
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.config import RunConfig
+from decoders.core.nearest import nearest
 
 if TYPE_CHECKING:
     from bench.plan.setup import Opener
@@ -102,30 +100,29 @@ def evaluate(
     def write(answer: Mapping[str, Any]) -> None:
         append_text(folder / ANSWERS, json.dumps(answer, ensure_ascii=False) + "\n")
 
-    with _remove_if_unanswered(folder):
-        model = DecoderLM(
-            setup,
-            cell,
-            templated=templated,
-            batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
-            write=write,
-            progress=progress,
+    model = DecoderLM(
+        setup,
+        cell,
+        templated=templated,
+        batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+        write=write,
+        progress=progress,
+    )
+    try:
+        results = harness.simple_evaluate(
+            model=model,
+            tasks=list(request.tasks),
+            task_manager=tasks,
+            num_fewshot=request.num_fewshot,
+            limit=request.limit,
+            gen_kwargs=dict(request.sampling) or None,
+            apply_chat_template=templated,
+            log_samples=True,
         )
-        try:
-            results = harness.simple_evaluate(
-                model=model,
-                tasks=list(request.tasks),
-                task_manager=tasks,
-                num_fewshot=request.num_fewshot,
-                limit=request.limit,
-                gen_kwargs=dict(request.sampling) or None,
-                apply_chat_template=templated,
-                log_samples=True,
-            )
-        except BenchError:
-            raise
-        except Exception as error:  # third-party tasks and data may raise anything
-            raise UnavailableError(f"lm-eval: {type(error).__name__}: {error}"[:500]) from error
+    except BenchError:
+        raise
+    except Exception as error:  # third-party tasks and data may raise anything
+        raise UnavailableError(f"lm-eval: {type(error).__name__}: {error}"[:500]) from error
     facts = {"decoder": cell, "chat_template": templated, "models": asdict(setup.facts)}
     kept = {name: value for name, value in results.items() if name != "samples"}
     text = json.dumps({**kept, "decoding_bench": facts}, indent=1, default=str)
@@ -143,29 +140,12 @@ def _known_tasks(request: EvalRequest) -> Any:
     """Return lm-eval's task index, or refuse a request whose tasks are not all in it."""
     if request.folder is not None and not request.folder.is_dir():
         raise UsageError(f"--include {request.folder}: there is no such folder")
-    make = importlib.import_module("lm_eval.tasks").TaskManager
-    manager = None
-    if request.folder is not None:  # if possible, without lm-eval's thousands of tasks
-        manager = make(include_path=str(request.folder), include_defaults=False)
-        if not set(request.tasks) <= set(manager.all_tasks):
-            manager = make(include_path=str(request.folder))
-    manager = manager or make()
-    unknown = [name for name in request.tasks if name not in manager.all_tasks]
-    if unknown or not request.tasks:
-        near = difflib.get_close_matches("".join(unknown[:1]), manager.all_tasks, 3)
-        hint = f"did you mean {', '.join(near)}?" if near else "lm-eval ls tasks lists them"
-        line = f"lm-eval has no task {unknown[0]!r}" if unknown else "no task is named"
-        raise UsageError(f"{line}; {hint}")
+    folder = None if request.folder is None else str(request.folder)
+    manager = importlib.import_module("lm_eval.tasks").TaskManager(include_path=folder)
+    if not request.tasks:
+        raise UsageError("no task is named; lm-eval ls tasks lists them")
+    for name in request.tasks:
+        if name not in manager.all_tasks:
+            hint = f"{nearest(name, manager.all_tasks)}lm-eval ls tasks lists them"
+            raise UsageError(f"lm-eval has no task {name!r}; {hint}")
     return manager
-
-
-@contextmanager
-def _remove_if_unanswered(folder: Path) -> Iterator[None]:
-    """Remove the folder if a failure occurs before the first answer."""
-    (folder / ANSWERS).touch()
-    try:
-        yield
-    except BaseException:
-        if not (folder / ANSWERS).stat().st_size:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise

@@ -1,7 +1,6 @@
 """Find BibTeX entries for the decoders, models and data of runs, and for this harness.
 
-``references.bib`` has every known entry, ``citations.toml`` the use of each. Any other model or
-data set of the hub gets an entry from its name. Local files and users' decoders have no entry.
+``references.bib`` has every known entry, ``citations.toml`` the use of each.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from bench.extras.paper.table import packaged
@@ -20,7 +18,6 @@ from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
 
 HARNESS = "decoding_bench"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 
@@ -50,35 +47,23 @@ def decoder_keys(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def model_keys(name: object) -> tuple[str, ...]:
-    """Return the key of a model, none for an unknown local folder."""
-    text = portable(str(name)) if name else ""
-    stem = text.rpartition("/")[2].lower()
-    for start, key in _keys()["models"].items():
-        if stem.startswith(start):
-            return (key,)
-    hub = _HUB_ID.fullmatch(text) and text == str(name) and not Path(text).is_dir()
-    return (_hub_key(text),) if hub else ()
+    """Return the key of a model, none for an unknown model."""
+    stem = portable(str(name)).rpartition("/")[2].lower() if name else ""
+    return next(((key,) for start, key in _keys()["models"].items() if stem.startswith(start)), ())
 
 
 def task_keys(tasks: object) -> tuple[str, ...]:
-    """Return the keys of the prompts, none for a user's own file."""
-    source, _, name = str(tasks or "").partition("=")
+    """Return the keys of the prompts, none for a file or a data set of the hub."""
+    source = str(tasks or "").partition("=")[0]
     if source == "specbench":
         return tuple(_keys()["specbench"])
-    if source == "hf":
-        return (_hub_key(name),) if _HUB_ID.fullmatch(name) else ()
     return (HARNESS,) if {each.strip() for each in source.split(",")} <= EMBEDDED else ()
-
-
-def _hub_key(name: str) -> str:
-    return "hub_" + re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
 
 
 def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
     """Return the entries for the runs, and the names without an entry."""
     keys: dict[str, None] = {HARNESS: None}
     missing: list[str] = []
-    hub: dict[str, str] = {}
     for member in members:
         config = member.side.config
         for cell, options in member.side.cells.items():
@@ -92,17 +77,8 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
             used.append(("tasks", str(tasks), task_keys(tasks)))
         for kind, name, cited in used:
             keys |= dict.fromkeys(cited)
-            text = name.partition("=")[2] if kind == "tasks" else name
-            hub |= {
-                key: f"@misc{{{key},\n  title = {{{{{latex(text)}}}}},\n"
-                f"  author = {{{{{latex(text.partition('/')[0])}}}}},\n"
-                "  howpublished = {Hugging Face Hub}\n}"
-                for key in cited
-                if key.startswith("hub_")
-            }
             if not cited:
                 missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
-    texts = entries() | hub
-    return "\n".join([*lines, *(f"{texts[key]}\n" for key in keys)]) + "\n", missing
+    return "\n".join([*lines, *(f"{entries()[key]}\n" for key in keys)]) + "\n", missing

@@ -20,7 +20,7 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
-from bench.report.tables.conclusion import leaders, telling
+from bench.report.tables.conclusion import telling
 from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import interval, over
 from bench.stats.metrics import summary_rows
@@ -91,8 +91,6 @@ def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableG
         if "acceptance_length" in grid.columns:
             bold += ", tokens per step only among decoders with as many calls per step"
         bold += "."
-        if "speedup" in grid.columns:
-            bold += "".join(_tied(member, layout, len(members) > 1) for member in members)
     quality = ""
     if "quality" in grid.columns:
         lines = dict.fromkeys(telling(member.summary) for member in members)
@@ -118,21 +116,6 @@ def _baseline(members: Sequence[NamedRun], layout: PaperLayout) -> str:
     names = dict.fromkeys(over(member.summary) for member in members)
     usual = {**layout.labels, BASELINE: "AR"}
     return " or ".join(latex(usual.get(name, name)) for name in names)
-
-
-def _tied(member: NamedRun, layout: PaperLayout, several: bool) -> str:
-    """Name the decoders that cannot be told apart from the fastest, as the report does."""
-    ahead, of = leaders(member.summary, member.pairs), f" of {latex(member.label)}" * several
-    if ahead is None:
-        return ""
-    if not ahead.shown:
-        base = _baseline([member], layout)
-        return f" No decoder{of} with a guarantee is shown to be faster than {base}."
-    if not ahead.tied:
-        return ""
-    each = (ahead.best.decoder, *ahead.tied)
-    names = ", ".join(latex(layout.labels.get(name, name)) for name in each)
-    return f" The fastest {len(each)}{of} cannot be told apart: {names}."
 
 
 def _guarantee_warnings(members: Sequence[NamedRun], layout: PaperLayout) -> str:

@@ -1,8 +1,7 @@
-"""Define the verb `bench pool`, and the sessions of `bench run --sessions` and `bench resume`."""
+"""Define the verb `bench pool`, and the sessions of `bench run --sessions`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -10,9 +9,9 @@ import typer
 
 from bench.cli import options
 from bench.cli.read import PANEL, TOGETHER
+from bench.errors import Exit
 
 if TYPE_CHECKING:
-    from bench.extras.sessions.sessions import Sessions
     from bench.progress import ProgressStyle
     from bench.settings.config import RunConfig
 
@@ -39,29 +38,15 @@ def measure(
     config: RunConfig, num: int, every: float, output: Path, progress: ProgressStyle
 ) -> NoReturn:
     """Measure a configuration in `num` new processes, pool them, and exit with the worst code."""
-    from bench.extras.sessions.sessions import plan_sessions
+    from bench.extras.sessions.sessions import make_folder, measure_sessions, num_ended
 
-    _measure(plan_sessions(config, num, every, output), progress, [config])
-
-
-def resume(folder: Path, allowed: Sequence[str], progress: ProgressStyle) -> None:
-    """Complete the sessions of a folder and exit, or return at once if it holds none."""
-    from bench import runs
-    from bench.extras.sessions.sessions import load_sessions
-
-    if (plan := load_sessions(folder)) is not None:
-        _measure(plan, progress, [runs.trusted_config(folder, allowed)])
-
-
-def _measure(plan: Sessions, progress: ProgressStyle, configs: Sequence[RunConfig]) -> NoReturn:
-    from bench.extras.sessions.sessions import measure_sessions
-    from bench.plan.code import code_paths
-
+    folder = make_folder(config, output)
     with options.choose(progress) as shown:
-        code = int(measure_sessions(plan, shown, progress, code_paths(configs)))
-    if not plan.missing:
-        code = max(code, _print_pool([str(plan.folder)], plan.folder, plan.folder))
-    raise typer.Exit(code)
+        code = int(measure_sessions(config, num, every, folder, shown, progress))
+        if num_ended(folder) < num:
+            shown.note(f"all measurements are kept: bench pool {folder}")
+            raise typer.Exit(code or int(Exit.FAILED))
+    raise typer.Exit(max(code, _print_pool([str(folder)], folder, folder)))
 
 
 def _print_pool(runs: list[str], parent: Path, folder: Path) -> int:

@@ -1,7 +1,6 @@
-"""Measure a job in N new processes, one after another, and pool them (`bench run --sessions N`).
+"""Measure a job in N new processes, one after another (`bench run --sessions N`).
 
-``FOLDER/config.toml`` is the job, ``FOLDER/sessions.toml`` the number of sessions and the minutes
-between their starts. FOLDER also holds the runs and, once all have ended, pool.csv and pool.md.
+FOLDER holds the job, ``config.toml``, and the runs.
 """
 
 from __future__ import annotations
@@ -10,46 +9,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import tomli_w
 
 from bench.errors import Exit, UsageError
 from bench.extras.sessions.pool import MIN_SESSIONS
 from bench.extras.workers.worker import python_path
 from bench.plan.checks import check_first
+from bench.plan.code import code_paths
 from bench.plan.template import today
 from bench.progress import Progress
-from bench.records.files import only_writer, parse
-from bench.records.plan import STATUS, RunStatus, read_status
+from bench.records.plan import STATUS, read_status
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.bounds import Minutes, Repeats, check
-from bench.settings.config import RunConfig, read_toml
-
-SESSIONS = "sessions.toml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions:
-    """Hold the plan of a folder: `num` sessions that begin at least `every` minutes apart."""
-
-    folder: Path
-    num: Repeats
-    every: Minutes
-
-    @property
-    def runs(self) -> dict[Path, RunStatus]:
-        """Runs that were started, in order, with their status."""
-        paths = [path for path in sorted(self.folder.iterdir()) if (path / STATUS).is_file()]
-        return {path: read_status(path) for path in paths if not path.is_symlink()}
-
-    @property
-    def missing(self) -> int:
-        """The number of sessions that have not ended."""
-        return self.num - sum(status.complete for status in self.runs.values())
+from bench.settings.config import RunConfig
 
 
 def check_sessions(num: int, every: float) -> None:
@@ -62,65 +35,50 @@ def check_sessions(num: int, every: float) -> None:
     check(every, Minutes, "--every")
 
 
-def plan_sessions(config: RunConfig, num: int, every: float, parent: Path) -> Sessions:
-    """Make the folder for new sessions (raises as `check_sessions`)."""
-    check_sessions(num, every)
-    config = config.with_values(date=config.date or today())  # one date for all sessions
+def make_folder(config: RunConfig, parent: Path) -> Path:
+    """Check a job and make the folder for its sessions, which all have one date."""
+    config = config.with_values(date=config.date or today())
     check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
-    plan = tomli_w.dumps({"sessions": num, "every_minutes": every})
-    folder = create_run_dir(parent, stem, {CONFIG: config.to_toml(), SESSIONS: plan})
-    return Sessions(folder=folder, num=num, every=every)
-
-
-def load_sessions(folder: Path) -> Sessions | None:
-    """Return the plan of a folder, if it is a folder of sessions."""
-    if not (folder / SESSIONS).is_file():
-        return None
-    table = read_toml(folder / SESSIONS)
-    values = {"folder": folder, "num": table.get("sessions"), "every": table.get("every_minutes")}
-    return parse(Sessions, values, folder / SESSIONS)
+    return create_run_dir(parent, stem, {CONFIG: config.to_toml()})
 
 
 def measure_sessions(
-    plan: Sessions, progress: Progress, style: str, code: Sequence[str] = ()
+    config: RunConfig, num: int, every: float, folder: Path, progress: Progress, style: str
 ) -> Exit:
-    """Measure the missing sessions, each in a new process, and return the worst exit code.
+    """Measure `num` sessions, each in a new process, and return the worst exit code.
 
-    `code` are the paths of decoders' code that may run. A session that stopped half-way is resumed
-    first. Ctrl-C, or a session without a result, ends the series; all measurements are kept.
+    They begin at least `every` minutes apart. Ctrl-C, or a session without a result, ends the
+    series; all measurements are kept.
     """
     worst = Exit.DONE
-    more = ("--progress", style, *(word for path in code for word in ("--allow", path)))
-    with only_writer(plan.folder):
-        while missing := plan.missing:
-            progress.note(f"session {plan.num - missing + 1} of {plan.num} in {plan.folder}")
-            half = [path for path, status in plan.runs.items() if not status.complete]
-            try:
-                if half:
-                    ended = _process("resume", half[0], *more)
-                else:
-                    _wait(plan, progress)
-                    job = ("--config", plan.folder / CONFIG, "--output", plan.folder)
-                    ended = _process("run", *job, "--session", len(plan.runs) + 1, *more)
-            except KeyboardInterrupt:
-                ended = Exit.INTERRUPTED
+    job = ["--config", folder / CONFIG, "--output", folder, "--progress", style]
+    for path in code_paths([config]):
+        job += ["--allow", path]
+    for number in range(1, num + 1):
+        progress.note(f"session {number} of {num} in {folder}")
+        start_s = time.monotonic()
+        try:
+            ended = _process("run", "--session", number, *job)
             worst = max(worst, ended)
-            if ended == Exit.INTERRUPTED or plan.missing == missing:
-                progress.note(f"all measurements are kept. Continue: bench resume {plan.folder}")
-                return worst or Exit.FAILED
+            if ended == Exit.INTERRUPTED or num_ended(folder) < number:
+                break
+            _wait(60 * every - (time.monotonic() - start_s) if number < num else 0.0, progress)
+        except KeyboardInterrupt:
+            worst = Exit.INTERRUPTED
+            break
     return worst
 
 
-def _wait(plan: Sessions, progress: Progress) -> None:
-    """Sleep until `every` minutes have passed since the last session began."""
-    starts = [status.started_utc for status in plan.runs.values() if status.started_utc]
-    if not starts:
-        return
-    due = datetime.fromisoformat(max(starts)) + timedelta(minutes=plan.every)
-    left_s = (due - datetime.now(UTC)).total_seconds()
-    left_s = min(left_s, 60 * plan.every)  # longer if the clock was set back
+def num_ended(folder: Path) -> int:
+    """Count the sessions that ended, with a result."""
+    runs = [path for path in folder.iterdir() if (path / STATUS).is_file()]
+    return sum(read_status(path).complete for path in runs if not path.is_symlink())
+
+
+def _wait(left_s: float, progress: Progress) -> None:
     if left_s > 0:
+        due = datetime.now(UTC) + timedelta(seconds=left_s)
         progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
         time.sleep(left_s)
 

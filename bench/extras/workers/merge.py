@@ -39,12 +39,11 @@ _FREE = ("threads", "device", "run_name")
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
-    """Join runs in a new folder under `parent`, and return it with notes for the user.
+    """Join all parts of a plan in a new folder under `parent`, and return it with notes.
 
     Raises:
-        BenchError: the runs are not parts of one plan (exit 5), two share a block or a scored
-            prompt, or a folder is not a run (2) or is damaged (4), or the new folder cannot be
-            written (1).
+        BenchError: the runs are not parts of one plan (exit 5), a part is missing or named twice,
+            or a folder is not a run (2) or is damaged (4), or the new folder cannot be written (1).
     """
     runs = [load_run(folder) for folder in folders]
     for run in runs[1:]:
@@ -61,30 +60,25 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
         _write(folder, runs, plan, records, key)
     link_newest(folder)
     notes = ["measured on different machines: compare times only within one"]
-    return folder, notes * (len(machines) > 1) + _missing_parts(plan)
+    return folder, notes * (len(machines) > 1)
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    identity, other = first.plan.identity or {}, run.plan.identity or {}
-    config, other_config = (
-        {key: value for key, value in each.config.items() if key not in _FREE}
-        for each in (first, run)
-    )
-    if not identity or identity != other:
-        keys = [key for key, value in identity.items() if other.get(key) != value]
-        why = f"{', '.join(keys) or 'what it began with'} differ"
-    elif config != other_config:
-        keys = [k for k in {**config, **other_config} if config.get(k) != other_config.get(k)]
-        why = f"settings differ: {', '.join(sorted(keys))}"
-    elif first.plan.digest != run.plan.digest:
-        why = "prompts, blocks or decoders differ"
-    elif first.env.dtype != run.env.dtype:
-        why = f"dtypes are {first.env.dtype} and {run.env.dtype}"
-    else:
+    one, two = _shared_facts(first), _shared_facts(run)
+    differing = sorted(name for name in one | two if one.get(name) != two.get(name))
+    if first.plan.identity and not differing:
         return
+    why = f"{', '.join(differing) or 'what it began with'} differ"
     line = f"{run.path.name} has another plan than {first.path.name} ({why})"
     advice = "merge joins parts of one plan: `bench run --part I/N` of the same command"
     raise UnavailableError(f"{line}; {advice}")
+
+
+def _shared_facts(run: Run) -> dict[str, object]:
+    """Return what all parts of a plan share: code, weights, settings, prompts and dtype."""
+    settings = {key: value for key, value in run.config.items() if key not in _FREE}
+    plan = {**(run.plan.identity or {}), "prompts, blocks or decoders": run.plan.digest}
+    return {**settings, **plan, "dtype": run.env.dtype}
 
 
 def _refuse_twice(runs: Sequence[Run]) -> None:
@@ -101,34 +95,31 @@ def _refuse_twice(runs: Sequence[Run]) -> None:
 def _labelled(record: SampleRecord, run: Run, number: int) -> SampleRecord:
     """Return a record of a numbered run, with its machine and a unique name of the worker."""
     worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
-    copy = replace(record, worker=worker, machine=record.machine or run.env.comparability_key)
+    copy = replace(record, worker=worker, machine=run.env.comparability_key)
     copy.pack()
     return copy
 
 
 def _join_plans(runs: Sequence[Run]) -> Plan:
+    parts = [part for run in runs for part in run.plan.parts]
+    num_parts = int((parts or ["1/1"])[0].partition("/")[2])
+    all_parts = (f"{number}/{num_parts}" for number in range(1, num_parts + 1))
+    if missing := [part for part in all_parts if part not in parts]:
+        raise UsageError(
+            f"parts {', '.join(missing)} are missing: measure them, and name all parts"
+        )
     blocks = [block for run in runs for block in run.plan.blocks]
     prompts: dict[str, PlannedPrompt] = {}
     for planned in (planned for run in runs for planned in run.plan.prompts):
         before = prompts.get(planned.prompt, planned)
         passes = dict.fromkeys([*before.passes, *planned.passes])
         prompts[planned.prompt] = replace(planned, passes=tuple(passes))
-    joined = replace(
+    return replace(
         runs[0].plan,
         blocks=tuple(sorted(blocks, key=lambda block: block.block)),
         prompts=tuple(prompts.values()),
-        parts=tuple(dict.fromkeys(part for run in runs for part in run.plan.parts)),
+        parts=(),
     )
-    return joined if _missing_parts(joined) else replace(joined, parts=())
-
-
-def _missing_parts(plan: Plan) -> list[str]:
-    if not plan.parts:
-        return []
-    num_parts = int(plan.parts[0].partition("/")[2])
-    all_parts = [f"{number}/{num_parts}" for number in range(1, num_parts + 1)]
-    missing = [part for part in all_parts if part not in plan.parts]
-    return [f"parts {', '.join(missing)} are missing: this run is also a part"] if missing else []
 
 
 def _write(
@@ -170,9 +161,7 @@ def _write(
         reported=True,
     )
     write_status(folder, status)
-    judgement = judge(load_run(folder))
-    warnings = (*judgement.warnings, *_missing_parts(plan))
-    write_status(folder, replace(judgement, warnings=warnings))
+    write_status(folder, judge(load_run(folder)))
 
 
 def pool_differences(

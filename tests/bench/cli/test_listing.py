@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,26 @@ def test_a_stored_reference_is_listed_with_its_answers_and_damaged_without(tmp_p
         (reference / name).unlink()
     (found,) = listing.list_facts("runs", tmp_path)
     assert (found["verdict"], found["records"]) == ("DAMAGED", 0)
+
+
+def test_superseded_lines_are_no_records_and_do_not_hide_lost_ones(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    run = synthetic_run()
+    lines = (run / "samples.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    records = [json.loads(line) for line in lines]
+    again = [json.dumps(each | {"attempt": 1}) + "\n" for each in records if each["block"] == 0]
+    status = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    status |= {"status": "complete", "verdict": "VALID", "num_records": len(lines)}
+    (run / "run.json").write_text(json.dumps(status), encoding="utf-8")
+    void = '{"event":"supersede","block":0,"before_attempt":1}\n'
+    for rest, num, verdict in (
+        (again, len(lines), "VALID"),
+        (again[:-1], len(lines) - len(again), "DAMAGED"),  # an unfinished block
+    ):
+        (run / "samples.jsonl").write_text("".join([*lines, void, *rest]), encoding="utf-8")
+        (found,) = listing.list_facts("runs", run.parent)
+        assert (found["records"], found["verdict"]) == (num, verdict)
 
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +12,6 @@ from bench.extras.cost.measure import CostSubject, measure_cost
 from bench.extras.cost.probes import Probe, make_probes
 from bench.extras.cost.records import (
     CURVE,
-    MACHINE,
     CallWork,
     CostCell,
     CostFacts,
@@ -74,28 +72,23 @@ class TimedModel:
             call.session.committed(call)
 
 
-def subject(grid=GRID, stop_after=None, room_bytes=1e9, replayer=None, **env):
+def subject(grid=GRID, stop_after=None, room_bytes=1e9):
     clock = FakeClock()
     model = TimedModel(clock, stop_after)
-    probe = Probe(
-        rates=("memory_bandwidth", "bandwidth"), amount=100.0, run=lambda: clock.advance(2.0)
-    )
-    facts = CostFacts(
-        name="made up",
-        work=WORK,
-        grid=grid,
-        no_replay=None if replayer else "no compiler",
-        replayed=CostCell(rows=1, sequences=1, context=20),
-    )
     return CostSubject(
         model=cast(Any, model),
-        facts=facts,
-        env=Environment(schema=1, **{"comparability_key": "here", **env}),
+        facts=CostFacts(name="made up", work=WORK, grid=grid),
+        env=Environment(schema=1, comparability_key="here"),
         clock=clock,
-        probes=[probe],
+        probes=[Probe(rate="bandwidth", amount=100.0, run=lambda: clock.advance(2.0))],
         room_bytes=room_bytes,
-        replayer=replayer and replayer(clock),
     )
+
+
+def left_out(folder):
+    rows = load_cost(folder).table.dropna(subset="left_out").to_dict("records")
+    axes = ("rows", "sequences", "context")
+    return {CostCell(**{axis: row[axis] for axis in axes}): row["left_out"] for row in rows}
 
 
 def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_path: Path):
@@ -104,7 +97,6 @@ def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_pa
     assert cost.curve.points == pytest.approx({cell: truth(cell) for cell in GRID.cells})
     assert (cost.table["rounds"] == GRID.rounds).all()
     assert facts == cost.facts
-    assert facts.complete
     assert facts.bandwidth is not None
     assert facts.bandwidth.value == pytest.approx(50)
     row = cost.table[(cost.table["rows"] == 4) & (cost.table["sequences"] == 2)].iloc[0]
@@ -123,22 +115,16 @@ def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
     assert len({tuple(cells) for cells in rounds}) > 1
 
 
-@pytest.mark.parametrize("stop_after", [0, 5, 77])
-def test_what_was_stopped_keeps_its_calls_and_begins_again_and_what_is_complete_stays(
-    tmp_path: Path, stop_after
-):
+def test_what_was_stopped_is_not_written_and_what_was_measured_is_not_overwritten(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        measure_cost(subject(stop_after=stop_after), tmp_path, Progress())
-    stopped = json.loads((tmp_path / MACHINE).read_text())
-    assert not stopped["complete"]
-    num = len((tmp_path / CURVE).read_text().splitlines()) - 1
-    assert num == {0: 0, 5: 1, 77: len(GRID.cells)}[stop_after]
-    facts = measure_cost(subject(), tmp_path, Progress())
-    assert facts.complete
-    assert (load_cost(tmp_path).table["rounds"] == GRID.rounds).all()
+        measure_cost(subject(stop_after=77), tmp_path, Progress())
+    assert not list(tmp_path.iterdir())
+    measure_cost(subject(), tmp_path, Progress())
     before = (tmp_path / CURVE).read_bytes()
     again = subject()
-    assert measure_cost(again, tmp_path, Progress()) == facts
+    with pytest.raises(BenchError, match="has a measurement; give another --folder") as other:
+        measure_cost(again, tmp_path, Progress())
+    assert other.value.exit_code == 2
     assert again.model.cells == []
     assert (tmp_path / CURVE).read_bytes() == before
 
@@ -152,32 +138,18 @@ def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_
     assert set(cost.curve.points) == expected
     assert tried.model.cells.count(slow) == 1
     assert CostCell(rows=4, sequences=2, context=50) not in tried.model.cells
-    assert "takes 0.0" in cost.left_out[slow]
-    assert facts.complete
+    assert "takes 0.0" in left_out(tmp_path)[slow]
 
 
 def test_cells_beyond_the_models_context_or_the_memory_are_left_out_with_the_reason(tmp_path: Path):
     grid = replace(GRID, contexts=(20, 97))
     # the cache of two sequences of 97 + 4 tokens takes 202 kB, twice the room
     measure_cost(subject(grid, room_bytes=210_000), tmp_path, Progress())
-    assert load_cost(tmp_path).left_out == {
+    assert left_out(tmp_path) == {
         CostCell(rows=4, sequences=1, context=97): "beyond the model's 100 tokens",
         CostCell(rows=4, sequences=2, context=97): "beyond the model's 100 tokens",
         CostCell(rows=1, sequences=2, context=97): "0.0 GB of memory",
     }
-
-
-def test_a_replay_stands_beside_the_same_call_made_as_ever(tmp_path: Path):
-    def replayer(clock):
-        return lambda calls: lambda: clock.advance(0.003)
-
-    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
-    assert facts.replay is not None
-    assert facts.beside_replay is not None
-    assert facts.replayed is not None
-    assert facts.replay.value == pytest.approx(0.003)
-    assert facts.beside_replay.value == pytest.approx(truth(facts.replayed))
-    assert facts.complete
 
 
 def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -198,36 +170,12 @@ def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert kinds
 
 
-def test_a_capture_that_fails_leaves_a_line_and_all_that_was_measured(tmp_path: Path):
-    def replayer(clock):
-        def capture(calls):
-            raise RuntimeError("this cannot be compiled\nat all")
-
-        return capture
-
-    facts = measure_cost(subject(replayer=replayer), tmp_path, Progress())
-    assert facts.no_replay == "capturing a call failed: this cannot be compiled"
-    assert facts.replay is None
-    assert len(load_cost(tmp_path).curve.points) == len(GRID.cells)
-
-
-def test_a_folder_of_another_grid_or_machine_is_refused(tmp_path: Path):
-    measure_cost(subject(), tmp_path, Progress())
-    with pytest.raises(BenchError, match="another model or grid") as other:
-        measure_cost(subject(replace(GRID, rounds=7)), tmp_path, Progress())
-    assert other.value.exit_code == 2
-    with pytest.raises(BenchError, match="another machine") as elsewhere:
-        measure_cost(subject(comparability_key="there"), tmp_path, Progress())
-    assert elsewhere.value.exit_code == 5
-
-
 def test_probes_read_every_matrix_once_and_count_what_they_read():
     cpu, bytes_of = torch.device("cpu"), 1024**2 * 4
     probes = make_probes(2 * bytes_of, dtype=torch.float32, device=cpu, room_bytes=4 * 5 * bytes_of)
-    amounts = {probe.rates: probe.amount for probe in probes}
-    assert amounts[("memory_bandwidth",)] == 5 * bytes_of
-    assert amounts[("bandwidth",)] == 2 * bytes_of
+    assert [probe.rate for probe in probes] == ["bandwidth", "matrix_rate"]
+    assert probes[0].amount == 2 * bytes_of
     clock = FakeClock(step_s=0.5)
-    assert probes[0].per_second(clock) == 5 * bytes_of / 0.5
+    assert probes[0].per_second(clock) == 2 * bytes_of / 0.5
     whole = make_probes(10**12, dtype=torch.float32, device=cpu, room_bytes=4 * bytes_of)
-    assert whole[0].rates == ("memory_bandwidth", "bandwidth")
+    assert whole[0].amount == bytes_of  # a quarter of the room

@@ -11,8 +11,9 @@ from bench.cli.measure import print_conclusions
 from bench.errors import InvalidRunError
 from bench.extras.cost.curve import load_cost
 from bench.extras.cost.explain import draft_costs
+from bench.extras.cost.figure import write_figure
 from bench.extras.cost.records import CURVE, read_draft_costs, write_draft_costs
-from bench.extras.cost.texts import curve_table, write_cost
+from bench.extras.cost.texts import curve_table
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
 from bench.report.findings import Findings
@@ -30,7 +31,7 @@ TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "
 def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
     where = ("--shape", tmp_path / "tiny", "--device", "cpu", "--output", tmp_path / "results")
-    command = ("cost", *where, *SMALL, "--no-replay", "--progress", "none")
+    command = ("cost", *where, *SMALL, "--progress", "none")
     first = bench(*command)
     assert first.code == 0, first.err
     (folder,) = (tmp_path / "results").iterdir()
@@ -40,12 +41,10 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
     assert {cell.rows for cell in cost.curve.points} == {1, 2, 4}
     assert {cell.sequences for cell in cost.curve.points} == {1, 2}
     assert (folder / "figures" / "call_time.svg").is_file()
-    assert "no replay: not requested" in first.out
     curve = (folder / CURVE).read_bytes()
-    assert bench(*command).code == 0
+    again = bench(*command)
+    assert (again.code, "has a measurement" in again.err) == (2, True)
     assert (folder / CURVE).read_bytes() == curve
-    other = bench(*command, "--rows", "8", "--folder", folder)
-    assert (other.code, "another model or grid" in other.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_what_cannot_be_measured_is_one_line(arguments, said):
 def test_a_packed_model_has_a_folder_of_its_own_and_reads_fewer_bytes(tmp_path: Path):
     small = (
         *("cost", "--model", "zoo", "--rows", "1", "--sequences", "1", "--contexts", "16"),
-        *("--rounds", "1", "--no-replay", "--output", str(tmp_path), "--dtype", "bfloat16"),
+        *("--rounds", "1", "--output", str(tmp_path), "--dtype", "bfloat16"),
         *("--progress", "none"),
     )
     read = {}
@@ -93,12 +92,12 @@ def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("saved")
-def test_a_cost_folders_files_are_the_same_bytes_again(tmp_path: Path):
+def test_a_cost_folders_figure_has_the_same_bytes_again(tmp_path: Path):
     cost = load_cost(write_cost_folder(tmp_path / "cost"))
-    names = ("cost.md", "figures/call_time.png", "figures/call_time.svg")
+    names = ("figures/call_time.png", "figures/call_time.svg")
     written = []
     for _ in range(2):
-        write_cost(cost)
+        write_figure(cost)
         written.append([(cost.path / name).read_bytes() for name in names])
     assert written[0] == written[1]
 

@@ -139,7 +139,6 @@ def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
     cost = load_cost(written(tmp_path, table))
     assert cost.facts == FACTS
     assert cost.curve.points == pytest.approx(dict(CURVE_OF_TRUTH.points))
-    assert cost.left_out == {}
 
 
 def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Path):

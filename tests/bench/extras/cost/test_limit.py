@@ -27,8 +27,6 @@ FACTS = CostFacts(
     work=CallWork(weight_bytes=1000, token_bytes=10, row_flops=2, pair_flops=0),
     grid=GRID,
     bandwidth=Measured(value=10_000.0),
-    replay=Measured(value=0.5),
-    beside_replay=Measured(value=0.8),
 )
 CURVE = CostCurve(points={cell: 1 + 0.01 * cell.context for cell in GRID.cells})
 COST = Cost(path=Path("made-up"), facts=FACTS, env=ENV, table=pd.DataFrame(), curve=CURVE)
@@ -56,13 +54,11 @@ def test_the_mean_context_is_that_of_calls_after_the_first():
     assert mean_context([make_record("spec", (1, 1))]) is None
 
 
-def test_ar_is_held_against_a_call_a_replay_and_the_bandwidth():
+def test_ar_is_held_against_a_call_and_the_bandwidth():
     (line,) = limit_lines(run_of(AR), COST)
     assert "2000.00 ms per token" in line
     # 11.5 tokens in the cache round to the even 12, and the call reads its own
     assert "5.7 % for reading weights and cache once (113.00 ms)" in line
-    # a replay saves 0.3 s of a call, whatever the context
-    assert "40.8 % for replaying one captured call (815.00 ms)" in line
     assert "55.8 % for only calling the model (1115.00 ms)" in line
 
 

@@ -169,7 +169,7 @@ def test_responses_that_contradict_themselves_are_one_line(
 
 
 def test_acceptance_by_set_is_aiperfs(synthetic_run: Callable[..., Path], tmp_path: Path) -> None:
-    """Pooled over steps that drafted; overall is the mean of the sets, in AIPerf's order."""
+    """Pooled over steps that drafted."""
     sets, path = {"qa": "gsm8k", "rag": "mbpp"}, synthetic_run({"spec": 3.0, "ptp": 4.0})
     lines = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
     for line in lines:
@@ -189,10 +189,6 @@ def test_acceptance_by_set_is_aiperfs(synthetic_run: Callable[..., Path], tmp_pa
         steps = sum(sum(map(bool, each.drafted)) for each in answers)
         assert lengths["spec"][f"spec_al_{name}"] == pytest.approx(1 + accepted / steps)
     assert {*lengths["spec"]} == {"spec_al_gsm8k", "spec_al_mbpp"}
-    report = (tmp_path / "out" / "speed_bench_report.csv").read_bytes().decode().split("\r\n")
-    assert report[0] == "Model,gsm8k,math500,mtbench,humaneval,mbpp,Overall"
-    one, other = lengths["spec"].values()
-    assert report[1] == f"spec,{one:.2f},,,,{other:.2f},{(one + other) / 2:.2f}"
 
 
 def test_a_run_of_other_prompts_has_no_acceptance_by_set(exported: tuple[Findings, Path]) -> None:

@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.extras.exports.export import export
-from bench.extras.exports.mlflow import tracked_runs
+from bench.extras.exports.mlflow import tracked
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from tests.command_line import bench
@@ -45,24 +43,15 @@ def _no_store_of_mine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_tracked_run_has_the_decoders_rows_and_how_it_was_measured(findings: Findings) -> None:
-    runs = {run.decoder: run for run in tracked_runs(findings)}
+    runs = tracked(findings)
     assert list(runs) == ["ar", "spec", "nar"]
     summary = findings.summary.set_index(["decoder", "family"])
-    spec = runs["spec"]
-    assert spec.metrics["speedup"] == pytest.approx(summary["speedup"]["spec", "all"])
-    assert spec.metrics["qa/quality"] == pytest.approx(summary["quality"]["spec", "qa"])
-    assert spec.params["decoder"] == "spec"
-    assert spec.params["verdict"] == "VALID"
-    assert spec.params["config.max_new_tokens"] == "256"
-    assert spec.name == f"{findings.name}/spec"
-
-
-def test_a_tracked_run_has_its_times_in_milliseconds(findings: Findings) -> None:
-    began, ended = "2026-03-01T12:00:00+00:00", "2026-03-01T12:00:05+00:00"
-    status = replace(findings.run.status, started_utc=began, finished_utc=ended)
-    first, *_ = tracked_runs(Findings(replace(findings.run, status=status)))
-    assert first.started_ms == 1000 * datetime.fromisoformat(began).timestamp()
-    assert first.ended_ms - first.started_ms == 5000
+    params, metrics = runs["spec"]
+    assert metrics["speedup"] == pytest.approx(summary["speedup"]["spec", "all"])
+    assert metrics["qa/quality"] == pytest.approx(summary["quality"]["spec", "qa"])
+    assert params["decoder"] == "spec"
+    assert params["verdict"] == "VALID"
+    assert params["config.max_new_tokens"] == "256"
 
 
 def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
@@ -71,18 +60,18 @@ def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
     path = synthetic_run({"spec": 3.0, "idlm@isd": 4.0})
     text = '[decoders.spec]\nk = "4"\n[decoders."idlm@isd"]\nstride = "8"\n'
     (path / "config.toml").write_text('model = "zoo"\n' + text, encoding="utf-8")
-    runs = {run.decoder: run for run in tracked_runs(Findings(load_run(path)))}
-    assert runs["idlm@isd"].params["option.stride"] == "8"
-    assert not [name for name in runs["idlm@isd"].params if "spec" in name or "@" in name]
-    assert runs["spec"].params["option.k"] == "4"
+    runs = {decoder: params for decoder, (params, _) in tracked(Findings(load_run(path))).items()}
+    assert runs["idlm@isd"]["option.stride"] == "8"
+    assert not [name for name in runs["idlm@isd"] if "spec" in name or "@" in name]
+    assert runs["spec"]["option.k"] == "4"
 
 
 def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> None:
     left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
     status = {"status": "complete", "verdict": "VALID", "differences": [left]}
-    runs = tracked_runs(Findings(load_run(synthetic_run(status=status))))
-    assert [run.decoder for run in runs] == ["ar", "ptp"]
-    assert {run.params["verdict"] for run in runs} == {"WRONG"}
+    runs = tracked(Findings(load_run(synthetic_run(status=status))))
+    assert list(runs) == ["ar", "ptp"]
+    assert {params["verdict"] for params, _ in runs.values()} == {"WRONG"}
 
 
 # ---------------------------------------------------------------- refusals
@@ -121,7 +110,7 @@ from bench.report.findings import Findings
 
 kind, store, run = sys.argv[1:]
 folder = Path(store) if store else None
-(where,) = export(Findings(load_run(Path(run))), kind, folder, project="decoders")
+(where,) = export(Findings(load_run(Path(run))), kind, folder)
 seen = look(where)
 assert not {"torch", "transformers"} & set(sys.modules)
 print(json.dumps(seen))
@@ -130,7 +119,7 @@ _LOOK_MLFLOW = """
 def look(uri):
     import mlflow
     client = mlflow.MlflowClient(tracking_uri=uri)
-    number = client.get_experiment_by_name("decoders").experiment_id
+    number = client.get_experiment_by_name("decoding-bench").experiment_id
     return {
         run.info.run_name: {
             "status": run.info.status, "start": run.info.start_time,
@@ -168,26 +157,19 @@ def run(synthetic_run: Callable[..., Path]) -> Path:
 @needs("mlflow", "sqlalchemy", "alembic")
 def test_mlflow_holds_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
     held = exported(_LOOK_MLFLOW, "mlflow", tmp_path / "store", run)
-    ours = {each.name: each for each in tracked_runs(Findings(load_run(run)))}
+    ours = {f"{run.name}/{name}": each for name, each in tracked(Findings(load_run(run))).items()}
     assert set(held) == set(ours) == {f"{run.name}/ar", f"{run.name}/spec"}
     for name, one in held.items():
-        assert one["metrics"] == pytest.approx(dict(ours[name].metrics))
-        assert one["params"] == ours[name].params
+        params, metrics = ours[name]
+        assert one["metrics"] == pytest.approx(metrics)
+        assert one["params"] == params
         assert (one["status"], one["start"]) == ("FINISHED", 1767323045000)
     assert {file.name for file in (tmp_path / "store").iterdir()} == {"mlflow.db"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "says"),
-    [
-        ("csv", ("--project", "x"), "--project is for --to mlflow, not for csv"),
-        ("mlflow", ("--figure", "speedup"), "--figure is for --to reference, not for mlflow"),
-    ],
-)
-def test_an_option_of_another_format_is_refused_in_one_line(
-    reported_run: Path, tmp_path: Path, kind: str, options: tuple[str, ...], says: str
-) -> None:
-    ended = bench("export", reported_run, "--to", kind, "--folder", tmp_path, *options)
+def test_figures_are_for_a_stored_run_alone(reported_run: Path, tmp_path: Path) -> None:
+    figure = ("--folder", tmp_path, "--figure", "speedup")
+    ended = bench("export", reported_run, "--to", "mlflow", *figure)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert says in ended.err
+    assert "--figure is for --to reference, not for mlflow" in ended.err
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -96,15 +95,15 @@ def test_prompts_longer_than_a_batch_count_as_several_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from bench.extras.external.engine import Settings
-    from bench.extras.external.llamacpp import LlamaCpp
+    from bench.extras.external.llamacpp import llamacpp
 
     install_llama(monkeypatch)
     request = Settings(
         model="m", budget=2, stop_ids=frozenset(), fixed_length=True, longest_prompt=9, threads=1
     )
-    arm = LlamaCpp(3, 2).open("ar", request)
-    assert arm.answer([1] * 8, 2).calls == 2
-    assert arm.answer([1] * 9, 2).calls == 3
+    with llamacpp(3, 2).open(sys.modules["llama_cpp"], None, request) as answer:
+        assert answer([1] * 8, 2).calls == 2
+        assert answer([1] * 9, 2).calls == 3
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -198,17 +197,11 @@ def test_tokens_per_call_are_unknown_if_one_answers_calls_are() -> None:
     assert sums.tokens_per_call == pytest.approx(3 / 2), "a failed answer made no tokens"
 
 
-def test_a_session_that_was_stopped_does_not_replace_a_whole_one() -> None:
-    whole = [made_up(), made_up(prompt="c1#1")]
-    stopped = [made_up(session=1, total_s=9.0)]
-    failed = [
-        made_up(session=2, tokens=None, error="x"),
-        made_up(session=2, tokens=None, error="x"),
-    ]
-    (sums,) = engine_sums([*whole, *stopped, *failed], [])
-    assert (sums.first.session, sums.prompts, sums.errors) == (0, 2, 0)
-    later = [dataclasses.replace(answer, session=3) for answer in whole]
-    assert engine_sums([*whole, *later], [])[0].first.session == 3
+def test_the_newest_session_counts() -> None:
+    older = [made_up(), made_up(prompt="c1#1")]
+    newer = [made_up(session=1), made_up(session=1, prompt="c1#1", tokens=None, error="x")]
+    (sums,) = engine_sums([*older, *newer], [])
+    assert (sums.first.session, sums.prompts, sums.errors) == (1, 1, 1)
 
 
 def test_an_answer_that_fails_is_a_line_and_the_others_go_on(
@@ -297,28 +290,27 @@ def next_scores(file: str, ids: list[int]) -> Any:
 
 
 def test_smollm2_answers_for_real(tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
+    module = pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
     from bench.extras.external.engine import Settings
-    from bench.extras.external.llamacpp import LlamaCpp
+    from bench.extras.external.llamacpp import llamacpp
     from bench.plan.sources import MODELS, package_file
 
     file = package_file(MODELS[0])
     if file is None:
         pytest.skip(f"no weights: {MODELS[0].install}")
-    engine = LlamaCpp(num_drafts=4, ngram=2)
+    engine = llamacpp(num_drafts=4, ngram=2)
     text = "one two three four one two three four one two three"
     request = Settings(
         model=str(file), budget=24, stop_ids=frozenset({2}), fixed_length=False,
         longest_prompt=64, threads=1,
     )  # fmt: skip
     given = {}
-    for mode in engine.modes:
-        arm: Any = engine.open(mode, request)
-        ids = arm._model.tokenize(text.encode(), add_bos=False)
-        first = arm.answer(ids, 24)
-        assert arm.answer(ids, 24) == first, "nothing is left of the answer before"
-        given[mode] = first
-        arm.close()
+    words = module.Llama(str(file), vocab_only=True, verbose=False)
+    ids = words.tokenize(text.encode(), add_bos=False)
+    for mode, options in engine.modes.items():
+        with engine.open(module, options, request) as answer:
+            given[mode] = answer(ids, 24)
+            assert answer(ids, 24) == given[mode], "nothing is left of the answer before"
     plain, lookup = given["ar"], given["lookup"]
     assert plain.calls == len(plain.tokens), "one pass a token, the prompt's gives the first"
     assert (plain.drafted, plain.accepted) == (0, 0)

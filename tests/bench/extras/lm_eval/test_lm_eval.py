@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def run(
     """Evaluates a decoder on the local tasks, without a network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    manager = importlib.import_module("lm_eval.tasks").TaskManager
+    quick = partial(manager, include_defaults=False)  # an index of all tasks takes seconds
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", quick)
 
     def ran(
         decoder: str,
@@ -189,14 +193,13 @@ def test_an_answer_ends_where_a_stop_string_appears(
 
 
 def test_a_task_of_likelihoods_is_one_line(
-    tasks: Callable[..., Path], run: Callable[..., Evaluation], tmp_path: Path
+    tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     with pytest.raises(
         BenchError, match="it asks for likelihoods, and a decoder has none"
     ) as caught:
         run("ar", tasks(), "local_choice")
     assert caught.value.exit_code == Exit.USAGE
-    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -219,31 +222,20 @@ def test_what_a_decoder_cannot_honour_is_one_line(
 
 
 def test_an_unknown_task_is_one_line(
-    tasks: Callable[..., Path], run: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
+    tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
-    manager = importlib.import_module("lm_eval.tasks").TaskManager
-    asked: list[bool] = []
-
-    def quick(include_path: str, include_defaults: bool = True) -> Any:
-        """Ask for no tasks but the folder's: an index of all takes seconds."""
-        asked.append(include_defaults)
-        return manager(include_path=include_path, include_defaults=False)
-
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", quick)
-    with pytest.raises(BenchError, match="no task 'local_answer'; did you mean local_answers"):
+    with pytest.raises(BenchError, match="no task 'local_answer'; did you mean 'local_answers'"):
         run("ar", tasks(), "local_answer")
-    assert asked == [False, True]
 
 
 def test_data_that_cannot_be_had_is_one_line(
-    tasks: Callable[..., Path], run: Callable[..., Evaluation], tmp_path: Path
+    tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     folder = tasks()
     (folder / "rows.jsonl").unlink()
     with pytest.raises(BenchError, match=r"lm-eval: FileNotFoundError") as caught:
         run("ar", folder)
     assert caught.value.exit_code == Exit.UNAVAILABLE
-    assert not list((tmp_path / "out").iterdir())
 
 
 def test_two_decoders_are_one_line(
@@ -303,6 +295,8 @@ def test_scores_of_the_only_decoder_of_a_model_are_the_models(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    manager = importlib.import_module("lm_eval.tasks").TaskManager
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(manager, include_defaults=False))
     (tmp_path / "lossy.py").write_text(LOSSY, encoding="utf-8")
     config = configured(f"{tmp_path / 'lossy.py'}:Lossy")
     asked = EvalRequest(tasks=["local_answers"], folder=tasks(), sampling={})

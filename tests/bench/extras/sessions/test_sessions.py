@@ -1,11 +1,9 @@
-"""Sessions: fresh processes one after another, what is missing of them, and their pool."""
+"""Sessions: fresh processes one after another, and their pool."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from bench.errors import Exit
 from bench.extras.sessions import sessions
-from bench.extras.sessions.sessions import Sessions, load_sessions, measure_sessions, plan_sessions
+from bench.extras.sessions.sessions import make_folder, measure_sessions
 from bench.records.run_folder import load_run
 from bench.settings.config import load_config
 from tests.bench.conftest import write_run
@@ -45,12 +43,9 @@ def processes(monkeypatch: pytest.MonkeyPatch, *ends: str) -> list[tuple[str, ..
         asked.append(words)
         if how == "nothing":
             return Exit.UNAVAILABLE
-        if words[0] == "resume":
-            (Path(words[1]) / "run.json").write_text(json.dumps(status_of(how)))
-        else:
-            parent, number = Path(words[words.index("--output") + 1]), len(asked)
-            made: dict[str, Any] = {"seed": number, "status": status_of(how, number), "quality": 0}
-            write_run(parent / f"s{number}", {"spec": 3.0}, **made)
+        parent, number = Path(words[words.index("--output") + 1]), len(asked)
+        made: dict[str, Any] = {"seed": number, "status": status_of(how, number), "quality": 0}
+        write_run(parent / f"s{number}", {"spec": 3.0}, **made)
         codes = {"complete": Exit.DONE, "wrong": Exit.REGRESSION}
         return codes.get(how, Exit.INTERRUPTED)
 
@@ -66,47 +61,32 @@ def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
     assert ended.code == 0, ended.err
     (folder,) = tmp_path.iterdir()
     assert len(asked) == 3
-    job = ("run", "--config", str(folder / "config.toml"), "--output", str(folder))
-    assert [words[:7] for words in asked] == [(*job, "--session", str(n)) for n in (1, 2, 3)]
+    job = ("--config", str(folder / "config.toml"), "--output", str(folder))
+    assert [words[:7] for words in asked] == [("run", "--session", n, *job) for n in "123"]
     assert pd.read_csv(folder / "pool.csv")["sessions"].tolist() == [3]
     assert "3 sessions, 1 occasion, 14 prompts" in ended.out
-    again = bench("resume", folder, "--progress", "none")  # nothing is missing
-    assert (again.code, len(asked)) == (0, 3)
 
 
 def test_all_sessions_have_one_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sessions, "today", lambda: "2026-03-01")
-    plan = plan_sessions(CONFIG, 3, 0, tmp_path)
-    assert load_config(plan.folder / "config.toml", {}).date == "2026-03-01"
-    given = CONFIG.with_values(date="2026-02-01")
-    plan = plan_sessions(given, 3, 0, tmp_path)
-    assert load_config(plan.folder / "config.toml", {}).date == "2026-02-01"
+    folder = make_folder(CONFIG, tmp_path)
+    assert load_config(folder / "config.toml", {}).date == "2026-03-01"
+    folder = make_folder(CONFIG.with_values(date="2026-02-01"), tmp_path)
+    assert load_config(folder / "config.toml", {}).date == "2026-02-01"
 
 
-def test_what_was_stopped_goes_on_where_it_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("end", "code"), [("interrupted", Exit.INTERRUPTED), ("nothing", Exit.UNAVAILABLE)]
+)
+def test_a_session_without_a_result_ends_the_series(
+    end: str, code: Exit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = processes(monkeypatch, "complete", "interrupted", "complete", "complete")
-    stopped = bench("run", "-d", "spec", "--sessions", 3, "-o", tmp_path, "--progress", "none")
+    asked = processes(monkeypatch, "complete", end)
+    stopped = bench("run", "-d", "spec", "--sessions", 3, "-o", tmp_path, "--progress", "plain")
     (folder,) = tmp_path.iterdir()
-    assert stopped.code == Exit.INTERRUPTED
-    assert f"bench resume {folder}" in stopped.err
+    assert (stopped.code, len(asked)) == (code, 2)
+    assert f"all measurements are kept: bench pool {folder}" in stopped.err
     assert not (folder / "pool.csv").exists()
-    assert bench("resume", folder.name, "-o", tmp_path, "--progress", "none").code == 0
-    assert [words[0] for words in asked] == ["run", "run", "resume", "run"]
-    assert asked[2][1] == str(folder / "s2")
-    assert [words[6] for words in asked if words[0] == "run"] == ["1", "2", "3"]
-    assert pd.read_csv(folder / "pool.csv")["sessions"].tolist() == [3]
-
-
-def test_a_session_without_a_result_ends_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked = processes(monkeypatch, "complete", "nothing")
-    plan, progress = plan_sessions(CONFIG, 3, 0, tmp_path), RecordedProgress()
-    assert measure_sessions(plan, progress, "none") == Exit.UNAVAILABLE
-    assert (len(asked), plan.missing) == (2, 2)
-    assert load_sessions(plan.folder) == plan
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -116,22 +96,16 @@ def test_the_exit_code_is_the_worst_of_all_sessions(
     ends = ["complete", "complete"]
     ends[place] = "wrong"
     processes(monkeypatch, *ends)
-    plan = plan_sessions(CONFIG, 2, 0, tmp_path)
-    assert measure_sessions(plan, RecordedProgress(), "none") == Exit.REGRESSION
+    ended = measure_sessions(CONFIG, 2, 0, tmp_path, RecordedProgress(), "none")
+    assert ended == Exit.REGRESSION
 
 
 def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slept: list[float] = []
     monkeypatch.setattr("bench.extras.sessions.sessions.time.sleep", slept.append)
-    processes(monkeypatch, *["complete"] * 2)
-    write_run(tmp_path / "s0", {"spec": 3.0}, status=status_of("complete"))
-    now = datetime.now(UTC).isoformat()
-    (tmp_path / "s0" / "run.json").write_text(
-        json.dumps(status_of("complete") | {"started_utc": now})
-    )
-    measure_sessions(Sessions(folder=tmp_path, num=3, every=30), RecordedProgress(), "none")
-    assert len(slept) == 2
-    assert slept[0] == pytest.approx(1800, abs=20)
+    processes(monkeypatch, *["complete"] * 3)
+    measure_sessions(CONFIG, 3, 30, tmp_path, RecordedProgress(), "none")
+    assert slept == [pytest.approx(1800, abs=20)] * 2
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_the_verb_converts_and_refuses(tmp_path: Path) -> None:
     assert done.output.split()[0] == str(folder / "adapter_config.json")
     for arguments, line in (
         (["export", str(ours), "--to", "peft"], "is in use"),
-        (["export", str(ours), "--to", "peft", "--project", "x"], "--project is for --to"),
+        (["export", str(ours), "--to", "peft", "--figure", "x"], "--figure is for --to"),
     ):
         refused = run.invoke(cli.app, arguments)
         assert isinstance(refused.exception, BenchError)

@@ -368,7 +368,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--adapter", "x"), 2, "NAME=PATH"),
         (("--adapter", "x=a", "--adapter", "x=b"), 2, "--adapter names 'x' twice"),
         (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
-        (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp'; pass --adapter ptp=PATH"),
+        (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp' of the target; pass "),
         (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder './missing'"),
         (("-d", "ptp", "--adapter", "ptp=."), 5, "there is no adapter.json"),
         (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "is missing (zoo/none)"),

@@ -18,7 +18,7 @@ from typing import Any
 from bench.errors import UsageError, as_error
 from bench.machine.env import ROOT
 from bench.plan.labels import Note, options_by_label, written
-from bench.plan.sources import adapter_advice, embedded_adapters, embedded_draft, model_shelf
+from bench.plan.sources import embedded_adapters, embedded_draft, model_shelf
 from bench.plan.sources import named as named_model
 from bench.records.plan import BASELINE, SECOND
 from bench.registry import extra
@@ -189,7 +189,8 @@ def _unmet_need(
             return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:
-            return f"needs an adapter named {name!r}; {adapter_advice(name, part)}"
+            advice = f"pass --adapter {name}=PATH, or train one (`bench train --help`)"
+            return f"needs an adapter named {name!r} of the {part.adapter_of}; {advice}"
     return None
 
 

@@ -26,21 +26,10 @@ from decoders.core.hf.checkpoint import (
     find_folder,
     hub_answers,
 )
-from decoders.core.plugins import network
 
 if TYPE_CHECKING:
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-    from decoders.core.adapter_config import Variant
     from decoders.core.decoder import Decoder
-
-_TRAINERS: Mapping[Variant, str] = {
-    "o-ptp": "bench train ptp",
-    "c-ptp": "bench train ptp",
-    "refine": "bench train idlm --objective refine",
-    "isd": "bench train idlm --objective isd",
-}
-"""The command that trains an adapter of each variant of slots."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
@@ -252,23 +241,10 @@ def adapter_folder(name: str, source: str) -> Path:
     if folder.is_dir():
         return folder
     if embedded:
-        line = f"the embedded adapter is missing ({source}/{name}); {adapter_advice(name)}"
+        line = f"the embedded adapter is missing ({source}/{name}); pass --adapter {name}=PATH"
     else:
         line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
     raise UnavailableError(line)
-
-
-def adapter_advice(name: str, decoder: Decoder | None = None) -> str:
-    """Return advice about a missing adapter that `decoder` needs."""
-    advice = f"pass --adapter {name}=PATH"
-    if decoder is None or not decoder.variants:
-        return advice
-    variant = decoder.variants[0]
-    with as_error(UsageError):
-        command = _TRAINERS.get(variant) or network(variant).trainer
-    if not command:
-        return advice
-    return f"{advice}, or train one for the {decoder.adapter_of} with `{command} --model MODEL`"
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:

@@ -45,7 +45,7 @@ class DraftHeads(HiddenAdapter):
     """
 
     variant, student = "medusa", "heads"
-    noun, trainer, work = "heads were", "bench train medusa", HeadsPass
+    noun, work = "heads were", HeadsPass
     plane_shapes = ()  # they read the last state only
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:

@@ -203,7 +203,6 @@ class HiddenAdapter(StoredAdapter):
             knows the drafts before, or by ``slots`` with uniforms.
         drafts: its picks are drafts (those of a confidence head are not).
         noun: the network in messages.
-        trainer: command that trains one.
     """
 
     variant: ClassVar[Variant]
@@ -214,7 +213,6 @@ class HiddenAdapter(StoredAdapter):
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
     drafts: ClassVar[bool] = True
     noun: ClassVar[str] = "network was"
-    trainer: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Register the kind."""

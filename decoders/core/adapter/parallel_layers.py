@@ -118,7 +118,7 @@ class ParallelLayers(Joined):
 
     variant, student, masked = "shallow", "slots", False
     uses = ("num_heads", "num_words", "num_layers", "bias_rank", "candidates", "hidden_layers")
-    noun, trainer = "draft layers were", "bench train drafter"
+    noun = "draft layers were"
     work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
     words: Tensor
     layers: Any

@@ -9,7 +9,7 @@ of the cache.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from decoders.core.hf.checkpoint import (
 
 if TYPE_CHECKING:
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-    from decoders.core.decoder import Decoder
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NamedModel:
@@ -138,21 +138,15 @@ def _on_hub(hub_id: str, advice: str) -> str:
 
 
 def resolve(source: str) -> str:
-    """Return the folder or hub id that `--model` names (`UnavailableError`).
-
-    A name in `MODELS` or a ``.gguf`` file becomes a folder of the cache, converted on first use. A
-    name whose package is missing becomes its hub id. Anything else stays as it is.
-    """
-    if named(source):
-        return locate(source) or str(fetch(source))
-    if source.lower().endswith(".gguf"):
-        return str(_converted(Path(source).expanduser()))
-    return source
+    """Return the `checkpoint` of a named model or GGUF file, and any other source as it is."""
+    return checkpoint(source) if named(source) or source.lower().endswith(".gguf") else source
 
 
 def checkpoint(source: str, role: str = "target") -> str:
     """Return a model's folder or hub id, converting a GGUF file first (`UnavailableError`)."""
-    return locate(source, role) or resolve(source)
+    if (place := locate(source, role)) is not None:
+        return place
+    return str(fetch(source) if named(source) else _converted(Path(source).expanduser()))
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
@@ -256,35 +250,6 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     except (ValueError, OSError) as error:
         reason = str(error).removeprefix("adapter ")
         raise UnavailableError(f"adapter {name!r}: {reason}") from error
-
-
-def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> None:
-    """Refuse an adapter that is missing, or of a variant that its decoder cannot run.
-
-    Weights are not opened.
-
-    Raises:
-        UnavailableError: there is no such folder, or it has no readable configuration.
-        UsageError: the adapter has another variant.
-    """
-    from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
-
-    parts = [part for decoder in decoders for part in decoder.parts]
-    for name, source in sources.items():
-        folder = adapter_folder(name, source)
-        try:
-            text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-            variant = AdapterConfig.from_json(text).variant
-            (folder / WEIGHTS_FILE).stat()
-        except (OSError, ValueError, TypeError):
-            load_adapter(name, folder)  # raises an error that says what is wrong
-            raise
-        for part in parts:
-            if part.adapter_name == name and part.variants and variant not in part.variants:
-                raise UsageError(
-                    f"adapter {name!r} is of variant {variant}; decoder {part.name!r} needs "
-                    f"{' or '.join(part.variants)}"
-                )
 
 
 def adapter_facts(

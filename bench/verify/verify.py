@@ -89,10 +89,11 @@ def verify(
     progress.note(describe_numerics(config, setup.config))
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
-    for line in (*tasks.notes, *count_lines(prompts, skipped)):
+    counts = count_lines(prompts, skipped)
+    for line in (*tasks.notes, *counts):
         progress.note(line)
     if not prompts:
-        raise UsageError("no prompt is left to verify on: all were skipped")
+        raise UsageError(f"no prompt is left to verify on, all were skipped: {'; '.join(counts)}")
     work = _Work(setup, prompts, progress, num_draws)
     interrupted = False
     try:

@@ -42,7 +42,7 @@ Allowing = Annotated[
 ]
 MODELS = ("decoders", "model", "draft", "adapters", "models", "tasks", "split", "limit")
 SAMPLING = ("max_new_tokens", "temperature", "top_p", "top_k", "seed", "law")
-MACHINE = ("dtype", "device", "threads", "attention", "quantize")
+MACHINE = ("dtype", "device", "threads", "quantize")
 NUMERICS = ("numerics", "tile")
 
 _compared = partial(Setting, panel=PANELS[0])

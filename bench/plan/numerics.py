@@ -8,10 +8,8 @@ rows of a call.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 _HALF_FROM = 50_000_000
 """Models with more weights run in bfloat16 if the CPU has instructions for it."""
-_EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 TILES = (8, 16, 32)
 _ROWS = (1, 5, 9, 17)
 """Widths of usual calls, with equal weights: AR's calls, and verifying calls."""
@@ -65,23 +62,6 @@ def prepare_process(device: torch.device, threads: int | None = None) -> None:
     if device.index:  # graphs are captured, and Triton kernels run, on the current device
         torch.cuda.set_device(device)
     leave_out_cudnn(device)
-
-
-def device_map(name: str) -> str | dict[str, str | int]:
-    """Return the device map of a name, or of a JSON file (`UsageError`)."""
-    if not name.endswith(".json"):
-        return name
-    try:
-        placed = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        line = f"--device-map {name}: {error.strerror}; give a name or an existing file"
-        raise UsageError(line) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--device-map {name} is not JSON ({error}); write {_EXAMPLE}") from error
-    kinds = {type(device) for device in placed.values()} if isinstance(placed, dict) else {None}
-    if not placed or not kinds <= {str, int}:
-        raise UsageError(f"--device-map {name} maps no parts to devices; write {_EXAMPLE}")
-    return dict(placed)
 
 
 def default_dtype(config: RunConfig, device: str, source: str) -> str:
@@ -128,13 +108,9 @@ def uses_tiles(run: ResolvedRun) -> bool:
             line = f"--tile {config.tile} is for row-invariant numerics; add --numerics invariant"
             raise UsageError(line)
         return False
-    refusals = (
-        (config.compile, "--compile", "compiles a graph per shape, and each may round differently"),
-        (config.attention == "eager", "--attention eager", "does not attend in tiles"),
-    )
-    for applies, option, why in refusals:
-        if applies:
-            raise UsageError(f"{option} {why}: leave it out, or use --numerics fast")
+    if config.compile:
+        line = "--compile compiles a graph per shape, and each may round differently"
+        raise UsageError(f"{line}: leave it out, or use --numerics fast")
     return True
 
 

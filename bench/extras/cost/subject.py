@@ -105,7 +105,6 @@ def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
     return {
         "dtype": getattr(torch, dtype),
         "device": device,
-        "attn_implementation": config.attention,
         "compile": bool(config.compile),
         "quantized": config.quantize,
     }

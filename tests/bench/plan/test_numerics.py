@@ -69,7 +69,6 @@ def test_times_of_other_tiles_are_not_compared() -> None:
     ("values", "message"),
     [
         ({"compile": True}, "--compile compiles a graph per shape"),
-        ({"attention": "eager"}, "--attention eager"),
         ({"decoders": "hf"}, "decoder 'hf' runs its own loop"),
         ({"decoders": "spec:numerics=exact"}, "numerics is 'exact'; allowed: fast, invariant"),
         ({"decoders": "ar:numerics=fast"}, "the baseline 'ar' takes no option"),

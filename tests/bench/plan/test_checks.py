@@ -92,7 +92,7 @@ def test_of_many_faults_the_cheapest_is_told_first_and_weights_come_last(
         "device": "cuda:63",
     }
     mended: list[tuple[str, Job | None]] = [
-        ("write spec@k2:k=2", {"decoders": "spec"}),
+        ("'k2' reads as a setting", {"decoders": "spec"}),
         ("nowhere'", {"draft": other}),
         ("unknown task 'specbnech'", {"tasks": tmp_path / "missing.jsonl"}),
         ("missing.jsonl", {"tasks": tasks}),

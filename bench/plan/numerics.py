@@ -77,7 +77,7 @@ def default_cpu_dtype(num_weights: int | None) -> str:
 
 
 def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
-    """Describe a run's numerics (``computed in float32 on cpu``), with the reason for a default.
+    """Describe a run's numerics (``computed in float32 on cpu``), and tell whether by default.
 
     Args:
         requested: configuration before the models were opened; a `dtype` of None means the default.
@@ -94,10 +94,7 @@ def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
     text += ", calls compiled" * bool(resolved.compile)
     if requested.dtype is not None or resolved.dtype == "float32":
         return text
-    why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {resolved.dtype} instructions"
-    if device != "cpu":
-        why = f"of the protocol {resolved.protocol}" if resolved.protocol else "on a GPU"
-    return f"{text}: the default {why} (--dtype float32 overrides it)"
+    return f"{text}: the default for this model and device (--dtype float32 overrides it)"
 
 
 def uses_tiles(run: ResolvedRun) -> bool:

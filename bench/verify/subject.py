@@ -202,9 +202,7 @@ class Subject:
             each.finding(self.lossless, floors[each.sampling.temperature]) for each in self.compared
         ]
         if self.name == BASELINE:
-            failures = [floor.failures() for floor in floors.values()]
-            compared += [failed for failed in failures if failed is not None]
-            compared += [floor.shapes() for floor in floors.values() if floor.num_answers]
+            compared += [floor.shapes() for floor in floors.values()]
         return Examination(
             decoder=self.name,
             lossless=self.lossless,

@@ -229,9 +229,9 @@ def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: 
     )
     assert report.exit_code == 4
     failed = {f.check: f for f in of(report, "ar").findings if f.outcome == "open"}
-    assert set(failed) == {"greedy, answers of ar", "T = 0.8, answers of ar"}
-    assert "2 failed: " in failed["greedy, answers of ar"].text
-    assert "logits are NaN" in failed["greedy, answers of ar"].text
+    assert set(failed) == {"greedy, five rows a call", "T = 0.8, five rows a call"}
+    assert "2 failed: " in failed["greedy, five rows a call"].text
+    assert "logits are NaN" in failed["greedy, five rows a call"].text
 
 
 @pytest.mark.slow

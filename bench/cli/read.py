@@ -75,12 +75,7 @@ def ls(
 
 
 _OF_PROMPTS = options.fields(
-    *("tasks", "split", "limit", "seed", "config"),
-    tasks="As for `run`. [default: zoo]",
-    split="As for `run`.",
-    limit="Conversations shown.",
-    seed="Seed of the subset. [default: 0]",
-    config="TOML file, e.g. to name columns.",
+    *("tasks", "split", "limit", "seed", "config"), limit="Conversations shown."
 )
 
 

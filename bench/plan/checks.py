@@ -171,14 +171,9 @@ def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase
         if role == "target" or target is None or tokenizer is None:
             continue
         if difference := first_difference(target, tokenizer):
-            name = role.removeprefix("model:")
-            model, option = f"model {name!r}", f"--models {name}=PATH"
-            if role == "draft":
-                model, option = "draft model", "--draft"
-            raise UsageError(
-                f"the {model} has another tokenizer than the target: {difference}; give a "
-                f"{option} that was trained with the target's tokenizer"
-            )
+            line = f"the {role.removeprefix('model:')} model has another tokenizer than the target"
+            advice = "give a model that was trained with the target's tokenizer"
+            raise UsageError(f"{line}: {difference}; {advice}")
     return tokenizers
 
 

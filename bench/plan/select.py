@@ -110,14 +110,11 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         decoders[cell] = decoder
     parts = [part for decoder in decoders.values() for part in decoder.parts]
     names = {part.adapter_name for part in parts if "adapter" in part.needs}
-    for name in config.adapters:
-        if name not in names:
-            line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
-            raise UsageError(f"--adapter {name}=…: {line}")
     models = model_names(need for part in parts for need in part.needs)
-    if unused := next((name for name in config.models if name not in models), None):
-        line = f"none of {', '.join(decoders)} needs a model named {unused!r}"
-        raise UsageError(f"--models {unused}=…: {line}")
+    unused = [f"--adapter {name}" for name in config.adapters if name not in names]
+    unused += [f"--models {name}" for name in config.models if name not in models]
+    if unused:
+        raise UsageError(f"{unused[0]}=…: none of {', '.join(decoders)} needs it; leave it out")
     used = {name: source for name, source in adapters.items() if name in names}
     if not decoders:
         raise UsageError("no decoder is left to run; name one that suits the model by --decoders")

@@ -230,15 +230,11 @@ def embedded_draft(shelf: str) -> str | None:
 
 def adapter_folder(name: str, source: str) -> Path:
     """Return an adapter's folder, embedded if `source` is a shelf (`UnavailableError`)."""
-    embedded = is_shelf(source)
-    folder = ROOT / source / name if embedded else Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if embedded:
-        line = f"the embedded adapter is missing ({source}/{name}); pass --adapter {name}=PATH"
-    else:
-        line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
-    raise UnavailableError(line)
+    folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()
+    if not folder.is_dir():
+        advice = f"pass --adapter {name}=FOLDER, which has an adapter.json"
+        raise UnavailableError(f"adapter {name!r}: there is no folder {str(folder)!r}; {advice}")
+    return folder
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:

@@ -195,8 +195,8 @@ class RunConfig(BaseModel):
         if len(cells) < len(specs):
             names = [spec.cell for spec in specs]
             twice = next(spec for spec in specs if names.count(spec.cell) > 1)
-            label = f"a {'label' if twice.label is None else 'different label'}: {twice.name}@LABEL"
-            raise ValueError(f"two cells are called {twice.cell!r}; give one {label}")
+            line = f"two cells are called {twice.cell!r}; give one a label of its own"
+            raise ValueError(f"{line}: {twice.name}@LABEL")
         return cells
 
     @property

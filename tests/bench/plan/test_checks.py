@@ -117,7 +117,7 @@ def test_of_many_faults_the_cheapest_is_told_first_and_weights_come_last(
 FAULTS: dict[str, tuple[Job, str]] = {
     "an option of a decoder": ({"decoders": "spec:k=0"}, "must be 1 or above"),
     "an unused draft": ({"draft": "zoo/nothing"}, "--draft zoo/nothing: none of ar, lookup uses"),
-    "an unused adapter": ({"adapter": "ptp=x"}, "takes an adapter named 'ptp'"),
+    "an unused adapter": ({"adapter": "ptp=x"}, "--adapter ptp=…: none of"),
     "options together": ({"reuse-prefix": None, "batch-size": 2}, "--reuse-prefix answers one"),
     "no cost folder": ({"cost": "nowhere"}, "nowhere"),
     "no such model": ({"model": "./nowhere"}, "'./nowhere': there is no such folder"),

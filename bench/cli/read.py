@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from bench.cli import options
 from bench.cli.group import Arguments, Configured
 from bench.errors import UsageError
 from bench.registry import extra
+from bench.text import printable
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -81,11 +83,15 @@ _OF_PROMPTS = options.fields(
 
 @app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
 def show_prompts(arguments: Arguments) -> None:
-    """Print the prompts of a run, with their references, without running it."""
-    from bench.cli.listing import show_prompts as print_prompts
+    """Print the conversations of a run, with their references, as JSON, without running it."""
     from bench.plan.tokenise import read_tasks
 
-    print_prompts(read_tasks(options.load(arguments)), options.console(), arguments["limit"])
+    tasks = read_tasks(options.load(arguments))
+    for note in tasks.notes:
+        typer.echo(printable(note), err=True)
+    for conversation in tasks.timing:
+        text = json.dumps(asdict(conversation), indent=1, ensure_ascii=False)
+        options.console().out(printable(text), highlight=False)
 
 
 def print_run(run_dir: Path) -> int:

@@ -1,8 +1,8 @@
 """Choose the decoders of a run before any weights are loaded.
 
-Costs set to ``auto``, in parts of `hybrid` too, take numbers from a cost folder. `row_cost` is a
-row's share of a call on the folder's curve, at the run's batch size and the shortest measured
-context. `draft_cost` is a draft call's share, found by ``bench cost --run RUN``
+Costs set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on the
+folder's curve, at the run's batch size and the shortest measured context. `draft_cost` is a draft
+call's share, found by ``bench cost --run RUN``
 (`bench.extras.cost.explain.draft_costs`). The stored configuration has the numbers, so a run does
 not depend on later changes of the folder.
 """
@@ -141,19 +141,12 @@ def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
     measured = None if folder is None else extra("bench.jobs", "auto-options")(Path(folder))
     cells = {cell: dict(options) for cell, options in (config.decoders or {}).items()}
     for cell, options in cells.items():
-        for key, text in options.items():
-            settings = f"{key}={text}".split("+")  # of one decoder, or of a part of `hybrid`
-            part = cell if len(settings) == 1 else text.partition("+")[0]
-            for number, setting in enumerate(settings):
-                name, _, value = setting.partition("=")
-                if name in _MEASURED and value == AUTO:
-                    if measured is None:
-                        line = "needs a measured curve; give --cost a folder of `bench cost`"
-                        raise UsageError(f"{cell}: {setting} {line}")
-                    value = measured(part, name, config.batch_size)
-                    settings[number] = f"{name}={value}"
-                    note(f"{cell}: {setting} is {value}")
-            options[key] = "+".join(settings).removeprefix(f"{key}=")
+        for name in [name for name in _MEASURED if options.get(name) == AUTO]:
+            if measured is None:
+                line = "needs a measured curve; give --cost a folder of `bench cost`"
+                raise UsageError(f"{cell}: {name}={AUTO} {line}")
+            options[name] = measured(cell, name, config.batch_size)
+            note(f"{cell}: {name}={AUTO} is {options[name]}")
     return cells
 
 

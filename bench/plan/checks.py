@@ -75,16 +75,11 @@ def check_options(run: ResolvedRun) -> None:
         line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
         raise UsageError(line)
     for cell, decoder in run.decoders.items():
-        if run.numerics(cell) == INVARIANT and isinstance(decoder, SelfDriven):
-            raise UsageError(
-                f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it "
-                "has no row-invariant numerics; give it numerics=fast, or leave it out"
-            )
-        if config.reuse_prefix and isinstance(decoder, SelfDriven):
-            raise UsageError(
-                f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn "
-                "before; leave out the decoder or --reuse-prefix"
-            )
+        tiled = run.numerics(cell) == INVARIANT
+        if isinstance(decoder, SelfDriven) and (tiled or config.reuse_prefix):
+            option = "numerics=invariant" if tiled else "--reuse-prefix"
+            line = f"decoder {cell!r} runs its own loop and cache, which {option} does not reach"
+            raise UsageError(f"{line}; leave out one of them")
 
 
 def refuse_sharing(run: ResolvedRun, option: str) -> None:

@@ -149,12 +149,12 @@ def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
 
     At least one block is chosen, unless `limit` is 0.
     """
-    chosen: list[Block] = []
+    selection: list[Block] = []
     for block in plan.blocks if limit else ():
-        num = sum(len(each.prompts) for each in chosen) + len(block.prompts)
-        if block.repeat == 0 and (num <= limit or not chosen):
-            chosen.append(block)
-    return chosen
+        num = sum(len(each.prompts) for each in selection) + len(block.prompts)
+        if block.repeat == 0 and (num <= limit or not selection):
+            selection.append(block)
+    return selection
 
 
 def phased_scheduler(

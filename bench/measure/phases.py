@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor
@@ -145,15 +146,28 @@ def _measure_arm(
 
 
 def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
-    """Return the first blocks, in their random order, with at most `limit` prompts.
+    """Return one block of every chosen group, from each repeat in turn."""
+    groups = chosen_groups(plan, limit)
+    repeats = sorted({block.repeat for block in plan.blocks})
+    repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
+    return [block for block in plan.blocks if repeat_by_group.get(block.prompts) == block.repeat]
 
-    At least one block is chosen, unless `limit` is 0.
+
+def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
+    """Choose groups of the first repeat with at most `limit` prompts, from each family in turn.
+
+    At least one group is chosen, unless `limit` is 0.
     """
-    selection: list[Block] = []
-    for block in plan.blocks if limit else ():
-        num = sum(len(each.prompts) for each in selection) + len(block.prompts)
-        if block.repeat == 0 and (num <= limit or not selection):
-            selection.append(block)
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    queues: dict[str, list[tuple[str, ...]]] = {}
+    for group in sorted(block.prompts for block in plan.blocks if block.repeat == 0):
+        queues.setdefault(families[group[0]], []).append(group)
+    turns = [group for row in zip_longest(*queues.values()) for group in row if group]
+    selection: list[tuple[str, ...]] = []
+    for group in turns if limit else ():
+        if selection and sum(map(len, selection)) + len(group) > limit:
+            break
+        selection.append(group)
     return selection
 
 

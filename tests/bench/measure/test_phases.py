@@ -22,7 +22,7 @@ from bench.extras.sections.durations import (
     split,
     splits,
 )
-from bench.measure.phases import PhaseClock, chosen_blocks, measure_phases, phased_scheduler
+from bench.measure.phases import PhaseClock, chosen_groups, measure_phases, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.record import SampleRecord
@@ -334,16 +334,18 @@ def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
     assert clock.call_s > 2  # by then every call takes twice as long and more
     found = splits(read_phases(run.path), run.records, ["ar", "spec"])
     assert [item.against_timed for item in found] == pytest.approx([1.0, 1.0], abs=0.06)
+    repeats = {(answer.prompts, answer.repeat) for answer in read_phases(run.path)}
+    assert sorted(repeat for _, repeat in repeats if repeat is not None) == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_first_blocks_are_chosen(small: Any, opener: Any, progress: Any) -> None:
+def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progress: Any) -> None:
     setup = opener(choose_decoders(small(limit=6), progress().note))
     plan, _ = make_plan(setup, "test", progress())
-    assert chosen_blocks(plan, 4) == list(plan.blocks[:4])
-    assert chosen_blocks(plan, 0) == []
-    assert len(chosen_blocks(plan, 100)) == 6
-    group = dataclasses.replace(plan.blocks[0], prompts=("a", "b", "c"))
-    assert chosen_blocks(dataclasses.replace(plan, blocks=(group, group)), 2) == [group]
+    families = {prompt.prompt: prompt.family for prompt in plan.prompts}
+    chosen = chosen_groups(plan, 4)
+    assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
+    assert chosen_groups(plan, 0) == []
+    assert len(chosen_groups(plan, 100)) == 6
 
 
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:

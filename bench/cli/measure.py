@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Arguments, Verb
+from bench.cli.group import Arguments, Configured
 from bench.cli.read import print_run
 from bench.errors import BenchError, UsageError
 from bench.registry import extra, extras
@@ -23,7 +23,7 @@ PANEL = "Measure"
 _of_sessions = partial(typer.Option, rich_help_panel="Several sessions")
 
 
-@app.command(cls=Verb.by(options.fields()), rich_help_panel=PANEL)
+@app.command(cls=Configured.by(options.fields()), rich_help_panel=PANEL)
 def run(
     arguments: Arguments,
     output: options.Output = options.RESULTS,
@@ -97,7 +97,7 @@ _OPTIONS = options.fields(
 )
 
 
-@app.command(cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
+@app.command(cls=Configured.by(_OPTIONS), rich_help_panel=PANEL)
 def verify(
     arguments: Arguments,
     distribution: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from bench.cli import options
 from bench.cli.group import Arguments, Configured
 from bench.errors import UsageError
 from bench.registry import extra
+from bench.text import printable
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -71,28 +73,25 @@ def ls(
     if as_json:
         typer.echo(json.dumps(listing.list_facts(what, output), indent=1, default=str))
     else:
-        console = options.console()
-        table = listing.facts_table(what, output, narrow=console.is_terminal)
-        options.print_table(table, console)
+        options.print_table(listing.facts_table(what, output), options.console())
 
 
 _OF_PROMPTS = options.fields(
-    *("tasks", "split", "limit", "seed", "config"),
-    tasks="As for `run`. [default: zoo]",
-    split="As for `run`.",
-    limit="Conversations shown.",
-    seed="Seed of the subset. [default: 0]",
-    config="TOML file, e.g. to name columns.",
+    *("tasks", "split", "limit", "seed", "config"), limit="Conversations shown."
 )
 
 
 @app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
 def show_prompts(arguments: Arguments) -> None:
-    """Print the prompts of a run, with their references, without running it."""
-    from bench.cli.listing import show_prompts as print_prompts
+    """Print the conversations of a run, with their references, as JSON, without running it."""
     from bench.plan.tokenise import read_tasks
 
-    print_prompts(read_tasks(options.load(arguments)), options.console(), arguments["limit"])
+    tasks = read_tasks(options.load(arguments))
+    for note in tasks.notes:
+        typer.echo(printable(note), err=True)
+    for conversation in tasks.timing:
+        text = json.dumps(asdict(conversation), indent=1, ensure_ascii=False)
+        options.console().out(printable(text), highlight=False)
 
 
 def print_run(run_dir: Path) -> int:

@@ -34,7 +34,7 @@ from bench.plan.setup import Arm, Setup
 from bench.records.plan import Block, Plan
 from bench.records.prompts import Prompt
 from bench.records.samples import PHASES, PhasedAnswer
-from decoders.core.decoder import Answer, Memory, Role, SelfDriven, Steps
+from decoders.core.decoder import Memory, SelfDriven, Steps
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.readout import read_out
 from decoders.core.engine.reads import Readout
@@ -99,8 +99,12 @@ class PhaseClock:
 def measure_phases(
     setup: Setup, prompts: Mapping[str, Prompt], block: Block, failed: Collection[str]
 ) -> list[PhasedAnswer]:
-    """Answer a block by phase with the arms that did not fail, in a separately shuffled order."""
-    cells = [cell for cell in setup.arms if cell not in failed]
+    """Answer a block by phase with the arms that did not fail, in a separately shuffled order.
+
+    A decoder that runs its own loop is left out: its calls do not pass through the scheduler.
+    """
+    driven = {c for c, arm in setup.arms.items() if isinstance(arm.decoder, SelfDriven)}
+    cells = [cell for cell in setup.arms if cell not in failed and cell not in driven]
     shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
     answers = [_measure_arm(setup, prompts, cell, block) for cell in shuffled]
     return [answer for answer in answers if answer is not None]
@@ -190,11 +194,6 @@ def phased_scheduler(
         with clock.within("sampling"):
             return read_out(logits, parts, sampling)
 
-    def phased_answer(answers: Sequence[Answer]) -> None:
-        assert isinstance(arm.decoder, SelfDriven)
-        with clock.within("other"):
-            arm.decoder.answer([_ChargedAnswer(answer, clock) for answer in answers])
-
     return Scheduler(
         arm.decoder,
         arm.models,
@@ -206,30 +205,7 @@ def phased_scheduler(
         forward=phased_forward,
         draft=phased_draft,
         read_out=phased_read_out,
-        answer=phased_answer,
     )
-
-
-class _ChargedAnswer:
-    """Wrap an unfinished answer whose forward passes are charged to their phases.
-
-    Answers of a batch share a forward pass; switching to the current phase again does no harm.
-    """
-
-    def __init__(self, answer: Answer, clock: PhaseClock) -> None:
-        self._answer, self._clock = answer, clock
-        self.request, self.emit = answer.request, answer.emit
-
-    @property
-    def ended(self) -> bool:
-        return self._answer.ended
-
-    def ran(self, role: Role, num_rows: int) -> None:
-        self._answer.ran(role, num_rows)
-        self._clock.switch("draft" if role == "draft" else "verify")
-
-    def passed(self) -> None:
-        self._clock.switch("other")
 
 
 def _phase(call: Call, target: Model) -> str:

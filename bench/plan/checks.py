@@ -9,7 +9,6 @@ token to the target, and all drafts would be rejected without an error.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,18 +17,14 @@ from bench.machine.usage import available_bytes
 from bench.plan.labels import Note
 from bench.plan.numerics import default_dtype, open_device, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
-from bench.plan.sources import check_adapters, locate, model_shelf
-from bench.plan.template import chat_template, today
-from bench.plan.tokenise import PromptEncoder, max_prompt_tokens, read_tasks
-from bench.records.prompts import SkippedTurn
+from bench.plan.sources import adapter_folder, locate, model_shelf
+from bench.plan.tokenise import max_prompt_tokens, read_tasks
 from bench.settings.config import INVARIANT, ZOO, RunConfig
-from bench.settings.protocol import vicuna
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
 from decoders.core.hf.graph_files import missing_compiler
 from decoders.core.hf.loading import has_tokenizer, load_tokenizer, max_context
 from decoders.core.plugins import network
-from specbench_tasks.registry import TaskSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,7 +44,7 @@ def check_first(
         reads_tasks: the caller has no own tasks, so the configuration's tasks are read.
 
     Raises:
-        UsageError: an option, a file or a task is wrong, or no prompt fits the model.
+        UsageError: an option, a file or a task is wrong, or an answer does not fit the model.
         UnavailableError: a model, an adapter, data, a device or a tokenizer is missing.
         BenchError: the weights do not fit into the free memory.
     """
@@ -58,11 +53,12 @@ def check_first(
     if brings_models:
         return run
     sources = check_files(run)
-    tasks = check_tasks(run, note) if reads_tasks else None
+    if reads_tasks:
+        check_tasks(run, note)
     device = check_device(run)
-    tokenizer = read_models(sources).get("target")
-    if tokenizer is not None and tasks is not None:
-        check_prompts(config, sources["target"], tokenizer, tasks)
+    read_models(sources)
+    if "target" in sources and (context := max_context(sources["target"])) is not None:
+        max_prompt_tokens(config, context)
     check_memory(run, sources, device)
     return run
 
@@ -79,16 +75,11 @@ def check_options(run: ResolvedRun) -> None:
         line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
         raise UsageError(line)
     for cell, decoder in run.decoders.items():
-        if run.numerics(cell) == INVARIANT and isinstance(decoder, SelfDriven):
-            raise UsageError(
-                f"decoder {cell!r} runs its own loop, whose calls have any number of rows, so it "
-                "has no row-invariant numerics; give it numerics=fast, or leave it out"
-            )
-        if config.reuse_prefix and isinstance(decoder, SelfDriven):
-            raise UsageError(
-                f"decoder {cell!r} runs its own loop and cache, which keep nothing of the turn "
-                "before; leave out the decoder or --reuse-prefix"
-            )
+        tiled = run.numerics(cell) == INVARIANT
+        if isinstance(decoder, SelfDriven) and (tiled or config.reuse_prefix):
+            option = "numerics=invariant" if tiled else "--reuse-prefix"
+            line = f"decoder {cell!r} runs its own loop and cache, which {option} does not reach"
+            raise UsageError(f"{line}; leave out one of them")
 
 
 def refuse_sharing(run: ResolvedRun, option: str) -> None:
@@ -110,7 +101,8 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
     places = {role: locate(source, role) for role, source in sources.items()}
-    check_adapters(config.adapters, run.decoders.values())
+    for name, source in config.adapters.items():
+        adapter_folder(name, source)
     for part in [part for decoder in run.decoders.values() for part in decoder.parts]:
         with as_error(UsageError):
             files = tensor_files(places["target"]) if "network" in part.needs else {}
@@ -119,14 +111,14 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     return {role: place for role, place in places.items() if place is not None}
 
 
-def check_tasks(run: ResolvedRun, note: Note) -> TaskSet:
+def check_tasks(run: ResolvedRun, note: Note) -> None:
     """Read the tasks, and note if the user's model gets the embedded model's tasks."""
     if run.config.model != ZOO and "tasks" not in run.config.model_fields_set:
         note(
             f"--tasks is not given: {run.config.model} answers the generated tasks of the embedded "
             "model (--tasks zoo); `bench ls tasks` lists others"
         )
-    return read_tasks(run.config)
+    read_tasks(run.config)
 
 
 def check_device(run: ResolvedRun) -> str:
@@ -174,14 +166,9 @@ def read_models(sources: Mapping[str, str]) -> dict[str, PreTrainedTokenizerBase
         if role == "target" or target is None or tokenizer is None:
             continue
         if difference := first_difference(target, tokenizer):
-            name = role.removeprefix("model:")
-            model, option = f"model {name!r}", f"--models {name}=PATH"
-            if role == "draft":
-                model, option = "draft model", "--draft"
-            raise UsageError(
-                f"the {model} has another tokenizer than the target: {difference}; give a "
-                f"{option} that was trained with the target's tokenizer"
-            )
+            line = f"the {role.removeprefix('model:')} model has another tokenizer than the target"
+            advice = "give a model that was trained with the target's tokenizer"
+            raise UsageError(f"{line}: {difference}; {advice}")
     return tokenizers
 
 
@@ -199,28 +186,3 @@ def first_difference(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizer
         if pieces[0] != pieces[1]:
             return f"id {token} is {pieces[0]!r} in the target's, {pieces[1]!r} in the draft's"
     return None
-
-
-def check_prompts(
-    config: RunConfig, source: str, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet
-) -> None:
-    """Refuse a run in which no first turn of the tasks fits the target at `source`.
-
-    Raises:
-        UsageError: every first turn is skipped.
-        UnavailableError: the target's tokenizer or template fails.
-    """
-    if (context := max_context(source)) is None:
-        return
-    limit = max_prompt_tokens(config, context)
-    template = vicuna if config.protocol == "specbench" else None
-    chat = chat_template(tokenizer, config.template_args, config.date or today())
-    encoder = PromptEncoder(tokenizer, limit, config.overlong, template=template, chat=chat)
-    turns = (encoder.prompt(conversation, 1, (), None) for conversation in tasks.timing)
-    # the tokenizer may fail, or the template may not end
-    with as_error(UnavailableError, before="target refused: "):
-        skipped = [*itertools.takewhile(lambda turn: isinstance(turn, SkippedTurn), turns)]
-    if len(skipped) < len(tasks.timing):
-        return
-    why = "".join(f", e.g. {s.name}: {s.reason}" for s in skipped[:1] if isinstance(s, SkippedTurn))
-    raise UsageError(f"no prompt is left to measure: all were skipped{why}")

@@ -44,13 +44,10 @@ def open_compiled(run: ResolvedRun, opener: Callable[[ResolvedRun], Result], not
     """
     config = run.config
     if config.compile is None and os.environ.get(_SWITCH) != "1":
-        reasons = (
-            (uses_tiles(run), "row-invariant numerics cannot be compiled yet"),
-            (config.device_map is not None, "--device-map cannot be compiled"),
-            (config.quantize is not None, f"{config.quantize} weights compile only with --compile"),
-        )
-        why = next((why for holds, why in reasons if holds), None)
-        if why is None and open_device(config.device).type != "cuda":  # CUDA captures calls
+        why = None
+        if uses_tiles(run) or config.device_map or config.quantize:
+            why = "row-invariant numerics, packed weights and placed models are eager by default"
+        elif open_device(config.device).type != "cuda":  # CUDA captures calls
             why = None if has_products() else missing_compiler()  # compiled code needs no capture
         try:
             if why is None:

@@ -9,9 +9,8 @@ label: the defaults would run under a wrong name.
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from bench.errors import UsageError, as_error
 from bench.settings.config import Numerics
@@ -20,7 +19,6 @@ from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
 
 Note = Callable[[str], None]
-_NUMBERED = re.compile(r"([a-z_]+?)_?(\d+(?:\.\d+)?)")
 
 
 def options_by_label(cell: str, options: Mapping[str, str], note: Note) -> Mapping[str, str]:
@@ -45,13 +43,9 @@ def options_by_label(cell: str, options: Mapping[str, str], note: Note) -> Mappi
             row = written(spec.name, meaning)
             note(f"{written(cell, options)} is not the {cell} of the tables, {row}")
         return options
-    if "=" in label:
-        raise UsageError(
-            f"{cell!r} has an option for a label; write {spec.name}:{label}, or "
-            f"{spec.name}@LABEL:{label}"
-        )
-    if not options and (reading := next(_suggested_meanings(cls, spec.name, label), None)):
-        raise UsageError(f"{cell}: a label sets no option, and this one reads as {reading}")
+    if "=" in label or (not options and _reads_as_setting(cls, label)):
+        line = f"{cell}: a label sets no option, and {label!r} reads as a setting or a decoder"
+        raise UsageError(f"{line}; write {spec.name}@LABEL:option=value, or choose another label")
     return options
 
 
@@ -60,26 +54,19 @@ def written(name: str, options: Mapping[str, str]) -> str:
     return ":".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-def _suggested_meanings(cls: type[Decoder], name: str, label: str) -> Iterator[str]:
-    """Yield the meanings that a label suggests, each with the text to type instead."""
-    cell = f"{name}@{label}"
-    hints = typing.get_type_hints(cls)
-    kinds = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    kinds["numerics"] = Numerics
-    for key, kind in kinds.items():
-        if label in typing.get_args(kind):
-            yield f"{key}={label}; write {cell}:{key}={label}"
-        elif label in (key, f"no{key}") and kind is bool:
-            yield f"the option {key}; write {cell}:{key}={'false' if label != key else 'true'}"
-        elif label == key:
-            yield f"the option {key}; write {cell}:{key}=…"
-    if parts := _NUMBERED.fullmatch(label):
-        exact = [key for key in kinds if key == parts[1]]
-        near = exact or [key for key in kinds if key.startswith(parts[1])]
-        if near and {kinds[near[0]], *typing.get_args(kinds[near[0]])} & {int, float}:
-            yield f"{near[0]}={parts[2]}; write {cell}:{near[0]}={parts[2]}"
-    if label != name and label in registry.names():
-        yield f"the decoder {label}; write {name},{label} for both, or choose another label"
+def _reads_as_setting(cls: type[Decoder], label: str) -> bool:
+    """Return whether a label reads as an option, a value of an option, or a decoder."""
+    hints = typing.get_type_hints(cls) | {"numerics": Numerics}
+    kinds = {key: hints[key] for key in (*(f.name for f in dataclasses.fields(cls)), "numerics")}
+    values = {value for kind in kinds.values() for value in typing.get_args(kind)}
+    numeric = [key for key, kind in kinds.items() if {kind, *typing.get_args(kind)} & {int, float}]
+    stem = label.rstrip("0123456789._")
+    return (
+        label in values
+        or label.removeprefix("no") in kinds
+        or label in registry.names()
+        or (bool(stem) and stem != label and any(key.startswith(stem) for key in numeric))
+    )
 
 
 def _note_showcased(name: str, options: Mapping[str, str], note: Note) -> None:

@@ -43,7 +43,8 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     prompts, skipped = tokenise(setup, [*tasks.timing, *tasks.quality])
     lengths = [len(prompt.ids) for prompt in prompts]
     warnings = model_warnings(config.model_dump(), setup.facts, lengths)
-    for line in (*tasks.notes, *warnings, *count_lines(prompts, skipped)):
+    counts = count_lines(prompts, skipped)
+    for line in (*tasks.notes, *warnings, *counts):
         progress.note(line)
     if num := sum(each.family == OTHER and each.reference is not None for each in prompts):
         line = f"{num} of {len(prompts)} prompts have a reference but no family, so they are not"
@@ -54,7 +55,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     by_name = {prompt.name: prompt for prompt in prompts}
     names = [prompt.name for prompt in prompts if prompt.conversation in timed]
     if not names:
-        raise UsageError("no prompt is left to measure: all were skipped")
+        raise UsageError(f"no prompt is left to measure, all were skipped: {'; '.join(counts)}")
     plan = Plan(
         name=name,
         cells=check_cells(setup, progress),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.errors import UsageError
@@ -13,8 +13,6 @@ from bench.records.files import write_text
 from decoders.core.registry import names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_MODULES = {"bench", "cli", "decoders", "specbench_tasks", "training", "torch", "numpy", "pytest"}
-"""Names of modules that a decoder's file of the same name would shadow."""
 _TEST = '''"""{class_name} keeps the contract of decoders: `pytest test_{name}.py`."""
 
 from pathlib import Path
@@ -49,15 +47,9 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     if not _NAME.fullmatch(name):
         line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
         raise UsageError(line)
-    if keyword.iskeyword(name) or name.startswith("test_"):
-        kind = "a file of tests" if name.startswith("test_") else "a keyword of Python"
-        raise UsageError(f"{name!r} names {kind}; use another name, such as my_decoder")
-    if name in names():
-        line = f"a decoder {name!r} exists already; use another name (bench ls decoders)"
-        raise UsageError(line)
-    if name in _MODULES or name in sys.stdlib_module_names:
-        line = f"{name}.py would shadow the module {name!r}; use another name"
-        raise UsageError(line)
+    if keyword.iskeyword(name) or name in names() or find_spec(name) is not None:
+        line = f"{name!r} is a decoder, a module or a keyword of Python already"
+        raise UsageError(f"{line}; use another name, such as my_decoder")
     if not folder.is_dir():
         raise UsageError(f"--folder {folder}: there is no such folder; create it first")
     class_name = "".join(part.capitalize() for part in name.split("_"))

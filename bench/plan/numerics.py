@@ -8,10 +8,8 @@ rows of a call.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 _HALF_FROM = 50_000_000
 """Models with more weights run in bfloat16 if the CPU has instructions for it."""
-_EXAMPLE = '{"model.embed_tokens": 0, "model.layers.0": "cpu", …}'
 TILES = (8, 16, 32)
 _ROWS = (1, 5, 9, 17)
 """Widths of usual calls, with equal weights: AR's calls, and verifying calls."""
@@ -67,23 +64,6 @@ def prepare_process(device: torch.device, threads: int | None = None) -> None:
     leave_out_cudnn(device)
 
 
-def device_map(name: str) -> str | dict[str, str | int]:
-    """Return the device map of a name, or of a JSON file (`UsageError`)."""
-    if not name.endswith(".json"):
-        return name
-    try:
-        placed = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        line = f"--device-map {name}: {error.strerror}; give a name or an existing file"
-        raise UsageError(line) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--device-map {name} is not JSON ({error}); write {_EXAMPLE}") from error
-    kinds = {type(device) for device in placed.values()} if isinstance(placed, dict) else {None}
-    if not placed or not kinds <= {str, int}:
-        raise UsageError(f"--device-map {name} maps no parts to devices; write {_EXAMPLE}")
-    return dict(placed)
-
-
 def default_dtype(config: RunConfig, device: str, source: str) -> str:
     """Return the default dtype of the target at `source` on a device type (``cpu``, ``cuda``)."""
     if device == "cuda":
@@ -97,7 +77,7 @@ def default_cpu_dtype(num_weights: int | None) -> str:
 
 
 def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
-    """Describe a run's numerics (``computed in float32 on cpu``), with the reason for a default.
+    """Describe a run's numerics (``computed in float32 on cpu``), and tell whether by default.
 
     Args:
         requested: configuration before the models were opened; a `dtype` of None means the default.
@@ -114,10 +94,7 @@ def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
     text += ", calls compiled" * bool(resolved.compile)
     if requested.dtype is not None or resolved.dtype == "float32":
         return text
-    why = f"above {_HALF_FROM // 10**6}M weights on a CPU with {resolved.dtype} instructions"
-    if device != "cpu":
-        why = f"of the protocol {resolved.protocol}" if resolved.protocol else "on a GPU"
-    return f"{text}: the default {why} (--dtype float32 overrides it)"
+    return f"{text}: the default for this model and device (--dtype float32 overrides it)"
 
 
 def uses_tiles(run: ResolvedRun) -> bool:
@@ -129,8 +106,8 @@ def uses_tiles(run: ResolvedRun) -> bool:
             raise UsageError(line)
         return False
     if config.compile:
-        why = "compiles a graph per shape, and each may round differently"
-        raise UsageError(f"--compile {why}: leave it out, or use --numerics fast")
+        line = "--compile compiles a graph per shape, and each may round differently"
+        raise UsageError(f"{line}: leave it out, or use --numerics fast")
     return True
 
 

@@ -1,8 +1,8 @@
 """Choose the decoders of a run before any weights are loaded.
 
-Costs set to ``auto``, in parts of `hybrid` too, take numbers from a cost folder. `row_cost` is a
-row's share of a call on the folder's curve, at the run's batch size and the shortest measured
-context. `draft_cost` is a draft call's share, found by ``bench cost --run RUN``
+Costs set to ``auto`` take numbers from a cost folder. `row_cost` is a row's share of a call on the
+folder's curve, at the run's batch size and the shortest measured context. `draft_cost` is a draft
+call's share, found by ``bench cost --run RUN``
 (`bench.extras.cost.explain.draft_costs`). The stored configuration has the numbers, so a run does
 not depend on later changes of the folder.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from bench.errors import UsageError, as_error
 from bench.machine.env import ROOT
 from bench.plan.labels import Note, options_by_label, written
-from bench.plan.sources import adapter_advice, embedded_adapters, embedded_draft, model_shelf
+from bench.plan.sources import embedded_adapters, embedded_draft, model_shelf
 from bench.plan.sources import named as named_model
 from bench.records.plan import BASELINE, SECOND
 from bench.registry import extra
@@ -110,14 +110,11 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         decoders[cell] = decoder
     parts = [part for decoder in decoders.values() for part in decoder.parts]
     names = {part.adapter_name for part in parts if "adapter" in part.needs}
-    for name in config.adapters:
-        if name not in names:
-            line = f"none of {', '.join(decoders)} takes an adapter named {name!r}"
-            raise UsageError(f"--adapter {name}=…: {line}")
     models = model_names(need for part in parts for need in part.needs)
-    if unused := next((name for name in config.models if name not in models), None):
-        line = f"none of {', '.join(decoders)} needs a model named {unused!r}"
-        raise UsageError(f"--models {unused}=…: {line}")
+    unused = [f"--adapter {name}" for name in config.adapters if name not in names]
+    unused += [f"--models {name}" for name in config.models if name not in models]
+    if unused:
+        raise UsageError(f"{unused[0]}=…: none of {', '.join(decoders)} needs it; leave it out")
     used = {name: source for name, source in adapters.items() if name in names}
     if not decoders:
         raise UsageError("no decoder is left to run; name one that suits the model by --decoders")
@@ -144,19 +141,12 @@ def resolve_auto(config: RunConfig, note: Note) -> dict[str, dict[str, str]]:
     measured = None if folder is None else extra("bench.jobs", "auto-options")(Path(folder))
     cells = {cell: dict(options) for cell, options in (config.decoders or {}).items()}
     for cell, options in cells.items():
-        for key, text in options.items():
-            settings = f"{key}={text}".split("+")  # of one decoder, or of a part of `hybrid`
-            part = cell if len(settings) == 1 else text.partition("+")[0]
-            for number, setting in enumerate(settings):
-                name, _, value = setting.partition("=")
-                if name in _MEASURED and value == AUTO:
-                    if measured is None:
-                        line = "needs a measured curve; give --cost a folder of `bench cost`"
-                        raise UsageError(f"{cell}: {setting} {line}")
-                    value = measured(part, name, config.batch_size)
-                    settings[number] = f"{name}={value}"
-                    note(f"{cell}: {setting} is {value}")
-            options[key] = "+".join(settings).removeprefix(f"{key}=")
+        for name in [name for name in _MEASURED if options.get(name) == AUTO]:
+            if measured is None:
+                line = "needs a measured curve; give --cost a folder of `bench cost`"
+                raise UsageError(f"{cell}: {name}={AUTO} {line}")
+            options[name] = measured(cell, name, config.batch_size)
+            note(f"{cell}: {name}={AUTO} is {options[name]}")
     return cells
 
 
@@ -189,7 +179,8 @@ def _unmet_need(
             return f"needs a model named {missing!r}; pass --models {missing}=PATH"
         name = part.adapter_name
         if "adapter" in part.needs and name is not None and name not in adapters:
-            return f"needs an adapter named {name!r}; {adapter_advice(name, part)}"
+            advice = f"pass --adapter {name}=PATH, or train one (`bench train --help`)"
+            return f"needs an adapter named {name!r} of the {part.adapter_of}; {advice}"
     return None
 
 

@@ -21,7 +21,6 @@ from bench.plan.checks import check_memory, check_options, read_models
 from bench.plan.code import code_hash, load_law, repository_state
 from bench.plan.numerics import (
     default_dtype,
-    device_map,
     in_tiles,
     open_device,
     pad_rows,
@@ -227,13 +226,12 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
     """Load a model, or the target that is placed on devices (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
-    kind: Any = {"dtype": getattr(torch, dtype)}
+    kind = getattr(torch, dtype)
     with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
         if config.device_map is not None and role == "target":
-            return HFModel.load(source, device_map=device_map(config.device_map), **kind)
-        return HFModel.load(
-            source, device=device, compile=bool(config.compile), quantized=config.quantize, **kind
-        )
+            return HFModel.load(source, dtype=kind, device_map=config.device_map)
+        how: Any = {"compile": bool(config.compile), "quantized": config.quantize}
+        return HFModel.load(source, dtype=kind, device=device, **how)
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:

@@ -9,7 +9,7 @@ of the cache.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,20 +26,9 @@ from decoders.core.hf.checkpoint import (
     find_folder,
     hub_answers,
 )
-from decoders.core.plugins import network
 
 if TYPE_CHECKING:
     from decoders.core.adapter.module import HiddenAdapter, SlotAdapter
-    from decoders.core.adapter_config import Variant
-    from decoders.core.decoder import Decoder
-
-_TRAINERS: Mapping[Variant, str] = {
-    "o-ptp": "bench train ptp",
-    "c-ptp": "bench train ptp",
-    "refine": "bench train idlm --objective refine",
-    "isd": "bench train idlm --objective isd",
-}
-"""The command that trains an adapter of each variant of slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,21 +138,15 @@ def _on_hub(hub_id: str, advice: str) -> str:
 
 
 def resolve(source: str) -> str:
-    """Return the folder or hub id that `--model` names (`UnavailableError`).
-
-    A name in `MODELS` or a ``.gguf`` file becomes a folder of the cache, converted on first use. A
-    name whose package is missing becomes its hub id. Anything else stays as it is.
-    """
-    if named(source):
-        return locate(source) or str(fetch(source))
-    if source.lower().endswith(".gguf"):
-        return str(_converted(Path(source).expanduser()))
-    return source
+    """Return the `checkpoint` of a named model or GGUF file, and any other source as it is."""
+    return checkpoint(source) if named(source) or source.lower().endswith(".gguf") else source
 
 
 def checkpoint(source: str, role: str = "target") -> str:
     """Return a model's folder or hub id, converting a GGUF file first (`UnavailableError`)."""
-    return locate(source, role) or resolve(source)
+    if (place := locate(source, role)) is not None:
+        return place
+    return str(fetch(source) if named(source) else _converted(Path(source).expanduser()))
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
@@ -247,28 +230,11 @@ def embedded_draft(shelf: str) -> str | None:
 
 def adapter_folder(name: str, source: str) -> Path:
     """Return an adapter's folder, embedded if `source` is a shelf (`UnavailableError`)."""
-    embedded = is_shelf(source)
-    folder = ROOT / source / name if embedded else Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if embedded:
-        line = f"the embedded adapter is missing ({source}/{name}); {adapter_advice(name)}"
-    else:
-        line = f"adapter {name!r}: there is no folder {source!r}; give one with adapter.json"
-    raise UnavailableError(line)
-
-
-def adapter_advice(name: str, decoder: Decoder | None = None) -> str:
-    """Return advice about a missing adapter that `decoder` needs."""
-    advice = f"pass --adapter {name}=PATH"
-    if decoder is None or not decoder.variants:
-        return advice
-    variant = decoder.variants[0]
-    with as_error(UsageError):
-        command = _TRAINERS.get(variant) or network(variant).trainer
-    if not command:
-        return advice
-    return f"{advice}, or train one for the {decoder.adapter_of} with `{command} --model MODEL`"
+    folder = ROOT / source / name if is_shelf(source) else Path(source).expanduser()
+    if not folder.is_dir():
+        advice = f"pass --adapter {name}=FOLDER, which has an adapter.json"
+        raise UnavailableError(f"adapter {name!r}: there is no folder {str(folder)!r}; {advice}")
+    return folder
 
 
 def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
@@ -280,35 +246,6 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     except (ValueError, OSError) as error:
         reason = str(error).removeprefix("adapter ")
         raise UnavailableError(f"adapter {name!r}: {reason}") from error
-
-
-def check_adapters(sources: Mapping[str, str], decoders: Iterable[Decoder]) -> None:
-    """Refuse an adapter that is missing, or of a variant that its decoder cannot run.
-
-    Weights are not opened.
-
-    Raises:
-        UnavailableError: there is no such folder, or it has no readable configuration.
-        UsageError: the adapter has another variant.
-    """
-    from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE, AdapterConfig
-
-    parts = [part for decoder in decoders for part in decoder.parts]
-    for name, source in sources.items():
-        folder = adapter_folder(name, source)
-        try:
-            text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-            variant = AdapterConfig.from_json(text).variant
-            (folder / WEIGHTS_FILE).stat()
-        except (OSError, ValueError, TypeError):
-            load_adapter(name, folder)  # raises an error that says what is wrong
-            raise
-        for part in parts:
-            if part.adapter_name == name and part.variants and variant not in part.variants:
-                raise UsageError(
-                    f"adapter {name!r} is of variant {variant}; decoder {part.name!r} needs "
-                    f"{' or '.join(part.variants)}"
-                )
 
 
 def adapter_facts(

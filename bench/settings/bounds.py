@@ -23,8 +23,6 @@ MAX_COUNT = 1_000_000_000
 """Limit of counts."""
 _NAME = re.compile(r"[A-Za-z0-9._+@-]+")
 _FINITE = Field(allow_inf_nan=False)
-PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Layer-to-device maps that accelerate computes."""
 MAX_NAME = 100
 """Limit of characters of a run's name: the folder's name is longer, and file systems allow 255."""
 _ALLOWED = {
@@ -66,13 +64,6 @@ def _cores(threads: int) -> int:
     return threads
 
 
-def _placement(text: str) -> str:
-    if text not in PLACEMENTS and not text.endswith(".json"):
-        names = ", ".join(PLACEMENTS)
-        raise ValueError(f"{text!r} is neither one of {names} nor a .json file")
-    return text
-
-
 def _file_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.60} may hold only letters, digits and . _ + @ -")
@@ -103,7 +94,6 @@ Repeats = Annotated[int, Field(ge=1, le=10_000)]
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
 MaxNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Annotated[int, Field(ge=1), AfterValidator(_cores)]
-DeviceMap = Annotated[str, AfterValidator(_not_empty), AfterValidator(_placement)]
 Temperature = Annotated[float, _FINITE, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_warm)]
 TopP = Annotated[float, _FINITE, Field(gt=0, le=1)]
 Seconds = Annotated[float, _FINITE, Field(gt=0, le=10_000_000)]

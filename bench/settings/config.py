@@ -128,8 +128,8 @@ class RunConfig(BaseModel):
     )
     """A row then has the same bits in calls of one and of up to as many rows."""
     reuse_prefix: bool = _devices(False, "Later turns reuse the KV cache of the turn before.")
-    device_map: bounds.DeviceMap | None = _devices(
-        None, "Place the target's layers on several devices: auto, or a .json file."
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = _devices(
+        None, "Place the target's layers on several devices by accelerate, e.g. auto."
     )
     self_check: bool = _devices(
         True, "First compare models with transformers' own forward pass. [default: self-check]"
@@ -195,8 +195,8 @@ class RunConfig(BaseModel):
         if len(cells) < len(specs):
             names = [spec.cell for spec in specs]
             twice = next(spec for spec in specs if names.count(spec.cell) > 1)
-            label = f"a {'label' if twice.label is None else 'different label'}: {twice.name}@LABEL"
-            raise ValueError(f"two cells are called {twice.cell!r}; give one {label}")
+            line = f"two cells are called {twice.cell!r}; give one a label of its own"
+            raise ValueError(f"{line}: {twice.name}@LABEL")
         return cells
 
     @property
@@ -267,7 +267,7 @@ def stored_config() -> type:
     Only types and bounds count: options, references and machines may have changed since.
     """
     changed: dict[str, Any] = {"threads": bounds.Count, "decoders": dict[str, dict[str, Any]]}
-    changed |= dict.fromkeys(("run_name", "device_map", "reference"), str)
+    changed |= dict.fromkeys(("run_name", "reference"), str)
     kinds: dict[str, Any] = {
         key: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         for key, field in RunConfig.model_fields.items()

@@ -116,17 +116,11 @@ class EqualityCheck:
         words += f"; {num_parted - num_wrong} near-ties" if num_parted > num_wrong else ""
         if num_wrong:
             words += f"; {num_wrong} differ beyond rounding: {_parted(*self.wrong[0])}"
-        outcome: CheckOutcome = "passed"
-        if num_wrong:
-            outcome = "wrong" if self.precision == "invariant" else "open"
+        words += f"; {failed(self.errors)}" if self.errors else ""
+        outcome: CheckOutcome = "open" if num_wrong or self.errors else "passed"
+        if num_wrong and self.precision == "invariant":
+            outcome = "wrong"
         return Finding(f"{mode(self.sampling)}, five rows a call", outcome, words, self.as_data())
-
-    def failures(self) -> Finding | None:
-        """Report failures of AR itself, or of AR in another shape, if any."""
-        if not self.errors:
-            return None
-        data = {"errors": self.errors}
-        return Finding(f"{mode(self.sampling)}, answers of ar", "open", failed(self.errors), data)
 
     def _above(self, floor: EqualityCheck) -> bool:
         """Test whether the decoder differs from AR more often per token than the noise floor."""

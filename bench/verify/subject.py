@@ -129,7 +129,7 @@ def _entropies(
 
 @dataclass(slots=True)
 class Subject:
-    """Hold one decoder and its findings, stored at once so that an interruption loses none."""
+    """Hold one decoder and its findings."""
 
     arm: Arm
     tables: list[Finding] = field(default_factory=list)
@@ -188,24 +188,21 @@ class Subject:
         return comparison
 
     def draw(self, test: DistributionTest, first_seed: int, num_rows: int) -> None:
-        """Draw the answers of a test. An interrupted test counts, a failed test does not."""
-        self.distributions.append(test)
+        """Draw the answers of a test, which counts unless that fails."""
         try:
             test.draws.draw(first_seed, num_rows)
+            self.distributions.append(test)
         except Exception as error:
-            self.distributions.remove(test)
             check = f"distribution {test.where}"
             self.failed.append(Finding(check, "open", error_line(error)))
 
-    def examined(self, floors: Mapping[float, EqualityCheck], *, complete: bool) -> Examination:
+    def examined(self, floors: Mapping[float, EqualityCheck]) -> Examination:
         """Return all findings, judged by the noise `floors` by temperature."""
         compared = [
             each.finding(self.lossless, floors[each.sampling.temperature]) for each in self.compared
         ]
         if self.name == BASELINE:
-            failures = [floor.failures() for floor in floors.values()]
-            compared += [failed for failed in failures if failed is not None]
-            compared += [floor.shapes() for floor in floors.values() if floor.num_answers]
+            compared += [floor.shapes() for floor in floors.values()]
         return Examination(
             decoder=self.name,
             lossless=self.lossless,
@@ -215,5 +212,4 @@ class Subject:
                 *judge_distributions(self.distributions),
                 *self.failed,
             ],
-            complete=complete,
         )

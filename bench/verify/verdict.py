@@ -4,7 +4,7 @@
 lossless       the decoder passed every check
 lossy          the decoder claims to be lossy: its differences are measured
 wrong          it claims to be lossless and is not, or depends on earlier prompts or the batch
-inconclusive   a check failed, was interrupted, or could not have detected a fault
+inconclusive   a check failed, or could not have detected a fault
 =============  ====================================================================================
 """
 
@@ -44,12 +44,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Hold all findings about one decoder, `complete` if no planned check is missing."""
+    """Hold all findings about one decoder."""
 
     decoder: str
     lossless: bool
     findings: Sequence[Finding]
-    complete: bool = True
 
     @property
     def verdict(self) -> Losslessness:
@@ -58,7 +57,7 @@ class Examination:
         if "wrong" in outcomes:
             return "wrong"
         expected = {"passed"} if self.lossless else {"measured"}
-        if not expected <= outcomes <= expected | {"noted", "elsewhere"} or not self.complete:
+        if not expected <= outcomes <= expected | {"noted", "elsewhere"}:
             return "inconclusive"
         return "lossless" if self.lossless else "lossy"
 
@@ -73,14 +72,11 @@ class VerifyReport:
     examined: Sequence[Examination]
     notes: Sequence[str]
     facts: Mapping[str, Any]
-    interrupted: bool = False
 
     @property
     def exit_code(self) -> Exit:
-        """Return the exit code of an interruption, else that of the worst verdict."""
+        """Return the exit code of the worst verdict."""
         verdicts = {examined.verdict for examined in self.examined}
-        if self.interrupted:
-            return Exit.INTERRUPTED
         if "wrong" in verdicts:
             return Exit.REGRESSION
         return Exit.INVALID if "inconclusive" in verdicts else Exit.DONE
@@ -89,7 +85,6 @@ class VerifyReport:
         """Return the whole report as JSON data."""
         return {
             "schema": SCHEMA,
-            "status": "interrupted" if self.interrupted else "complete",
             "exit_code": int(self.exit_code),
             **self.facts,
             "notes": list(self.notes),

@@ -9,7 +9,6 @@ There are three kinds of evidence, cheapest first:
 3. with ``--distribution``: the distribution of drawn answers against the model's probabilities.
 
 Calls are compiled where `bench run` compiles them, except the large batches of 3. Nothing is timed.
-After an interruption, the existing findings are judged, printed and written.
 """
 
 from __future__ import annotations
@@ -89,25 +88,19 @@ def verify(
     progress.note(describe_numerics(config, setup.config))
     tasks = read_tasks(config)
     prompts, skipped = tokenise(setup, tasks.timing)
-    for line in (*tasks.notes, *count_lines(prompts, skipped)):
+    counts = count_lines(prompts, skipped)
+    for line in (*tasks.notes, *counts):
         progress.note(line)
     if not prompts:
-        raise UsageError("no prompt is left to verify on: all were skipped")
+        raise UsageError(f"no prompt is left to verify on, all were skipped: {'; '.join(counts)}")
     work = _Work(setup, prompts, progress, num_draws)
-    interrupted = False
-    try:
-        work.tables()
-        if BASELINE in run.decoders:
-            work.answers(work.greedy)
-            work.answers(work.sampled)
-            with setup.models.uncompiled():  # large batches would compile further graphs
-                work.distributions(everyone=distribution)
-    except KeyboardInterrupt:
-        interrupted = True
-        progress.note("interrupted; the findings so far follow")
-    finally:
-        progress.close()
-    return work.report(interrupted)
+    work.tables()
+    if BASELINE in run.decoders:
+        work.answers(work.greedy)
+        work.answers(work.sampled)
+        with setup.models.uncompiled():  # large batches would compile further graphs
+            work.distributions(everyone=distribution)
+    return work.report()
 
 
 def exact_by_default(run: ResolvedRun, *, brings_models: bool = False) -> ResolvedRun:
@@ -203,7 +196,7 @@ class _Work:
                 subject.draw(test, self._seed, batch_size(self._setup))
                 self._progress.step(subject.name)
 
-    def report(self, interrupted: bool) -> VerifyReport:
+    def report(self) -> VerifyReport:
         floors = {floor.sampling.temperature: floor for floor in self._floors}
         margin = MARGINS[self._precision]
         edge = edge_margin(margin, self.sampled.temperature)
@@ -217,7 +210,7 @@ class _Work:
                 "the CDF."
             )
         return VerifyReport(
-            examined=[s.examined(floors, complete=not interrupted) for s in self._subjects],
+            examined=[subject.examined(floors) for subject in self._subjects],
             notes=[
                 ties,
                 f"'would catch' is what is caught with probability {POWER:g}: one wrong token in "
@@ -238,5 +231,4 @@ class _Work:
                 "num_contexts": NUM_CONTEXTS,
                 "noise_floor": [floor.as_data() for floor in self._floors],
             },
-            interrupted=interrupted,
         )

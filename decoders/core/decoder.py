@@ -197,9 +197,6 @@ class Answer(Protocol):
     def ran(self, role: Role, num_rows: int) -> None:
         """Count a forward pass that begins: of one model, over `num_rows` rows of this sequence."""
 
-    def passed(self) -> None:
-        """Mark the end of the current forward pass."""
-
     def emit(self, emit: Emit) -> None:
         """End a step now, as yielding an `Emit` does in other decoders."""
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from bench.machine.usage import PeakMemory
-from bench.plan.checks import check_first
-from bench.settings.config import load_config
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
 from decoders.core.adapter.mtp import _find_prefix

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Arguments, Verb
+from bench.cli.group import Arguments, Configured
 from bench.cli.regression import (
     PANEL,
     Diff,
@@ -48,7 +48,7 @@ _AB = options.fields(
 )
 
 
-@app.command("gate", cls=Verb.by(_GATE), rich_help_panel=PANEL)
+@app.command("gate", cls=Configured.by(_GATE), rich_help_panel=PANEL)
 def gate_(
     arguments: Arguments,
     base: Annotated[
@@ -91,7 +91,7 @@ def gate_(
     conclude(sides, rules, diff, markdown, json_file, junit, annotated)
 
 
-@app.command(cls=Verb.by(_AB), rich_help_panel=PANEL)
+@app.command(cls=Configured.by(_AB), rich_help_panel=PANEL)
 def ab(
     base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
     arguments: Arguments,

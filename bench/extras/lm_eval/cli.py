@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options
-from bench.cli.group import Arguments, Verb
+from bench.cli.group import Arguments, Configured
 from bench.cli.measure import PANEL
 
 app = typer.Typer()
@@ -27,7 +27,7 @@ _OPTIONS = options.fields(
 )
 
 
-@app.command("eval", cls=Verb.by(_OPTIONS), rich_help_panel=PANEL)
+@app.command("eval", cls=Configured.by(_OPTIONS), rich_help_panel=PANEL)
 def evaluate(
     arguments: Arguments,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks, comma-separated.")],

@@ -37,8 +37,7 @@ _SHARED = {
 _SETTINGS = (
     *("tasks", "split", "limit", "overlong", "prompt_tokens", "quality_limit", "repeats"),
     *("batch_size", "max_new_tokens", "temperature", "top_p", "top_k", "law", "seed", "dtype"),
-    *("protocol", "fixed_length", "compile", "quantize", "numerics", "tile"),
-    "reuse_prefix",
+    *("protocol", "fixed_length", "compile", "quantize", "numerics", "tile", "reuse_prefix"),
 )
 _PACKAGES = ("decoding-bench", "torch", "transformers", "tokenizers", "numpy")
 CIRCUMSTANCES = {

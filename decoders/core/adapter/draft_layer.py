@@ -200,7 +200,7 @@ class DraftLayer(Joined, TransformerBlock):
     """The weights of a draft layer: the join, attention, a gated MLP and the last norm."""
 
     variant, uses = "eagle", ("num_heads", "num_words")
-    trainer, work = "bench train eagle", LayerPass
+    work = LayerPass
     words: Tensor
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:

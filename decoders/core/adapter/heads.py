@@ -45,7 +45,7 @@ class DraftHeads(HiddenAdapter):
     """
 
     variant, student = "medusa", "heads"
-    trainer, work = "bench train medusa", HeadsPass
+    work = HeadsPass
     plane_shapes = ()  # they read the last state only
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:

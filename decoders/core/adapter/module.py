@@ -201,7 +201,6 @@ class HiddenAdapter(StoredAdapter):
         student: drafts of test models: by ``heads`` that know the text, by a ``layer`` that also
             knows the drafts before, or by ``slots`` with uniforms.
         drafts: its picks are drafts (those of a confidence head are not).
-        trainer: command that trains one.
     """
 
     variant: ClassVar[Variant]
@@ -211,7 +210,6 @@ class HiddenAdapter(StoredAdapter):
     example: ClassVar[Mapping[str, Any]] = {}
     student: ClassVar[Literal["heads", "layer", "slots"]] = "layer"
     drafts: ClassVar[bool] = True
-    trainer: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Register the kind."""

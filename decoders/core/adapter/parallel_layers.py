@@ -118,7 +118,6 @@ class ParallelLayers(Joined):
 
     variant, student, masked = "shallow", "slots", False
     uses = ("num_heads", "num_words", "num_layers", "bias_rank", "candidates", "hidden_layers")
-    trainer = "bench train drafter"
     work, example = SlotPass, {"num_heads": 2, "num_layers": 1, "num_words": 1}
     words: Tensor
     layers: Any

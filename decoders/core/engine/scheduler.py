@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 from torch import Tensor
 
-from decoders.core.decoder import Answer, Decoder, Memory, Request, SelfDriven, Steps
+from decoders.core.decoder import Decoder, Memory, Request, SelfDriven, Steps
 from decoders.core.engine.deadline import Deadline
 from decoders.core.engine.forward import draft, forward
 from decoders.core.engine.models import Models, check_models
@@ -25,7 +25,6 @@ from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[..., Tensor]
 Draft = Callable[[Sequence[DraftCall]], Sequence[CallResult]]
-_Read = Callable[[Sequence[Answer]], None]
 _ReadOut = Callable[[Tensor, Sequence[Readout], Sampling], Sequence[CallResult]]
 
 
@@ -50,14 +49,13 @@ class Scheduler:
         forward: Forward = forward,
         draft: Draft = draft,
         read_out: _ReadOut = read_out,
-        answer: _Read | None = None,
     ) -> None:
         """Check that the models fit the decoder.
 
         No session is opened before `run`. All answers share the `memory`, except that answers to
         the prompts of indices `unremembered` are not added; without it, each memory is empty.
-        `steps`, `forward`, `draft`, `read_out` and `answer` replace the decoder's or the engine's
-        own functions, so that instruments can wrap them.
+        `steps`, `forward`, `draft` and `read_out` replace the decoder's or the engine's own
+        functions, so that instruments can wrap them.
         `ValueError` for a missing or unfit model or adapter.
         """
         self._adapters = check_models(decoder, models, decoder.name)
@@ -74,8 +72,7 @@ class Scheduler:
         self._kept: Mapping[str, Session] | None = None
         self._answer, self._batches = None, False
         if isinstance(decoder, SelfDriven):
-            self._answer = decoder.answer if answer is None else answer
-            self._batches = decoder.batches
+            self._answer, self._batches = decoder.answer, decoder.batches
 
     def prefill_prefix(self, prompt: Sequence[int], num_tokens: int) -> None:
         """Fill caches, untimed, with a prompt's first tokens, as the previous turn left them.

@@ -95,9 +95,6 @@ class RunningSequence:
             self._ran[index] += 1
             self._ran[index + 1] += num_rows
 
-    def passed(self) -> None:
-        """Do nothing (see `Answer.passed`), so that instruments can wrap it."""
-
     def emit(self, emit: Emit) -> None:
         """End a step (see `Answer.emit`)."""
         if self.outcome is None:

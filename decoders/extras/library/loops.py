@@ -124,8 +124,7 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
         drafts = role == "draft" or config.num_hidden_layers < num_layers
         course.ran("draft" if drafts else "target", fed, named.get("past_key_values"))
 
-    before = body.register_forward_pre_hook(hook, with_kwargs=True)
-    with before, body.register_forward_hook(lambda *_: course.passed()):
+    with body.register_forward_pre_hook(hook, with_kwargs=True):
         try:
             yield
         finally:  # an interrupted early exit leaves its own layer count
@@ -153,10 +152,6 @@ class _Course:
         if self._verifies and role == "target":
             self._fed = fed
             self._cached = 0 if cache is None else int(cache.get_seq_length())
-
-    def passed(self) -> None:
-        for answer in self._answers:
-            answer.passed()
 
     def step(self, tokens: Sequence[Sequence[int]]) -> None:
         if not self._num_passes["target"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
 from bench.report.findings import Findings
 from bench.report.write import write_report
 from bench.stats.counters import timed_again
-from decoders.core.decoder import Answer, SelfDriven
+from decoders.core.decoder import SelfDriven
 from decoders.core.engine.forward import forward
 from decoders.core.engine.reads import readouts, token_reads
 from decoders.core.engine.scheduler import Scheduler
@@ -45,7 +45,7 @@ from decoders.core.hf.model import HFModel
 from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import Emit, Generation, Sampling
+from decoders.core.types import Generation, Sampling
 from decoders.idlm import Refinement
 from tests.bench.conftest import tables_of
 from tests.core.hf.test_chains import opened
@@ -213,32 +213,13 @@ def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None
     assert [row[column].text for row in table.rows] == ["10.0", "-"]
 
 
-def test_passes_of_a_loop_that_runs_by_itself_are_charged_to_what_they_are_for(
-    small: Any, opener: Any, progress: Any
-) -> None:
-    now = Ticks()
-
-    class Loop(SelfDriven):
-        def answer(self, answers: Sequence[Answer]) -> None:
-            (answer,) = answers
-            while not answer.ended:
-                now.time_s += 1.0
-                for role, seconds in (("draft", 10.0), ("target", 100.0)):
-                    answer.ran("draft" if role == "draft" else "target", 1)
-                    now.time_s += seconds
-                    answer.passed()
-                answer.emit(Emit(tokens=(5,)))
-
+def test_a_loop_that_runs_by_itself_is_left_out(small: Any, opener: Any, progress: Any) -> None:
     setup = opener(choose_decoders(small(decoders="ar"), progress().note))
-    arm = dataclasses.replace(setup.arm("ar"), decoder=Loop())
-    sampling, clock = Sampling(max_new_tokens=4), PhaseClock(now)
-    clock.start()
-    (answer,) = phased_scheduler(arm, sampling, 1, clock).run([[3]], on_emit=clock.emitted)
-    clock.switch("scheduler")
-    assert isinstance(answer, Generation)
-    assert [(step.target_calls, step.draft_calls) for step in answer.steps] == [(1, 1)] * 4
-    spent = {phase: s for phase, s in clock.seconds.items() if s}
-    assert spent == {"prefill": 111.0, "other": 3.0, "draft": 30.0, "verify": 300.0}
+    plan, prompts = make_plan(setup, "test", progress())
+    loop = dataclasses.replace(setup.arm("ar"), decoder=SelfDriven())
+    setup = dataclasses.replace(setup, arms={**setup.arms, "loop": loop})
+    (answer,) = measure_phases(setup, prompts, plan.blocks[0], ())
+    assert answer.decoder == "ar"
 
 
 def test_a_decoders_own_code_is_other_and_nothing_else_is(

@@ -115,7 +115,9 @@ def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
     assert {r.order for r in records} == {0, 1, 2}
 
 
-def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(small: Any, opener: Any) -> None:
+def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(
+    small: Any, opener: Any
+) -> None:
     setup = opener(choose_decoders(small(), print))
     prompt = Prompt(
         conversation="c", turn=1, family="qa", ids=(1,), hash="h", reference=None, num_cut=0
@@ -506,13 +508,6 @@ def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_prot
 
 def test_without_a_protocol_nothing_is_counted_again(measured: Any) -> None:
     assert {r.recounted for r in measured(repeats=1)[0]} == {None}
-
-
-def test_progress_says_how_fast_each_cell_is(measured: Any) -> None:
-    _, _, shown = measured()
-    assert "ar " in shown.details[-1]
-    assert "spec " in shown.details[-1]
-    assert "tok/s" in shown.details[-1]
 
 
 def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: Any) -> None:

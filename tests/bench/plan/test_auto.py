@@ -58,24 +58,6 @@ def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
     assert choose_decoders(chosen, lambda note: None).config == chosen
 
 
-def test_parts_of_a_hybrid_take_measured_costs_too(cost):
-    write_draft_costs(cost, {"eagle": 0.0625})
-    parts = "first=lookup+shortest=3:then=eagle+nodes=auto+row_cost=auto+draft_cost=auto"
-    config, notes = config_of(f"hybrid:{parts},spec:row_cost=auto:k=auto", cost), list[str]()
-    chosen = choose_decoders(config, notes.append).config.decoders
-    assert chosen is not None
-    row = chosen["spec"]["row_cost"]
-    assert float(row) > 0
-    then = f"eagle+nodes=auto+row_cost={row}+draft_cost=0.0625"
-    assert (chosen["hybrid"]["first"], chosen["hybrid"]["then"]) == ("lookup+shortest=3", then)
-    assert notes[:2] == [f"hybrid: row_cost=auto is {row}", "hybrid: draft_cost=auto is 0.0625"]
-
-
-def test_a_hybrid_without_a_curve_names_the_setting_of_its_part():
-    with pytest.raises(BenchError, match=r"hybrid: row_cost=auto needs a measured curve"):
-        choose_decoders(config_of("hybrid:then=spec+k=auto+row_cost=auto"), lambda note: None)
-
-
 def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
     with pytest.raises(BenchError, match="give --cost a folder") as missing:
         choose_decoders(config_of("spec:k=auto:draft_cost=auto"), lambda note: None)

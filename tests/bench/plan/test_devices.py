@@ -36,20 +36,16 @@ def test_large_models_run_in_half_precision_where_a_cpu_has_it(
         (
             {},
             {"dtype": "bfloat16", "threads": 2},
-            "bfloat16 on cpu, 2 threads: the default above 50M weights on a CPU with bfloat16 "
-            "instructions (--dtype float32 overrides it)",
+            "bfloat16 on cpu, 2 threads: the default for this model and device "
+            "(--dtype float32 overrides it)",
         ),
         ({"dtype": "bfloat16"}, {"dtype": "bfloat16", "threads": 2}, "bfloat16 on cpu, 2 threads"),
         ({}, {"dtype": "float32", "threads": 1}, "float32 on cpu, 1 thread"),
         (
             {},
             {"dtype": "bfloat16", "device": "cuda:0"},
-            "bfloat16 on cuda:0: the default on a GPU (--dtype float32 overrides it)",
-        ),
-        (
-            {"protocol": "specbench"},
-            {"dtype": "float16", "device": "cuda"},
-            "float16 on cuda: the default of the protocol specbench (--dtype float32 overrides it)",
+            "bfloat16 on cuda:0: the default for this model and device "
+            "(--dtype float32 overrides it)",
         ),
     ],
 )

@@ -90,8 +90,8 @@ def test_a_cascade_runs_on_three_checkpoints(folders: dict[str, Path], tmp_path:
     ("decoders", "models", "line"),
     [
         ("spec:cascade=small", (), "needs a model named 'small'; pass --models small=PATH"),
-        ("spec", ("small={small}",), "none of ar, spec needs a model named 'small'"),
-        ("spec:cascade=small", ("small={target}", "big={target}"), "a model named 'big'"),
+        ("spec", ("small={small}",), "--models small=…: none of ar, spec needs it"),
+        ("spec:cascade=small", ("small={target}", "big={target}"), "--models big=…: none of"),
         ("spec:cascade=small", ("small",), "--models 'small' is not NAME=PATH"),
         ("spec:cascade=x", ("x=a", "x=b"), "--models names 'x' twice"),
         ("spec:cascade=x", ("x=/nowhere",), "there is no such folder"),
@@ -118,8 +118,7 @@ def test_a_named_model_has_the_targets_tokenizer(folders: dict[str, Path], tmp_p
     file.write_text(json.dumps(data))
     ended = run(folders, tmp_path / "runs", "spec:cascade=x", "--models", f"x={other}")
     assert ended.code == 2
-    assert "the model 'x' has another tokenizer than the target" in ended.err
-    assert "--models x=PATH" in ended.err
+    assert "the x model has another tokenizer than the target" in ended.err
 
 
 def test_a_run_goes_on_with_the_same_weights_only(folders: dict[str, Path], tmp_path: Path) -> None:

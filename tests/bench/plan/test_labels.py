@@ -37,28 +37,15 @@ def test_a_label_of_a_variant_is_that_variant_and_a_line_says_so(
 
 
 @pytest.mark.parametrize(
-    ("given", "advice"),
+    "given",
     [
-        ("hf@lookup", "write hf@lookup:kind=lookup"),
-        ("spec@coupled", "write spec@coupled:verify=coupled"),
-        ("spec@k2", "write spec@k2:k=2"),
-        ("jacobi@b8", "write jacobi@b8:block=8"),
-        ("lookup@k=8", "write lookup:k=8, or lookup@LABEL:k=8"),
-        ("lookup@k=8:n=4", "write lookup:k=8, or lookup@LABEL:k=8"),
-        ("ptp@spec", "write ptp,spec for both, or choose another label"),
-        ("ar@rows5", "write ar@rows5:rows=5"),
-        ("ar@nocache", "write ar@nocache:cache=false"),
-        ("ptp@fast", "write ptp@fast:numerics=fast"),
-        ("spec@stop", "write spec@stop:stop=…"),
-        ("idlm@isd:mode=refine", "has the name of mode=isd; choose another label"),
+        *("hf@lookup", "spec@coupled", "spec@k2", "jacobi@b8", "lookup@k=8", "lookup@k=8:n=4"),
+        *("ptp@spec", "ar@rows5", "ar@nocache", "ptp@fast", "spec@stop", "idlm@isd:mode=refine"),
     ],
 )
-def test_a_label_that_reads_as_something_else_is_refused_with_what_to_type(
-    given: str, advice: str
-) -> None:
-    with pytest.raises(BenchError) as refused:
+def test_a_label_that_reads_as_something_else_is_refused(given: str) -> None:
+    with pytest.raises(BenchError, match=r"choose another label$") as refused:
         chosen(given)
-    assert refused.value.message.endswith(advice)
     assert refused.value.exit_code == 2
 
 

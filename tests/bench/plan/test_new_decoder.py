@@ -73,11 +73,10 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
         ("1st", "is not a decoder name"),
         ("a-b", "is not a decoder name"),
         ("../up", "is not a decoder name"),
-        ("class", "names a keyword of Python; use another"),
-        ("test_it", "names a file of tests; use another"),
-        ("ptp", "a decoder 'ptp' exists already"),
-        ("random", "would shadow the module 'random'"),
-        ("torch", "would shadow the module 'torch'"),
+        ("class", "'class' is a decoder, a module or a keyword of Python already; use another"),
+        ("ptp", "'ptp' is a decoder"),
+        ("random", "'random' is a decoder, a module"),
+        ("torch", "'torch' is a decoder, a module"),
     ],
 )
 def test_a_name_that_will_not_do_is_one_line(tmp_path: Path, name: str, line: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -37,7 +37,6 @@ class Counting(SelfDriven):
                     raise ArithmeticError("not this one")
                 answer.ran("target", 3)
                 answer.ran("draft", 2)
-                answer.passed()
                 answer.emit(Emit(tokens=(number, number), drafted=1, accepted=1))
             if all(answer.ended for answer in answers):
                 return
@@ -158,17 +157,3 @@ def test_a_batch_that_is_out_of_time_ends_as_a_whole_and_the_next_is_asked() -> 
     assert isinstance(first, TimeoutError)
     assert isinstance(second, TimeoutError)
     assert isinstance(third, Generation)
-
-
-def test_an_instrument_stands_in_the_place_of_its_loop() -> None:
-    sizes: list[int] = []
-    decoder = Counting()
-
-    def watched(answers: Sequence[Answer]) -> None:
-        sizes.append(len(answers))
-        decoder.answer(answers)
-
-    ask: Callable[[Sequence[Answer]], None] = watched
-    (outcome,) = Scheduler(decoder, models(), SAMPLING, answer=ask).run([[3]])
-    assert sizes == [1]
-    assert outcome == generate(decoder, [3], SAMPLING, models())

@@ -40,8 +40,8 @@ class BigramPass(DraftPass):
 class Bigram(HiddenAdapter):
     """A matrix that mixes a state with the embedding of a token."""
 
-    variant, work, uses, plane_shapes = "bigram", BigramPass, ("steps",), ()
-    example, trainer = {"sizes": {"steps": 3}}, "bench train bigram"
+    variant, work, plane_shapes = "bigram", BigramPass, ()
+    uses, example = ("steps",), {"sizes": {"steps": 3}}
 
     def __init__(self, config: AdapterConfig, seed: int = 0) -> None:
         super().__init__(config)

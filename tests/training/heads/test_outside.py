@@ -132,7 +132,7 @@ def test_its_verb_and_its_advice_are_shown(package: Path) -> None:
     assert "Train a bigram head." in bench("train", "--help").out
     ended = bench("run", "--decoders", "bigram", "--dry-run", "--progress", "none")
     assert ended.code == 2
-    assert "train one for the target with `bench train bigram --model MODEL`" in ended.err
+    assert "pass --adapter bigram=PATH, or train one (`bench train --help`)" in ended.err
 
 
 BREAKS = {

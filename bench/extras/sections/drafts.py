@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import pandas as pd
 from bench.records.plan import RunStatus
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.report.figures.style import FAINT, GREY, Look
+from bench.report.figures.style import GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, interval, number, with_interval
@@ -23,16 +23,10 @@ from bench.stats.counters import group_by, ratio, timed_steps
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
-from bench.text import name_lines
 
-_ACCEPTANCE_COLUMNS = (
-    *("decoder", "family", "position"),
-    *("steps", "reached", "accepted", "joint", "conditional"),
-    *("added", "later_steps", "unconditional"),
-)
 _MAX_POSITIONS = 16
 _MIN_STEPS = 20
-"""Minimum steps of a position, and drafts of a bin, to be drawn. The data has all."""
+"""Minimum steps of a position to be drawn. The data has all."""
 _PANELS = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
     ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
@@ -40,15 +34,18 @@ _PANELS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PositionCount:
     """Count the outcomes of the draft at position j of a step (1 is the first).
 
     `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
     `reached` of these all earlier drafts were accepted, and in `accepted` also draft j. `joint`
     is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
-    accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
-    than j tokens, out of all `later_steps`, drafting or not.
+    accepted / steps can, if drafts differ in length. `conditional` is accepted / reached. `added`
+    counts the steps that emitted more than j tokens, out of all `later_steps`, drafting or not;
+    `unconditional` is their ratio. 1 + its sum over positions equals `Tally.acceptance_length`,
+    because every step emits a token: the target's own, or the last draft if EOS or the budget cut
+    the step after it.
     """
 
     position: int
@@ -56,22 +53,10 @@ class PositionCount:
     reached: int
     accepted: int
     joint: float | None
+    conditional: float | None
     added: int
     later_steps: int
-
-    @property
-    def conditional(self) -> float | None:
-        """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
-        return ratio(self.accepted, self.reached)
-
-    @property
-    def unconditional(self) -> float | None:
-        """P(a step emits more than j tokens) = added / later steps, drafting or not.
-
-        1 + the sum over positions equals `Tally.acceptance_length`, because every step emits a
-        token: the target's own, or the last draft if EOS or the budget cut the step after it.
-        """
-        return ratio(self.added, self.later_steps)
+    unconditional: float | None
 
 
 def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
@@ -87,16 +72,17 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         lengths.update(steps.emitted[1:])
     rows: list[PositionCount] = []
     joint: float | None = 1.0
+    later = lengths.total()
     deepest = max((depth for depth, _ in pairs), default=0)
     for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
+        drafted = sum(n for (d, _), n in pairs.items() if d >= j)
         reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         conditional = ratio(accepted, reached)
         joint = None if joint is None or conditional is None else joint * conditional
         added = sum(n for tokens, n in lengths.items() if tokens > j)
-        counts = {"reached": reached, "accepted": accepted, "added": added}
-        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
-        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
+        rates = joint, conditional, added, later, ratio(added, later)
+        rows.append(PositionCount(j, drafted, reached, accepted, *rates))
         if accepted == added == 0:
             break
     beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
@@ -113,21 +99,16 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
 
 
 def acceptance_table(run: Run) -> pd.DataFrame:
-    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
+    """Tabulate the fields of `PositionCount` per decoder, family and position."""
     cells, claimed = group_by(run.records), replace(run, status=RunStatus())
     rows = [
-        {
-            "decoder": decoder,
-            "family": family,
-            **asdict(count),
-            "conditional": count.conditional,
-            "unconditional": count.unconditional,
-        }
+        (decoder, family, *astuple(count))
         for decoder in decoder_order(claimed)  # by their claims
         for family in [*family_order(r.family for r in cells[decoder]), ALL]
         for count in acceptance_by_position(select_family(cells[decoder], family))
     ]
-    return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
+    names = [field.name for field in fields(PositionCount)]
+    return pd.DataFrame(rows, columns=["decoder", "family", *names])
 
 
 def acceptance(table: pd.DataFrame) -> Table | None:
@@ -283,56 +264,15 @@ def calibration(summary: pd.DataFrame, table: pd.DataFrame) -> Table | None:
     return Table.of("Calibration of drafts", note, columns, rows)
 
 
-def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
-    """Draw the accepted share of drafts against their confidence, a panel per decoder."""
-    from bench.report.figures import canvas  # matplotlib: only where something is drawn
-
-    data = table[table["decoder"].isin(summary["decoder"])]
-    data = data.groupby(["decoder", "bin"], sort=False)[["drafts", "accepted", "confidence"]].sum()
-    data = data.reset_index().sort_values("bin", kind="stable")
-    data[["accepted", "confidence"]] = data[["accepted", "confidence"]].div(data["drafts"], axis=0)
-    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
-    if not decoders:
-        return None
-    look, errors = Look.of(summary), canvas.overall(summary, ["ece"]).set_index("decoder")["ece"]
-    figure, grid = canvas.panels(len(decoders), 1.65)
-    for decoder, axes in zip(decoders, grid, strict=True):
-        rows = data[data["decoder"] == decoder]
-        heights, colour = rows["drafts"] / rows["drafts"].sum(), look.palette[decoder]
-        axes.bar((rows["bin"] - 0.5) / NUM_BINS, heights, 0.9 / NUM_BINS, color=FAINT)
-        axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
-        shown = rows[rows["drafts"] >= _MIN_STEPS]
-        axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
-        lines = [*name_lines(decoder, 22), f"ECE {errors[decoder]:.3f}"]  # a curve may go anywhere
-        axes.set_title("\n".join(lines), fontsize=9)
-        axes.set(xlim=(0, 1), ylim=(0, 1.02))
-        canvas.percent_ticks(axes.xaxis, 4)
-        canvas.percent_ticks(axes.yaxis, 4)
-        axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
-    figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
-    figure.supylabel("accepted", fontsize=9)
-    return figure, data.reset_index(drop=True)
-
-
 def _calibration(findings: Findings) -> pd.DataFrame:
     return calibration_table(findings.run.records, findings.decoders)
 
 
-_FIGURE = Figure(
-    "calibration",
-    "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
-    "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
-    "than 20 drafts are not drawn. ECE: mean distance from the line, weighted by drafts.",
-    "no decoder gave its drafts probabilities",
-    lambda findings, summary: calibration_figure(findings.once(_calibration), summary),
-    7,
-)
 CALIBRATION = Section(
     "calibration",
     lambda f: [calibration(f.report_summary, f.once(_calibration))],
     11,
     title="Calibration of drafts",
     empty="No decoder gave its drafts probabilities.",
-    figures=(_FIGURE,),
     data={"calibration": _calibration},
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -142,31 +142,21 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
     """
     units = times.units_by_decoder(records)
     baseline, second = baseline_arms(units)
-    rows: list[Mapping[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for decoder in [name for name in decoders if name != baseline] + [second]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
         for other, unit in times.matched(units[baseline], units[decoder]):
             if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
-        rows += [_prompt_row(decoder, group) for group in pairs.values()]
+        for repeats in pairs.values():
+            base_s, arm_s = (
+                median(unit.time_per_token or 0.0 for unit in side)
+                for side in zip(*repeats, strict=True)
+            )
+            first, tokens = repeats[0][1], median(unit.tokens for _, unit in repeats)
+            place = (decoder, first.family, first.cluster, first.key)
+            rows.append((*place, tokens, base_s, arm_s, base_s / arm_s if arm_s else None))
     return pd.DataFrame(rows, columns=list(_PROMPT_COLUMNS))
-
-
-def _prompt_row(decoder: str, pairs: Sequence[tuple[Unit, Unit]]) -> dict[str, object]:
-    base_s, mine_s = (
-        median(side.time_per_token or 0.0 for side in sides) for sides in zip(*pairs, strict=True)
-    )
-    first = pairs[0][1]
-    return {
-        "decoder": decoder,
-        "family": first.family,
-        "conversation": first.cluster,
-        "prompt": first.key,
-        "tokens": median(unit.tokens for _, unit in pairs),
-        "ar_time_per_token_s": base_s,
-        "time_per_token_s": mine_s,
-        "speedup": base_s / mine_s if mine_s else None,
-    }
 
 
 ESTIMATORS = Section(
@@ -183,5 +173,4 @@ PARTS = Section(
         by_part("worker", run_parts(f.run.records, "worker"), f.timed_decoders),
     ],
     3,
-    numbered=True,
 )

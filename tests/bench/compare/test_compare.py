@@ -424,11 +424,11 @@ def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair:
     comparison = judged(runs)
     assert verdicts(comparison)["spec"] == "inconclusive"
     assert "more conversations" in measure(comparison, "spec", "time").note
-    untimed = judged(runs, Gate(verdict={"inconclusive": "fail"}, time={"fail": False}))  # type: ignore[arg-type]
+    untimed = judged(runs, Gate(strict=True, time={"fail": False}))  # type: ignore[arg-type]
     assert verdicts(untimed)["spec"] == "pass"
     assert (untimed.exit_code, measure(untimed, "spec", "time").note) == (Exit.DONE, "")
     assert comparison.exit_code == Exit.DONE
-    assert judged(runs, Gate(verdict={"inconclusive": "fail"})).exit_code == Exit.INVALID  # type: ignore[arg-type]
+    assert judged(runs, Gate(strict=True)).exit_code == Exit.INVALID
 
 
 @pytest.mark.slow
@@ -621,9 +621,9 @@ def test_a_summary_without_answers_is_refused_in_a_line(
     stored(base)
     for name in ("manifest.json", "samples.parquet"):
         (base / name).unlink()
-    with pytest.raises(BenchError, match=r"nor answers.*bench export RUN") as refused:
+    with pytest.raises(BenchError, match=r"damaged: manifest\.json is missing") as refused:
         judged((base, head))
-    assert refused.value.exit_code == Exit.USAGE
+    assert refused.value.exit_code == Exit.INVALID
     assert "\n" not in refused.value.message
 
 
@@ -663,6 +663,8 @@ def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
         ("[time]\nmargn = 0.1\n", "did you mean 'margin'"),
         ("[time]\nmargin = 0\n", "time.margin"),
         ("[tim]\n", "did you mean 'time'"),
+        ('"a.b" = 1\n', "a.b: unknown key; available: hard, strict, time"),
+        ('[verdict]\ninconclusive = "fail"\n', "verdict: unknown key; "),
         ("nonsense", "is not TOML"),
     ],
 )

@@ -115,7 +115,9 @@ def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
     assert {r.order for r in records} == {0, 1, 2}
 
 
-def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(small: Any, opener: Any) -> None:
+def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(
+    small: Any, opener: Any
+) -> None:
     setup = opener(choose_decoders(small(), print))
     prompt = Prompt(
         conversation="c", turn=1, family="qa", ids=(1,), hash="h", reference=None, num_cut=0

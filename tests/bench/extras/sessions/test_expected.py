@@ -84,6 +84,18 @@ def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run
     assert expected.conclusion(run) == [line]
 
 
+def test_rows_of_a_pool_without_a_prediction_predict_nothing(
+    pool: Path, synthetic_run: Write
+) -> None:
+    """As those of all its machines."""
+    table = pd.read_csv(pool / "pool.csv")
+    everywhere = table.assign(machine="all", next_low=math.nan, next_high=math.nan)
+    pd.concat([everywhere, table]).to_csv(pool / "pool.csv", index=False)
+    run = ended(synthetic_run)
+    (shown,) = expected.section(Findings(load_run(run)))
+    assert [row[0].text for row in shown.rows] == [f"this run: {EPYC}", EPYC]
+
+
 @pytest.mark.parametrize(
     "env",
     [

@@ -226,8 +226,9 @@ def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write)
 
 
 def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
-    pool: Path, synthetic_run: Write
+    pool: Path, synthetic_run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expected, "REFERENCES", pool)  # and not the folder of both runs
     run, before = ended(synthetic_run), session(synthetic_run, 5, name="faster")
     (run.parent / "latest").symlink_to(before)
     for folder, factor in ((run, 1 / 4), (before, 1 / 2)):

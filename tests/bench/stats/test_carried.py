@@ -74,7 +74,10 @@ def test_repeats_with_other_counters_are_proof(record: Make) -> None:
     assert "1 of 1 repeated answer, e.g. c0#1: 3 target calls, then 2" in line
 
 
-@pytest.mark.parametrize("column", judged._COUNTERS)
+@pytest.mark.parametrize(
+    "column",
+    ["emitted", "drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows"],
+)
 def test_another_number_of_any_counter_is_proof(record: Make, column: str) -> None:
     *rest, last = pairs(record, SLOW)
     assert last.steps is not None

@@ -20,6 +20,9 @@ from torch import Tensor
 from decoders.core import products
 from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.compiled import Graphs, NoGraphError
+from decoders.core.hf.model import HFModel
+from decoders.core.hf.runner import GraphName
+from tests.tiny_models import fresh, slot_adapter
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 
@@ -52,6 +55,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Path:
     graph_files.compile_graph(file, program(w=WEIGHT), {"w": WEIGHT}, {"model": "any"})
     assert graph_files.sealed(file)
     return file
+
+
+def test_graphs_of_adapters_that_embed_their_slots_otherwise_have_files_of_their_own() -> None:
+    model, files = HFModel(fresh("llama")), set[Path]()
+    for kind in ({}, {"numbered": True}, {"anchored": True}, {"enter": 1}):
+        model.attach("ptp", slot_adapter(model.module, **kind))
+        text, tensors = model._runner.facts(GraphName("ptp"))
+        held = {each.data_ptr() for each in tensors.values()}
+        module = model._runner.adapters["ptp"].module
+        assert {each.data_ptr() for each in module.parameters()} <= held
+        files.add(graph_files.graph_file(text, [WEIGHT], {"w": WEIGHT}))
+    assert len(files) == 4
 
 
 # ---------------------------------------------------------------- damage

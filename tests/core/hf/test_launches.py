@@ -15,6 +15,7 @@ import torch
 from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
+from decoders.core.hf import runner
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
 from decoders.core.outputs import Chain
@@ -257,3 +258,19 @@ def test_answers_of_another_seed_length_and_end_need_no_graph_of_their_own() -> 
         Scheduler(Autoregressive(), Models(target=model), sampling).run([ids(1, 9)])
         counts.append(model.num_graphs)
     assert counts[0] == counts[1] > 0
+
+
+def test_the_head_is_told_of_how_many_sequences_its_rows_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that on a CPU a row has the same bits in a batch as alone."""
+    told, product = list[tuple[int, int]](), runner.product
+
+    def noted(rows: Any, weight: Any, bias: Any, sequences: int = 1) -> Any:
+        told.append((rows.shape[0], sequences))
+        return product(rows, weight, bias, sequences)
+
+    model, sessions = opened("llama-gqa", *PROMPTS)
+    monkeypatch.setattr(runner, "product", noted)
+    model.forward([session.call([3, 4, 5], read=range(3)) for session in sessions])
+    assert told == [(4 * 4, 4)], "of four sequences with the empty one"

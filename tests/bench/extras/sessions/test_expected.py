@@ -84,6 +84,18 @@ def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run
     assert expected.conclusion(run) == [line]
 
 
+def test_rows_of_a_pool_without_a_prediction_predict_nothing(
+    pool: Path, synthetic_run: Write
+) -> None:
+    """As those of all its machines."""
+    table = pd.read_csv(pool / "pool.csv")
+    everywhere = table.assign(machine="all", next_low=math.nan, next_high=math.nan)
+    pd.concat([everywhere, table]).to_csv(pool / "pool.csv", index=False)
+    run = ended(synthetic_run)
+    (shown,) = expected.section(Findings(load_run(run)))
+    assert [row[0].text for row in shown.rows] == [f"this run: {EPYC}", EPYC]
+
+
 @pytest.mark.parametrize(
     "env",
     [
@@ -214,8 +226,9 @@ def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write)
 
 
 def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
-    pool: Path, synthetic_run: Write
+    pool: Path, synthetic_run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expected, "REFERENCES", pool)  # and not the folder of both runs
     run, before = ended(synthetic_run), session(synthetic_run, 5, name="faster")
     (run.parent / "latest").symlink_to(before)
     for folder, factor in ((run, 1 / 4), (before, 1 / 2)):

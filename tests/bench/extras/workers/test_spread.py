@@ -275,6 +275,7 @@ def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
     assert ended.exit_code == Exit.DONE
     num = sum(kind == "quality" for kind, *_ in whole)
     assert ("quality", num, num - 1) in shown.phases
+    assert "1 worker(s) open the models" in shown.notes, "as there is one job"
     resumed = load_run(alone.path)
     assert answers(resumed) == whole
     assert {r.worker for r in resumed.records if r.attempt == 1} == {"r1w0"}, "no name of before"

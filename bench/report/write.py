@@ -27,9 +27,7 @@ from bench.report.page.answers import viewer
 from bench.report.sections import sections, tables_by_section
 from bench.report.tables import main
 from bench.report.tables.table import TableCell
-from bench.stats.summary import ALL
 from bench.stats.validity import DAMAGED, EXIT_CODES, VALID
-from bench.text import latex, markdown
 
 SUMMARY, REPORT = "summary.csv", "report.md"
 
@@ -78,18 +76,10 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
 
 def table_files(findings: Findings) -> dict[str, bytes]:
     """Return the files of ``tables/`` by their path in the run's folder."""
-    table, summary = findings.headline, findings.summary
-    lines = (table.note, findings.floor_sentence)
-    comment = "".join(f"% {latex(line)}\n" for line in lines)
     return {
-        "tables/headline.md": f"{table.to_markdown()}\n\n{markdown(' '.join(lines))}\n".encode(),
-        "tables/headline.csv": csv_bytes(summary[summary["family"] == ALL]),
-        "tables/headline.tex": (comment + table.to_latex()).encode(),
-        **{
-            f"tables/{name}.csv": csv_bytes(findings.once(make))
-            for section in sections()
-            for name, make in section.data.items()
-        },
+        f"tables/{name}.csv": csv_bytes(findings.once(make))
+        for section in sections()
+        for name, make in section.data.items()
     }
 
 

@@ -127,7 +127,6 @@ def test_markdown_holds_no_tag_link_or_cell_of_a_record(hostile_run: Path) -> No
     head = load_side(str(hostile_run), hostile_run.parent)
     written = [
         (hostile_run / "report.md").read_text(encoding="utf-8"),
-        (hostile_run / "tables" / "headline.md").read_text(encoding="utf-8"),
         to_markdown(compare(head, head, load_gate(None))),
     ]
     for text in written:
@@ -146,7 +145,7 @@ def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -
     write_paper(name_runs([side]), tmp_path / "paper", PaperLayout(venue="neurips"))
     names = ("main.tex", "references.bib")
     written = [*(tmp_path / "paper" / name for name in names)]
-    for file in (*written, hostile_run / "tables" / "headline.tex"):
+    for file in written:
         text = file.read_text(encoding="utf-8")
         assert "\\input" not in text
         assert "\\frac" not in text

@@ -1,4 +1,4 @@
-"""Make tables of text cells from columns, rendered as Markdown, HTML, LaTeX or rich.
+"""Make tables of text cells from columns, rendered as Markdown, HTML or rich.
 
 A table's note states the estimand and n; the main table's note adds the run's verdict. Unknown
 values are "-". A speed-up is bold only if its interval excludes 1 and it exceeds the A/A floor.
@@ -93,18 +93,6 @@ class Table:
             ),
         ]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def to_latex(self) -> str:
-        """Return a booktabs tabular, with bold cells in textbf."""
-        columns = list(self.headings)
-        frame = pd.DataFrame([[c.text for c in row] for row in self.rows], columns=columns)
-        bold = [["textbf:--rwrap;" * cell.bold for cell in row] for row in self.rows]
-        styles = pd.DataFrame(bold, columns=columns)
-        styler = frame.style.hide(axis="index").format(escape="latex")
-        styler = styler.format_index(escape="latex", axis=1).apply(lambda _: styles, axis=None)
-        aligned = "".join("l" if left else "r" for left in self.words)
-        text: str = styler.to_latex(hrules=True, column_format=aligned)
-        return text
 
     def to_rich(
         self,

@@ -41,7 +41,6 @@ def printed(path: Path, width: int = 100, *, wide: bool = False) -> str:
 
 def test_every_file_of_the_contract_is_written_and_not_empty(reported_run: Path) -> None:
     names = ["samples.parquet", "summary.csv", "report.md", "report.html"]
-    names += [f"tables/headline.{kind}" for kind in ("md", "csv", "tex")]
     names += ["tables/acceptance_by_position.csv"]
     names += [f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "pdf", "svg")]
     names += [f"figures/data/{name}.csv" for name in FIGURES]
@@ -163,13 +162,6 @@ def test_the_page_prints_on_a4_with_all_of_its_columns(reported_run: Path, tmp_p
     words = re.findall(r'xMin="([\d.]+)" [^>]*xMax="([\d.]+)"[^>]*>([^<]+)<', boxes)
     assert "errors" in {word for *_, word in words}
     assert max(float(right) for _, right, _ in words) < width - 12 / 25.4 * 72 + 1
-
-
-def test_the_latex_table_has_booktabs_rules_and_escapes(reported_run: Path) -> None:
-    text = (reported_run / "tables" / "headline.tex").read_text(encoding="utf-8")
-    assert "\\toprule" in text
-    assert "[95 \\%]" in text
-    assert "\\textbf{" in text
 
 
 def test_only_intervals_that_exclude_1_are_bold(synthetic_run: Write) -> None:

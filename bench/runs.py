@@ -51,7 +51,6 @@ from bench.records.run_folder import (
     load_run,
     planned,
     refuse_read_only,
-    refuse_summary,
 )
 from bench.records.samples import ERRORS
 from bench.registry import extra
@@ -152,7 +151,6 @@ def resume(
         stopped = None
         refuse_read_only(run_dir)
         if (run_dir / STATUS).is_file() and not planned(run_dir):
-            refuse_summary(run_dir)
             progress.note(f"{run_dir} was stopped before anything was planned: it begins now")
         elif result := _finished_result(stopped := load_run(run_dir), progress, report):
             return result

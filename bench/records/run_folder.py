@@ -96,7 +96,6 @@ def load_run(run_dir: Path | str) -> Run:
             f"put it back, or measure again: bench run --config {path / CONFIG}"
         )
     if plan is None and (path / STATUS).is_file():
-        refuse_summary(path)
         line = f"{path} was stopped before anything was planned; start it: bench resume {path}"
         raise UsageError(line)
     if plan is None:
@@ -114,12 +113,13 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def planned(path: Path) -> bool:
-    """Return whether a folder has a plan, or answers of a lost plan."""
-    return any((path / name).is_file() for name in (MANIFEST, SAMPLES, SAMPLES_TABLE))
+    """Return whether a folder has a plan, or answers or numbers of a lost plan."""
+    kept = (path / "summary.csv").is_file() and (path / STATUS).is_file()
+    return kept or any((path / name).is_file() for name in (MANIFEST, SAMPLES, SAMPLES_TABLE))
 
 
 def lost_plan(path: Path) -> bool:
-    """Return whether a folder has answers but no plan."""
+    """Return whether a folder has answers or numbers but no plan."""
     return planned(path) and not (path / MANIFEST).is_file()
 
 
@@ -134,16 +134,6 @@ def refuse_read_only(path: Path) -> None:
         line = f"{path} is a stored run ({SAMPLES_TABLE} without {SAMPLES}), which is only read"
         advice = f"to measure again: bench run --config {path / CONFIG}"
         raise UsageError(f"{line} and keeps no prompts; {advice}")
-
-
-def refuse_summary(path: Path) -> None:
-    """Raise `UsageError` if a folder without a plan keeps the summary of a finished run."""
-    if (path / "summary.csv").is_file() or read_status(path).complete:
-        raise UsageError(
-            f"{path} has a summary but neither plan nor answers, so it cannot be read: "
-            "store the run again (bench export RUN --to reference), or measure it again: "
-            f"bench run --config {path / CONFIG}"
-        )
 
 
 def load_records(run_dir: Path | str) -> list[SampleRecord]:

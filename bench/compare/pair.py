@@ -28,8 +28,6 @@ _WORK = (
 )
 """Settings that decide the answers and their timed part (the seed too, when sampling)."""
 _NOT_SETTINGS = ("decoders", "primary", "run_name", "adapters", "session")
-SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
-"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
 _HASH, _SHORT = ".weights_sha256", re.compile(r"(\w{12})\w+$")
 """Name of a hash of weights, and the digits of the hash, of which the first are shown."""
 QUALITY = "quality"
@@ -94,7 +92,7 @@ class RunPair:
         return [*lines, *(f"the target models differ{why}" for why in self._other_target())]
 
     def _other_target(self) -> list[str]:
-        """Return a reason why the targets are different models: by weights, else name and shape.
+        """Return a reason why the targets are different models: by weights, else by name.
 
         Packed weights (`--quantize`) make another model with the same hash of checkpoint files.
         """
@@ -105,28 +103,8 @@ class RunPair:
         hashes = [target.get("weights_sha256") for target in facts]
         if all(hashes):
             return [""] if hashes[0] != hashes[1] else []
-        old, new = (
-            {"name": side.config.get("model")} | {fact: target.get(fact) for fact in SHAPE}
-            for side, target in zip(self.sides.values(), facts, strict=True)
-        )
-        return [
-            f": {fact} is {old[fact]} in base and {new[fact]} in head"
-            for fact in old
-            if None not in (old[fact], new[fact]) and old[fact] != new[fact]
-        ]
-
-    @property
-    def other_template(self) -> str:
-        """Describe the known differences of the sides' chat templates."""
-        base, head = (
-            (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
-        )
-        names = {"date": "date (--date)", "arguments": "--template-args", "sha256": "text"}
-        return "; ".join(
-            f"the chat template's {name} is {base[key]} in base and {head[key]} in head"
-            for key, name in names.items()
-            if key in base and key in head and base[key] != head[key]
-        )
+        old, new = (side.config.get("model") for side in self.sides.values())
+        return [f": name is {old} in base and {new} in head"] if old != new else []
 
     def changes(self) -> list[str]:
         """List further differences of comparable runs, which are reported but not judged."""

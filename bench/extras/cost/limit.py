@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.compare.pair import SHAPE
 from bench.extras.cost.curve import Cost
 from bench.extras.cost.records import CostCell
 from bench.records.environment import Environment
@@ -15,11 +14,14 @@ from bench.stats import times
 from bench.stats.counters import ratio, timed
 from bench.text import percent
 
+_SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
+"""Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
+
 
 def mismatch(cost: Cost, env: Environment) -> str | None:
     """Return a reason why a run's times cannot be compared with a cost folder, if there is one."""
     facts = env.models.target or {}
-    for name in SHAPE:
+    for name in _SHAPE:
         expected, value = cost.facts.target.get(name), facts.get(name)
         if value != expected:
             return f"it describes another model ({name} is {expected}, in the run {value})"

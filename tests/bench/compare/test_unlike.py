@@ -45,20 +45,6 @@ def test_large_models_are_told_apart_by_their_sampled_hashes(pair: Pair) -> None
     assert not judged((runs[0], runs[0])).unlike
 
 
-@pytest.mark.parametrize("known", ["a" * 64, None])
-def test_where_a_hash_is_unknown_the_shape_of_the_target_decides(
-    pair: Pair, known: str | None
-) -> None:
-    shape = {"architecture": "LlamaForCausalLM", "layers": 32, "parameters": 7}
-    old, new = shape | {"weights_sha256": known}, shape | {"weights_sha256": None}
-    runs = with_targets(pair(), old, new)
-    assert judged(runs).unlike == ()
-    with_targets(runs, old, new | {"parameters": 8, "layers": None})
-    line = "the target models differ: parameters is 7 in base and 8 in head"
-    assert judged(runs).unlike == (line,)
-    assert judged(runs).exit_code == Exit.UNAVAILABLE
-
-
 def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> None:
     runs = pair()
     for run, name in zip(runs, ("owner/one", "owner/other"), strict=True):

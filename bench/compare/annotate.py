@@ -121,8 +121,7 @@ def _locate(cell: Cell, root: Path) -> Place | None:
 
 
 def _element(annotation: Annotation, comparison: Comparison) -> str | None:
-    strict = comparison.gate.verdict.inconclusive == "fail"
-    if annotation.verdict is Regression.inconclusive and strict:
+    if annotation.verdict is Regression.inconclusive and comparison.gate.strict:
         return "failure"
     return _ELEMENTS.get(annotation.verdict)
 

@@ -28,6 +28,9 @@ from bench.stats.intervals import Repeats, log_ratio_of_medians, mean_log_ratio,
 from bench.stats.side import RunSnapshot
 from bench.stats.validity import INCOMPLETE, UNKNOWN, VALID, drifted
 
+_MIN_COVERAGE = 0.5
+"""Minimum share of base's prompts in each pass that both planned, below which nothing is judged."""
+
 
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
     """Compare two loaded sides."""
@@ -129,7 +132,7 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     if cell in pair.base.same_as_ar - pair.head.same_as_ar:
         notes.append("base claims ar's tokens, head does not; head is judged by that claim")
     coverage = min((both / num for both, num in joined.shared.values()), default=0.0)
-    if not joined.base or coverage < gate.verdict.min_coverage:
+    if not joined.base or coverage < _MIN_COVERAGE:
         shares = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"head answered too few of base's prompts (by hash): {shares or 'none'}"
         return _not_comparable(cell, *notes, note, **numbers)

@@ -7,8 +7,6 @@ gate gives time a margin, judged by its confidence interval. A file lists only c
     rows = 0.05            # tolerance of one measure; inf switches it off
     [time]
     margin = 0.02
-    [verdict]
-    inconclusive = "fail"
 """
 
 from __future__ import annotations
@@ -96,45 +94,27 @@ class Time(_Table):
     fail: bool = True
 
 
-class Verdicts(_Table):
-    """Effect of an inconclusive cell (``pass`` or ``fail``: exit code 4).
-
-    In each pass that both planned, head must have at least `min_coverage` of base's prompts.
-    """
-
-    inconclusive: Literal["pass", "fail"] = "pass"
-    min_coverage: float = Field(default=0.5, ge=0, le=1)
-
-
 class Gate(_Table):
-    """Hold all rules of a comparison."""
+    """Hold all rules of a comparison. With `strict`, an inconclusive cell fails (exit code 4)."""
 
     hard: Hard = Hard()
     time: Time = Time()
-    verdict: Verdicts = Verdicts()
+    strict: bool = False
 
 
-TABLES: dict[str, type[BaseModel]] = {
-    name: type(table.default) for name, table in Gate.model_fields.items()
-}
+TABLES: dict[str, type[BaseModel]] = {"hard": Hard, "time": Time}
 """Types of the tables of a gate file, by name."""
 
 
-def load_gate(file: Path | None, fail_inconclusive: bool = False) -> Gate:
-    """Load a gate from a file, or return the built-in one (exit 2 for an invalid file).
-
-    With `fail_inconclusive`, an inconclusive cell fails whatever the file says.
-    """
+def load_gate(file: Path | None, strict: bool = False) -> Gate:
+    """Load a gate from a file, or return the built-in one (exit 2 for an invalid file)."""
+    values = {} if file is None else read_toml(file)
     try:
-        gate = Gate(**({} if file is None else read_toml(file)))
+        return Gate(**(values | {"strict": True} if strict else values))
     except ValidationError as error:
         first, message = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
             key = ".".join(map(str, first["loc"]))
-            allowed = TABLES.get(str(first["loc"][0]), Gate).model_fields
+            allowed = TABLES[str(first["loc"][0])].model_fields if "." in key else TABLES
             message = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
         raise UsageError(f"{file}: {message}") from error
-    if not fail_inconclusive:
-        return gate
-    strict = gate.verdict.model_copy(update={"inconclusive": "fail"})
-    return gate.model_copy(update={"verdict": strict})

@@ -125,8 +125,7 @@ class Comparison:
             return Exit.REGRESSION
         if self.verdict is Regression.not_comparable:
             return Exit.UNAVAILABLE
-        strict = self.gate.verdict.inconclusive == "fail"
-        if self.invalid or (strict and self.verdict is Regression.inconclusive):
+        if self.invalid or (self.gate.strict and self.verdict is Regression.inconclusive):
             return Exit.INVALID
         return Exit.DONE
 

@@ -156,8 +156,8 @@ def _remarks(comparison: Comparison) -> list[str]:
         if None not in (base, head) and (base != head or cell != BASELINE)
     ]
     lines += [*comparison.unjudged, *([f"code of decoders: {', '.join(shown)}"] if shown else [])]
-    strict = comparison.gate.verdict.inconclusive == "fail"
-    if comparison.verdict is Regression.inconclusive and not (strict or comparison.invalid):
+    fails = comparison.gate.strict or comparison.invalid
+    if comparison.verdict is Regression.inconclusive and not fails:
         lines.append("an inconclusive result ends with 0; with --fail-inconclusive it ends with 4")
     return lines
 

@@ -62,7 +62,7 @@ def test_the_other_files_show_the_fields_of_their_types() -> None:
         for kind in types:
             assert f"**{kind.__name__}.**" in part
             assert {field.name for field in dataclasses.fields(kind)} <= set(rows(part))
-    assert "`min_coverage` | `0.5`" in schema.gate()
+    assert "`margin_apart` | `0.2`" in schema.gate()
 
 
 def test_every_exit_code_has_a_meaning() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bench.compare.annotate import PLUGINS, Place, github_commands, locate_decoders, to_junit
 from bench.compare.compare import compare
-from bench.compare.gate import Gate, Verdicts
+from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.records.plan import Cell
 from bench.stats.side import load_side
@@ -80,7 +80,7 @@ def test_what_is_inconclusive_is_skipped_and_warned_of_unless_it_must_be_decided
     runs = pair(slower_as_ar)
     assert cases(judged(runs))["spec", "time"] == "skipped"
     assert all(line.startswith("::warning ") for line in github_commands(judged(runs), PLACES))
-    strict = judged(runs, Gate(verdict=Verdicts(inconclusive="fail")))
+    strict = judged(runs, Gate(strict=True))
     assert cases(strict)["spec", "time"] == "failure"
     assert all(line.startswith("::error ") for line in github_commands(strict, PLACES))
 

@@ -133,7 +133,7 @@ def measured(*verdicts: Regression) -> list[Measure]:
 def compared(
     *verdicts: Regression, invalid: tuple[str, ...] = (), fail: bool = False
 ) -> Comparison:
-    gate = Gate(verdict={"inconclusive": "fail" if fail else "pass"})  # type: ignore[arg-type]
+    gate = Gate(strict=fail)
     cells = tuple(CellRegression(cell=str(n), verdict=v) for n, v in enumerate(verdicts))
     return Comparison(
         base="a", head="b", gate=gate, cells=cells, how="", margin=None, invalid=invalid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
@@ -22,8 +21,6 @@ _ELEMENTS = {
     Regression.inconclusive: "skipped",
 }
 _SUITE = "bench gate"
-PLUGINS = "bench.decoders"
-"""The entry points of `decoders.core.registry`, whose import would load torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +94,20 @@ def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list
 
 
 def locate_decoders(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
-    """Return the places of all decoder classes in the repository around a folder."""
+    """Return the places of decoders' classes in files of the repository around a folder."""
     root = repository_root(folder)
     return {each.cell: place for each in cells if root and (place := _locate(each, root))}
 
 
 def _locate(cell: Cell, root: Path) -> Place | None:
-    module, _, name = (cell.name or "").rpartition(":")
-    files = [Path(module)] if module else []
-    if not module:
-        points = entry_points(group=PLUGINS, name=name)
-        name = next((point.attr for point in points), name)
-        inside = [Path(*point.module.split(".")).with_suffix(".py") for point in points]
-        files = [folder / file for file in inside for folder in (Path("src"), Path())]
-    for file in files:
-        if not file.is_absolute() and (root / file).is_file():
-            text = (root / file).read_text(encoding="utf-8", errors="replace")
-            lines = text.splitlines()
-            starts = rf"class {re.escape(name)}\b"
-            numbers = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
-            return Place(file.as_posix(), next(numbers, 1))
-    return None
+    """Return the place of a decoder that is named by its file, if the repository has the file."""
+    file, _, name = (cell.name or "").rpartition(":")
+    if not file or Path(file).is_absolute() or not (root / file).is_file():
+        return None
+    lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
+    starts = rf"class {re.escape(name)}\b"
+    numbers = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
+    return Place(Path(file).as_posix(), next(numbers, 1))
 
 
 def _element(annotation: Annotation, comparison: Comparison) -> str | None:

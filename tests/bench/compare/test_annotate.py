@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as xml
 
-import pytest
-
-from bench.compare.annotate import PLUGINS, Place, github_commands, locate_decoders, to_junit
+from bench.compare.annotate import Place, github_commands, locate_decoders, to_junit
 from bench.compare.compare import compare
 from bench.compare.gate import Gate
 from bench.compare.judge import Comparison
 from bench.records.plan import Cell
 from bench.stats.side import load_side
-from decoders.core.registry import ENTRY_POINT_GROUP
 from tests.toy_package import DECODER, Toy
 
 Pair = Callable[..., tuple[Path, Path]]
@@ -111,22 +108,11 @@ def test_a_message_of_the_code_under_test_is_no_command(pair: Pair) -> None:
     assert line.count("::") == 2
 
 
-def test_the_class_of_a_decoder_is_found_in_its_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert PLUGINS == ENTRY_POINT_GROUP
+def test_the_class_of_a_decoder_is_found_in_its_repository(tmp_path: Path) -> None:
     toy = Toy.written(tmp_path / "toy")
-
-    class Point:
-        module, attr, name = "toydec.toy", "Toy", "toy"
-
-    monkeypatch.setattr(
-        "bench.compare.annotate.entry_points",
-        lambda group, name: [Point] if name == "toy" else [],
-    )
     names = {"mine": DECODER, "toy": "toy", "spec": "spec", "gone": "src/gone.py:Toy"}
     cells = [Cell(cell=cell, name=name, lossless=True) for cell, name in names.items()]
     line = 1 + toy.source().splitlines().index("class Toy(DraftAndVerify):")
-    expected = Place("src/toydec/toy.py", line)
-    assert locate_decoders(cells, toy.root / "src") == {"mine": expected, "toy": expected}
+    place = Place("src/toydec/toy.py", line)
+    assert locate_decoders(cells, toy.root / "src") == {"mine": place}
     assert locate_decoders(cells, tmp_path) == {}

@@ -29,9 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError
 from bench.records.plan import SECOND
-from bench.records.prompts import VOCABULARY, answered_ids, kept_prompts, read_pieces
+from bench.records.prompts import answered_ids, kept_prompts, read_pieces
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.report.figures.style import RED, colours
@@ -74,7 +73,7 @@ def viewer(run: Run) -> Viewer | None:
     }
     first = {name: next(iter(answers[name].values())) for name in names}
     fitting = _within(packed, {name: first[name].family for name in names}, MAX_BYTES)
-    pieces, problem = _pieces(run.path)
+    pieces = read_pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
     texts = _texts(run.path, fitting, pieces)
     wrong = run.status.wrong
@@ -95,7 +94,6 @@ def viewer(run: Run) -> Viewer | None:
             }
             for name in fitting
         ],
-        "notes": [] if problem is None else [problem],
     }
     return Viewer(
         index=pack(index),
@@ -160,14 +158,6 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], max_bytes: i
     sizes = itertools.accumulate(len(packed[name]) for name in order)
     fitting = {name for name, size in zip(order, sizes, strict=True) if size <= max_bytes}
     return [name for name in packed if name in fitting]
-
-
-def _pieces(run_dir: Path) -> tuple[Callable[[int], str], str | None]:
-    """Return `read_pieces`, or ids as texts with the reason if the vocabulary is damaged."""
-    try:
-        return read_pieces(run_dir), None
-    except BenchError:
-        return lambda token: f"<{token}>", f"{VOCABULARY} is damaged: tokens are shown as ids."
 
 
 def _texts(run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]) -> dict[str, str]:

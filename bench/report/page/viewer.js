@@ -61,7 +61,6 @@ class Viewer {
       this.nothing,
       this.body,
       keys(),
-      ...index.notes.map((note) => el("p", { class: "soft" }, note)),
     );
   }
 

@@ -147,15 +147,6 @@ def test_what_does_not_fit_is_left_out_family_by_family_in_turn(
     assert fitting == [name for name in names if name in fitting]
 
 
-def test_a_damaged_vocabulary_leaves_ids_and_a_note(told_run: Path, tmp_path: Path) -> None:
-    for name in ("manifest.json", "samples.jsonl", "prompts.jsonl", "run.json"):
-        (tmp_path / name).write_bytes((told_run / name).read_bytes())
-    (tmp_path / "vocab.json").write_text("{")
-    index, _, pieces = handed_over(load_run(tmp_path))
-    assert pieces["3"] == "<3>"
-    assert index["notes"] == ["vocab.json is damaged: tokens are shown as ids."]
-
-
 def test_a_run_without_timed_answers_has_no_viewer(record: Make, told_run: Path) -> None:
     run = load_run(told_run)
     assert viewer(dataclasses.replace(run, records=(record(kind="quality"),))) is None

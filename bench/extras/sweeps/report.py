@@ -20,7 +20,7 @@ from bench.extras.together.runs import run_summary
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, WRONG
-from bench.report.figures.canvas import Plot, annotate, figure_files, key, panels, styled
+from bench.report.figures.canvas import Plot, figure_files, key, panels, styled
 from bench.report.figures.style import GREY, Look, colours, lossy
 from bench.report.tables.table import Columns, Table, TableCell, speed
 from bench.stats.intervals import LEVEL
@@ -111,7 +111,9 @@ def write_sweep(
         data = f"[Data](figures/data/{name}.csv)"
         caption = curve.caption.format(base=_baseline(rows))
         lines += [f"![{name}](figures/{name}.png)", "", caption, data, ""]
-    lines += [f"* left out: {markdown(line)}" for line in left_out]
+    wrong = rows.loc[rows["guarantee"] == WRONG, "decoder"].unique()
+    absent = [*left_out, *(f"{name} is {WRONG}" for name in wrong)]
+    lines += [f"* left out: {markdown(line)}" for line in absent]
     table = speedups(points, rows)
     lines += ["", table.to_markdown(), "", markdown(table.note)]
     write_files(folder, files | {"sweep.md": ("\n".join(lines).rstrip() + "\n").encode()})
@@ -240,8 +242,6 @@ def curve_figure(frame: pd.DataFrame, curve: Curve, axes: Sequence[str]) -> Plot
         key(figure, decoders, look)
         figure.supxlabel(curve.axis_label, fontsize=9)
         figure.supylabel(curve.label.format(base=_baseline(frame)), fontsize=9)
-        noted = frame["decoder"].isin(decoders) | (frame["guarantee"] == WRONG)
-        annotate(figure, frame[noted], hollow=True)
     return figure, data
 
 

@@ -1,4 +1,4 @@
-"""Make panels, rows of decoders, ticks, texts, legends, footnotes and files of all figures.
+"""Make panels, rows of decoders, ticks, texts, legends and files of all figures.
 
 Figures are built without pyplot, so without a backend or global state, and saved without dates:
 the same records give the same bytes.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -20,13 +19,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 from PIL import Image
 
 from bench.records.frames import csv_bytes
-from bench.report.figures.style import STYLE, WIDTH, Look, footnotes
+from bench.report.figures.style import STYLE, WIDTH, Look
 from bench.report.sections import Plot as Plot
 from bench.stats.summary import ALL
 from bench.text import name_lines
@@ -163,28 +161,6 @@ def figure_files(name: str, plot: Plot) -> dict[str, bytes]:
     figure, data = plot
     files = {f"figures/{name}.{kind}": content for kind, content in render(figure).items()}
     return files | {f"figures/data/{name}.csv": csv_bytes(data)}
-
-
-def annotate(figure: Figure, summary: pd.DataFrame, *, hollow: bool = False) -> None:
-    """Write footnotes under a figure: hollow markers (with `hollow`), and WRONG decoders."""
-    notes = footnotes(summary, hollow=hollow)
-    if not notes:
-        return
-    width, height = figure.get_size_inches()
-    wide = int(17 * width)
-    lines = [(line, colour) for text, colour in notes for line in textwrap.wrap(text, wide)]
-    room = 0.04 + 0.15 * len(lines)
-    total, below = height + room, room
-    if label := figure.get_supxlabel():  # the layout leaves no room for a moved label
-        figure.supxlabel(label, y=room / total, fontsize=9)
-        below += 0.2
-    figure.set_size_inches(width, total)
-    engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)
-    engine.set(rect=(0, below / total, 1, 1 - below / total))
-    for row, (line, colour) in enumerate(reversed(lines)):
-        y = (0.04 + 0.15 * row) / total
-        figure.text(0.01, y, line, fontsize=8, color=colour, va="bottom")
 
 
 def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.records.plan import WRONG
 from bench.report.figures import dots
-from bench.report.figures.canvas import Plot, annotate, max_end, overall, styled
+from bench.report.figures.canvas import Plot, max_end, overall, styled
 from bench.report.figures.style import interval_note
 from bench.report.findings import Findings
 from bench.report.sections import WITH_INTERVALS, Figure, sections
@@ -40,7 +40,7 @@ class Gallery:
 def draw_all(findings: Findings) -> Gallery:
     """Draw every figure that has data, in the report's order.
 
-    WRONG decoders are left out, and named in a line under each figure.
+    WRONG decoders are left out, and named in each caption.
     """
     summary = without_wrong(findings.report_summary)
     words = _words(findings, summary)
@@ -50,7 +50,6 @@ def draw_all(findings: Findings) -> Gallery:
     with styled():
         for figure in figures:
             if (plot := figure.draw(findings, summary)) is not None:
-                annotate(plot[0], findings.report_summary)
                 plots[figure.name] = plot
     shown = [figure for figure in figures if figure.name in plots]
     return Gallery(

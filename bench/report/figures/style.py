@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
+from bench.records.plan import BASELINE, NO_GUARANTEE
 from bench.stats.intervals import LEVEL
 from bench.stats.summary import ALL
 from bench.text import percent
@@ -95,17 +95,6 @@ def lossy(summary: pd.DataFrame) -> dict[str, str]:
         str(decoder): "lossy" if pd.isna(quality) else f"lossy, quality {percent(quality)}"
         for decoder, quality in zip(rows["decoder"], rows["quality"], strict=True)
     }
-
-
-def footnotes(summary: pd.DataFrame, *, hollow: bool = True) -> list[tuple[str, str]]:
-    """Explain hollow markers and list WRONG decoders, each line with its colour."""
-    marks = {name: mark.removeprefix("lossy").strip(", ") for name, mark in lossy(summary).items()}
-    marked = "; ".join(f"{name}: {mark}" if mark else name for name, mark in marks.items())
-    left_out = dict.fromkeys(summary.loc[summary["guarantee"] == WRONG, "decoder"])
-    return [(f"hollow: lossy, no guarantee ({marked})", GREY)] * (hollow and bool(marked)) + [
-        (f"left out: {name} is {WRONG}: it claims to be lossless and is not", RED)
-        for name in left_out
-    ]
 
 
 def colours(decoders: Sequence[str]) -> dict[str, str]:

@@ -621,9 +621,9 @@ def test_a_summary_without_answers_is_refused_in_a_line(
     stored(base)
     for name in ("manifest.json", "samples.parquet"):
         (base / name).unlink()
-    with pytest.raises(BenchError, match=r"nor answers.*bench export RUN") as refused:
+    with pytest.raises(BenchError, match=r"damaged: manifest\.json is missing") as refused:
         judged((base, head))
-    assert refused.value.exit_code == Exit.USAGE
+    assert refused.value.exit_code == Exit.INVALID
     assert "\n" not in refused.value.message
 
 

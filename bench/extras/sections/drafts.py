@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,6 @@ from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
 
-_ACCEPTANCE_COLUMNS = (
-    *("decoder", "family", "position"),
-    *("steps", "reached", "accepted", "joint", "conditional"),
-    *("added", "later_steps", "unconditional"),
-)
 _MAX_POSITIONS = 16
 _MIN_STEPS = 20
 """Minimum steps of a position to be drawn. The data has all."""
@@ -39,15 +34,18 @@ _PANELS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PositionCount:
     """Count the outcomes of the draft at position j of a step (1 is the first).
 
     `steps` counts steps that drafted at least j tokens (in a tree: on the longest path). In
     `reached` of these all earlier drafts were accepted, and in `accepted` also draft j. `joint`
     is P(drafts 1..j all accepted), the product of the conditionals up to j. It cannot rise with j;
-    accepted / steps can, if drafts differ in length. `added` counts the steps that emitted more
-    than j tokens, out of all `later_steps`, drafting or not.
+    accepted / steps can, if drafts differ in length. `conditional` is accepted / reached. `added`
+    counts the steps that emitted more than j tokens, out of all `later_steps`, drafting or not;
+    `unconditional` is their ratio. 1 + its sum over positions equals `Tally.acceptance_length`,
+    because every step emits a token: the target's own, or the last draft if EOS or the budget cut
+    the step after it.
     """
 
     position: int
@@ -55,22 +53,10 @@ class PositionCount:
     reached: int
     accepted: int
     joint: float | None
+    conditional: float | None
     added: int
     later_steps: int
-
-    @property
-    def conditional(self) -> float | None:
-        """P(draft j accepted | drafts 1..j-1 accepted) = accepted / reached."""
-        return ratio(self.accepted, self.reached)
-
-    @property
-    def unconditional(self) -> float | None:
-        """P(a step emits more than j tokens) = added / later steps, drafting or not.
-
-        1 + the sum over positions equals `Tally.acceptance_length`, because every step emits a
-        token: the target's own, or the last draft if EOS or the budget cut the step after it.
-        """
-        return ratio(self.added, self.later_steps)
+    unconditional: float | None
 
 
 def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCount]:
@@ -86,16 +72,17 @@ def acceptance_by_position(records: Iterable[SampleRecord]) -> list[PositionCoun
         lengths.update(steps.emitted[1:])
     rows: list[PositionCount] = []
     joint: float | None = 1.0
+    later = lengths.total()
     deepest = max((depth for depth, _ in pairs), default=0)
     for j in range(1, 1 + max(deepest, max(lengths, default=1) - 1) if deepest else 1):
+        drafted = sum(n for (d, _), n in pairs.items() if d >= j)
         reached = sum(n for (d, a), n in pairs.items() if d >= j and a >= j - 1)
         accepted = sum(n for (_, a), n in pairs.items() if a >= j)
         conditional = ratio(accepted, reached)
         joint = None if joint is None or conditional is None else joint * conditional
         added = sum(n for tokens, n in lengths.items() if tokens > j)
-        counts = {"reached": reached, "accepted": accepted, "added": added}
-        counts["steps"] = sum(n for (d, _), n in pairs.items() if d >= j)
-        rows.append(PositionCount(position=j, joint=joint, later_steps=lengths.total(), **counts))
+        rates = joint, conditional, added, later, ratio(added, later)
+        rows.append(PositionCount(j, drafted, reached, accepted, *rates))
         if accepted == added == 0:
             break
     beyond = sum(max(0, tokens - 1) * n for tokens, n in lengths.items())
@@ -112,21 +99,16 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
 
 
 def acceptance_table(run: Run) -> pd.DataFrame:
-    """Tabulate the fields and properties of `PositionCount` per decoder, family and position."""
+    """Tabulate the fields of `PositionCount` per decoder, family and position."""
     cells, claimed = group_by(run.records), replace(run, status=RunStatus())
     rows = [
-        {
-            "decoder": decoder,
-            "family": family,
-            **asdict(count),
-            "conditional": count.conditional,
-            "unconditional": count.unconditional,
-        }
+        (decoder, family, *astuple(count))
         for decoder in decoder_order(claimed)  # by their claims
         for family in [*family_order(r.family for r in cells[decoder]), ALL]
         for count in acceptance_by_position(select_family(cells[decoder], family))
     ]
-    return pd.DataFrame(rows, columns=list(_ACCEPTANCE_COLUMNS))
+    names = [field.name for field in fields(PositionCount)]
+    return pd.DataFrame(rows, columns=["decoder", "family", *names])
 
 
 def acceptance(table: pd.DataFrame) -> Table | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -142,7 +142,7 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
     """
     units = times.units_by_decoder(records)
     baseline, second = baseline_arms(units)
-    rows: list[Mapping[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for decoder in [name for name in decoders if name != baseline] + [second]:
         pairs: dict[str, list[tuple[Unit, Unit]]] = {}
         for other, unit in times.matched(units[baseline], units[decoder]):
@@ -152,21 +152,13 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
     return pd.DataFrame(rows, columns=list(_PROMPT_COLUMNS))
 
 
-def _prompt_row(decoder: str, pairs: Sequence[tuple[Unit, Unit]]) -> dict[str, object]:
+def _prompt_row(decoder: str, pairs: Sequence[tuple[Unit, Unit]]) -> tuple[object, ...]:
     base_s, mine_s = (
         median(side.time_per_token or 0.0 for side in sides) for sides in zip(*pairs, strict=True)
     )
-    first = pairs[0][1]
-    return {
-        "decoder": decoder,
-        "family": first.family,
-        "conversation": first.cluster,
-        "prompt": first.key,
-        "tokens": median(unit.tokens for _, unit in pairs),
-        "ar_time_per_token_s": base_s,
-        "time_per_token_s": mine_s,
-        "speedup": base_s / mine_s if mine_s else None,
-    }
+    first, tokens = pairs[0][1], median(unit.tokens for _, unit in pairs)
+    place = first.family, first.cluster, first.key
+    return decoder, *place, tokens, base_s, mine_s, base_s / mine_s if mine_s else None
 
 
 ESTIMATORS = Section(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -126,12 +125,9 @@ def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(reco
 
 def test_acceptance_by_position_counts_joint_and_conditional(spec: SampleRecord) -> None:
     first, second, third = acceptance_by_position([spec])
-    count = partial(PositionCount, later_steps=3)
-    assert first == count(position=1, steps=3, reached=3, accepted=2, joint=2 / 3, added=2)
-    assert second == count(position=2, steps=3, reached=2, accepted=2, joint=2 / 3, added=2)
-    assert third == count(position=3, steps=2, reached=1, accepted=0, joint=0.0, added=0)
-    assert (second.joint, second.conditional) == (2 / 3, 1.0)
-    assert (third.joint, third.conditional) == (0.0, 0.0)
+    assert first == PositionCount(1, 3, 3, 2, 2 / 3, 2 / 3, 2, 3, 2 / 3)
+    assert second == PositionCount(2, 3, 2, 2, 2 / 3, 1.0, 2, 3, 2 / 3)
+    assert third == PositionCount(3, 2, 1, 0, 0.0, 0.0, 0, 3, 0.0)
 
 
 def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> None:

@@ -74,17 +74,12 @@ def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[
 
 
 def draft_warnings(cells: Iterable[Cell], records: Iterable[SampleRecord]) -> list[str]:
-    """Return a line for each lossless drafting cell without a draft or an accepted draft."""
+    """Return a line for each lossless drafting cell of whose drafts none was accepted."""
     drafting = {cell.cell for cell in cells if cell.drafts and cell.lossless}
     warnings = []
     for cell, answers in group_by(r for r in timed(records) if r.decoder in drafting).items():
         tally = Tally.pool(answers)
-        if tally.later_steps == 0:
-            continue
-        if tally.drafted == 0 and tally.emitted - tally.first_emitted <= tally.later_steps:
-            steps = counted(tally.later_steps, "later step")
-            warnings.append(f"{cell} drafted nothing in {steps}: it decoded one token a step as ar")
-        elif tally.drafted > 0 and tally.accepted == 0:
+        if tally.drafted > 0 and tally.accepted == 0:
             warnings.append(
                 f"{cell}: none of {counted(tally.drafted, 'draft')} was accepted; do the draft "
                 "model, adapter or options belong to this target?"

@@ -6,13 +6,12 @@ import itertools
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.extras.sections.families import from_cells
-from bench.records.plan import WRONG
-from bench.report.tables.table import Table, reference
+from bench.records.plan import BASELINE, WRONG
+from bench.report.tables.table import Table, over
 from bench.stats.counters import group_by
 from bench.stats.metrics import summary_rows
 from bench.text import UNKNOWN
@@ -22,18 +21,10 @@ AUP_LARGEST_DROP = 5.0
 AUP_MIN_POINTS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
-    """Hold accuracy under parallelism, and the number of points excluded for too large a loss."""
-
-    value: float
-    num_dropped: int
-
-
 def accuracy_under_parallelism(
     points: Iterable[tuple[float, float]], best: float, baseline: float
-) -> Area | None:
-    """Return the AUP of a curve of accuracy over tokens per forward (None below two points).
+) -> tuple[float, int] | None:
+    """Return the AUP of a curve, and the number of points left out (None below two points).
 
     d3LLM, arXiv 2601.07568: with points (rho, y) sorted by rho and
     W(y) = min(exp(-3 (1 - y / best)), 1),
@@ -59,7 +50,7 @@ def accuracy_under_parallelism(
     area = curve[0][0] * curve[0][1]
     for (rho, y), (next_rho, next_y) in itertools.pairwise(curve):
         area += (next_rho - rho) * (weighed(y) + weighed(next_y)) / 2
-    return Area(value=area, num_dropped=len(ordered) - len(curve))
+    return area, len(ordered) - len(curve)
 
 
 def curves(cells: Iterable[str]) -> dict[str, list[str]]:
@@ -79,7 +70,8 @@ def area(summary: pd.DataFrame) -> Table | None:
     methods = curves(str(cell) for cell in scored["decoder"].unique())
     if all(len(cells) == 1 for cells in methods.values()):
         return None
-    base, texts = reference(summary), dict[tuple[str, str], str]()
+    base = BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
+    texts: dict[tuple[str, str], str] = {}
     for family in scored["family"].unique():
         rows = {row.decoder: row for row in summary_rows(scored, str(family))}
         accuracy = {name: 100 * (row.quality or 0.0) for name, row in rows.items()}
@@ -90,8 +82,7 @@ def area(summary: pd.DataFrame) -> Table | None:
                 best = max(accuracy.values())
                 aup = accuracy_under_parallelism(points, best, accuracy[base])
                 if aup is not None:
-                    starred = "*" * bool(aup.num_dropped)
-                    texts[method, str(family)] = f"{aup.value:.1f}{starred}"
+                    texts[method, str(family)] = f"{aup[0]:.1f}{'*' * bool(aup[1])}"
     note = (
         "AUP (d3LLM, arXiv 2601.07568): area under the curve of quality (per cent) over tokens per "
         "forward, through a method's settings; quality below the run's best is discounted by "

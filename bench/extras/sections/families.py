@@ -1,4 +1,4 @@
-"""Report speed-ups, tokens per call and step, times and quality by family of tasks."""
+"""Report speed-ups, tokens per call and step, and quality by family of tasks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
 
 
 def _by_family(findings: Findings) -> list[Table]:
-    """Make the tables by family of speed, counters and time, with n in timed prompts."""
+    """Make the tables by family of speed and counters, with n in timed prompts."""
     sizes = findings.sizes("prompts")
     timed = f"{sizes} prompts."
     return [
@@ -130,12 +130,6 @@ def _by_family(findings: Findings) -> list[Table]:
             lambda row: METRICS["tokens_per_call"].text(row.tokens_per_call),
         ),
         step_lengths(findings.summary, timed),
-        by_family(
-            findings.summary,
-            "Milliseconds per token by family",
-            f"End-to-end seconds / emitted tokens, pooled. {timed}",
-            lambda row: METRICS["time_per_token_s"].text(row.time_per_token_s),
-        ),
     ]
 
 

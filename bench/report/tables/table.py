@@ -235,11 +235,6 @@ def over(summary: pd.DataFrame) -> str:
     return next((row.over for row in summary_rows(summary, None)), BASELINE)
 
 
-def reference(summary: pd.DataFrame) -> str:
-    """Return the cell whose quality all cells should keep: ar, or without ar the baseline."""
-    return BASELINE if (summary["decoder"] == BASELINE).any() else over(summary)
-
-
 def against_floor(estimate: Estimate, floor: Estimate) -> TableCell:
     """Format a speed-up, bold if its interval excludes 1 and it exceeds the A/A floor."""
     return TableCell(estimated(estimate), bold=estimate.exceeds(floor))

@@ -294,22 +294,22 @@ def test_fewer_than_two_settings_have_no_area() -> None:
 def test_points_at_the_best_accuracy_give_a_plain_area_and_lower_ones_count_less() -> None:
     flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0, baseline=70.0)
     assert flat is not None
-    assert flat.value == pytest.approx(3 * 70)
+    assert flat[0] == pytest.approx(3 * 70)
     falling = accuracy_under_parallelism([(1.0, 70.0), (3.0, 66.0)], best=70.0, baseline=70.0)
     weighed = 66 * math.exp(-3 * (1 - 66 / 70))
     assert falling is not None
-    assert falling.value == pytest.approx(70 + 2 * (70 + weighed) / 2)
+    assert falling[0] == pytest.approx(70 + 2 * (70 + weighed) / 2)
 
 
 def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_counted() -> None:
     points = [(1.0, 70.0), (2.0, 64.9), (4.0, 65.0)]
     found = accuracy_under_parallelism(points, best=70.0, baseline=70.0)
     assert found is not None
-    assert found.num_dropped == 1
+    assert found[1] == 1
     kept = accuracy_under_parallelism([points[0], points[2]], best=70.0, baseline=70.0)
-    assert kept == dataclasses.replace(found, num_dropped=0)
+    assert kept == (found[0], 0)
     last = accuracy_under_parallelism([*points, (6.0, 40.0)], best=70.0, baseline=70.0)
-    assert last == dataclasses.replace(found, num_dropped=2)
+    assert last == (found[0], 2)
     ar, low = 100 * 0.55, 100 * 0.5  # of 20 prompts, 11 and 10: just five points, but for rounding
     assert accuracy_under_parallelism([(1.0, ar), (2.0, low)], best=ar, baseline=ar) is not None
     bad = [(9.0, 58.0), (13.0, 56.0)]  # near to each other, and both far from ar

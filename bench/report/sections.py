@@ -53,7 +53,6 @@ class Section:
         rank: its place among the sections, equal ranks by name (5: behind published figures).
         title: title of a section with all its tables; empty: each table is a section of its own.
         empty: text of a section with a title and without tables.
-        numbered: whether anchors of the tables are numbered.
         is_open: whether the page shows it unfolded.
         is_printed: whether the terminal shows its tables below the main table.
         figures: its figures.
@@ -65,7 +64,6 @@ class Section:
     rank: int = 5
     title: str = ""
     empty: str = ""
-    numbered: bool = False
     is_open: bool = False
     is_printed: bool = False
     figures: Sequence[Figure] = ()

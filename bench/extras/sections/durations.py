@@ -325,7 +325,6 @@ TIME = Section(
     "time",
     lambda f: [split(f.once(time_splits)), parts(f.once(speedup_parts))],
     7,
-    numbered=True,
     figures=(_FIGURE,),
 )
 

@@ -175,5 +175,4 @@ PARTS = Section(
         by_part("worker", run_parts(f.run.records, "worker"), f.timed_decoders),
     ],
     3,
-    numbered=True,
 )

@@ -259,4 +259,4 @@ def _tables(findings: Findings) -> list[Table | None]:
     ]
 
 
-SECTION = Section("parallel", _tables, 12, numbered=True, figures=_FIGURES)
+SECTION = Section("parallel", _tables, 12, figures=_FIGURES)

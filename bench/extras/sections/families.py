@@ -30,25 +30,9 @@ from bench.stats.parallel_counters import COPIED_RUN
 from bench.stats.summary import ALL, family_order
 from bench.text import UNKNOWN, percent
 
-_JACKKNIFE = f"{LEVEL} jackknife interval"
-_FAMILY_TABLES = {
-    "speedup": (
-        "geometric mean",
-        f"Geometric mean over prompts of paired ratios, end to end, {LEVEL} t-interval",
-    ),
-    "speedup_decode": (
-        "decode",
-        f"The same from the first token on, in answers that go on, {LEVEL} t-interval",
-    ),
-    "speedup_total": (
-        "ratio of totals",
-        f"Total seconds per token of the baseline / the decoder's, end to end, {_JACKKNIFE}",
-    ),
-    "specbench_compat": (
-        "specbench_compat",
-        "Spec-Bench's unpaired ratio of mean tokens per second of questions, end to end, "
-        f"{_JACKKNIFE}",
-    ),
+_SPEEDS = {
+    "speedup": ("geometric mean", "Geometric mean over prompts of paired ratios, end to end"),
+    "speedup_decode": ("decode", "The same from the first token on, in answers that go on"),
 }
 """Columns of the summary, each with its name and definition."""
 
@@ -73,14 +57,14 @@ def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, not
 
 
 def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make a table by family per estimator. The first table ends with a row of A/A floors."""
+    """Make two tables of speed-ups by family. The first ends with a row of A/A floors."""
     tables = []
-    for column, (name, definition) in _FAMILY_TABLES.items():
+    for column, (name, definition) in _SPEEDS.items():
         if column != "speedup" and summary[column].isna().all():  # no floor from the first token on
             continue
         note = (
-            f"{definition} over conversations; bold if it excludes 1 and exceeds the A/A floor. "
-            f"{EXPLORATORY} {sizes} prompts."
+            f"{definition}, {LEVEL} t-interval over conversations; bold if it excludes 1 and "
+            f"exceeds the A/A floor. {EXPLORATORY} {sizes} prompts."
         )
         cell = partial(speed, column=column)
         tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))

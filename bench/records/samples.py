@@ -108,6 +108,7 @@ class SampleWriter(Sink):
         whole = sum(length for _, length in intact_lines(self.path))
         self._fd = open_in_place(self.path, os.O_RDWR)
         try:
+            self.num_cut = os.fstat(self._fd).st_size - whole
             os.ftruncate(self._fd, whole)
         except OSError as error:
             raise cannot_write(self.path, error) from error

@@ -230,11 +230,6 @@ class SampleRecord(_Holder):
         """Error and its position, for display."""
         return f"{self.error} ({self.error_at})" if self.error and self.error_at else self.error
 
-    @property
-    def has_steps(self) -> bool:
-        """Return whether `steps` are known, without unpacking the steps."""
-        return hasattr(self, "_packed") or self.steps is not None
-
     def pack(self) -> None:
         """Pack the answer into a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_packed") or self.tokens is None or self.steps is None:

@@ -30,7 +30,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 def timed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     """Return the records of the timing pass without an error."""
-    return [r for r in records if r.kind == "timing" and r.error is None and r.has_steps]
+    return [r for r in records if r.kind == "timing" and r.error is None and r.steps is not None]
 
 
 def timed_steps(records: Iterable[SampleRecord]) -> Iterator[StepColumns]:

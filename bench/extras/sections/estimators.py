@@ -148,17 +148,15 @@ def prompt_table(records: Iterable[SampleRecord], decoders: Iterable[str]) -> pd
         for other, unit in times.matched(units[baseline], units[decoder]):
             if unit.ok and other.ok:
                 pairs.setdefault(unit.key, []).append((other, unit))
-        rows += [_prompt_row(decoder, group) for group in pairs.values()]
+        for repeats in pairs.values():
+            base_s, arm_s = (
+                median(unit.time_per_token or 0.0 for unit in side)
+                for side in zip(*repeats, strict=True)
+            )
+            first, tokens = repeats[0][1], median(unit.tokens for _, unit in repeats)
+            place = (decoder, first.family, first.cluster, first.key)
+            rows.append((*place, tokens, base_s, arm_s, base_s / arm_s if arm_s else None))
     return pd.DataFrame(rows, columns=list(_PROMPT_COLUMNS))
-
-
-def _prompt_row(decoder: str, pairs: Sequence[tuple[Unit, Unit]]) -> tuple[object, ...]:
-    base_s, mine_s = (
-        median(side.time_per_token or 0.0 for side in sides) for sides in zip(*pairs, strict=True)
-    )
-    first, tokens = pairs[0][1], median(unit.tokens for _, unit in pairs)
-    place = first.family, first.cluster, first.key
-    return decoder, *place, tokens, base_s, mine_s, base_s / mine_s if mine_s else None
 
 
 ESTIMATORS = Section(

@@ -43,7 +43,12 @@ def draw_all(findings: Findings) -> Gallery:
     WRONG decoders are left out, and named in each caption.
     """
     summary = without_wrong(findings.report_summary)
-    words = _words(findings, summary)
+    scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
+    words = {
+        "base": over(summary),
+        "timed": bases(summary),
+        "scored": f"; quality: {counted(int(scored), 'held-out prompt')}" if scored > 0 else "",
+    }
     extra_figures = (figure for section in sections() for figure in section.figures)
     figures = sorted((SPEEDUP, *extra_figures), key=lambda figure: figure.rank)
     plots: dict[str, Plot] = {}
@@ -57,16 +62,6 @@ def draw_all(findings: Findings) -> Gallery:
         captions={f.name: _caption(f, findings, plots[f.name][1], words) for f in shown},
         left_out=[f"{f.name} ({_fill(f.without, words)})" for f in figures if f.name not in plots],
     )
-
-
-def _words(findings: Findings, summary: pd.DataFrame) -> dict[str, str]:
-    """Return the words for captions: the baseline, and the samples of two passes."""
-    scored = overall(summary, ["quality_prompts"])["quality_prompts"].astype(float).max()
-    return {
-        "base": over(summary),
-        "timed": bases(summary),
-        "scored": f"; quality: {counted(int(scored), 'held-out prompt')}" if scored > 0 else "",
-    }
 
 
 def _fill(text: str, words: Mapping[str, str]) -> str:

@@ -24,9 +24,8 @@ import itertools
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.records.plan import SECOND
@@ -75,7 +74,8 @@ def viewer(run: Run) -> Viewer | None:
     fitting = _within(packed, {name: first[name].family for name in names}, MAX_BYTES)
     pieces = read_pieces(run.path)
     records = [record for name in fitting for record in answers[name].values()]
-    texts = _texts(run.path, fitting, pieces)
+    prompts = {name: each for name, each in kept_prompts(run.path).items() if name in fitting}
+    texts = {name: "".join(map(pieces, each.ids)) for name, each in prompts.items()}
     wrong = run.status.wrong
     good = [name for name in order if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
@@ -90,7 +90,7 @@ def viewer(run: Run) -> Viewer | None:
                 "name": printable(name),
                 "family": printable(first[name].family),
                 "repeat": first[name].repeat,
-                "text": texts.get(name),
+                "text": shortened(texts[name], _MAX_TEXT) if name in texts else None,
             }
             for name in fitting
         ],
@@ -158,10 +158,3 @@ def _within(packed: Mapping[str, str], families: Mapping[str, str], max_bytes: i
     sizes = itertools.accumulate(len(packed[name]) for name in order)
     fitting = {name for name, size in zip(order, sizes, strict=True) if size <= max_bytes}
     return [name for name in packed if name in fitting]
-
-
-def _texts(run_dir: Path, names: Sequence[str], pieces: Callable[[int], str]) -> dict[str, str]:
-    """Return the shortened texts of prompts, or none if a run keeps no prompts."""
-    prompts = kept_prompts(run_dir)
-    present = [name for name in names if name in prompts]
-    return {name: shortened("".join(map(pieces, prompts[name].ids)), _MAX_TEXT) for name in present}

@@ -108,7 +108,7 @@ def test_the_terminal_has_no_empty_line_where_ar_is_not_measured(tmp_path: Path)
 
 def test_tables_name_it_or_the_baseline(run: Path) -> None:
     notes = [t.note for tables in tables_of(Findings(load_run(run))).values() for t in tables]
-    assert any(note.startswith("Total seconds per token of the baseline / ") for note in notes)
+    assert any("Ratio of totals: the baseline's seconds per token " in note for note in notes)
     assert not any("Ar's seconds" in note for note in notes)
 
 

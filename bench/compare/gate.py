@@ -114,7 +114,7 @@ def load_gate(file: Path | None, strict: bool = False) -> Gate:
     except ValidationError as error:
         first, message = error.errors()[0], format_error(error)
         if first["type"] == "extra_forbidden":
-            key = ".".join(map(str, first["loc"]))
-            allowed = TABLES[str(first["loc"][0])].model_fields if "." in key else TABLES
-            message = f"{key}: unknown key; {did_you_mean(str(first['loc'][-1]), allowed)}"
+            *table, key = map(str, first["loc"])
+            allowed = TABLES[table[0]].model_fields if table else Gate.model_fields
+            message = f"{'.'.join((*table, key))}: unknown key; {did_you_mean(key, allowed)}"
         raise UsageError(f"{file}: {message}") from error

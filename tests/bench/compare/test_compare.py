@@ -663,6 +663,8 @@ def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
         ("[time]\nmargn = 0.1\n", "did you mean 'margin'"),
         ("[time]\nmargin = 0\n", "time.margin"),
         ("[tim]\n", "did you mean 'time'"),
+        ('"a.b" = 1\n', "a.b: unknown key; available: hard, strict, time"),
+        ('[verdict]\ninconclusive = "fail"\n', "verdict: unknown key; available"),
         ("nonsense", "is not TOML"),
     ],
 )

@@ -106,15 +106,7 @@ def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[t
 
 
 def ceiling(family: str, groups: Sequence[int]) -> float:
-    """Return the probability that a list filled in groups of these sizes is right.
-
-    Raises:
-        ValueError: another family, or bad groups.
-    """
-    if family not in LISTS:
-        raise ValueError(f"no ceiling is known of {family!r}; of {', '.join(LISTS)} it is")
-    if not groups or min(groups) < 1 or sum(groups) < 2:
-        raise ValueError(f"groups are {list(groups)}; give sizes of 1 or above, 2 items in all")
+    """Return the probability that a list filled in groups of these sizes is right."""
     sizes = tuple(groups)
     return {"copy": 1.0, "replace": _replaced(sizes), "shuffle": _reordered(sizes)}[family]
 

@@ -224,11 +224,3 @@ def test_ceilings_in_one_pass_are_the_closed_forms() -> None:
     terms = [math.comb(n, j) * moving_all[n - j] * kept**j * moved ** (n - j) for j in range(n)]
     assert ceiling("shuffle", (n,)) == pytest.approx(sum(terms))
     assert (round(ceiling("replace", (n,)), 3), round(sum(terms), 3)) == (0.402, 0.015)
-
-
-def test_what_has_no_ceiling_is_refused() -> None:
-    with pytest.raises(ValueError, match="no ceiling is known of 'qa'; of copy, replace, shuffle"):
-        ceiling("qa", (6,))
-    for groups in ((), (0, 2), (1,)):
-        with pytest.raises(ValueError, match="groups are"):
-            ceiling("copy", groups)

@@ -147,8 +147,6 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
 
     Joint acceptance falls with j by definition; conditional acceptance falls if drafts get worse.
     """
-    from matplotlib.ticker import MaxNLocator
-
     from bench.report.figures import canvas  # matplotlib: only where something is drawn
 
     mask = acceptance["decoder"].isin(summary["decoder"]) & (acceptance["family"] == ALL)
@@ -172,8 +170,7 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
         canvas.percent_ticks(axes.yaxis, 5)
         axes.set_ylim(0, 1.04)
     grid[2].axhline(0, color=GREY, lw=1)
-    grid[2].yaxis.set_major_formatter(lambda share, _: f"{100 * share:+.0f}" if share else "0")
-    grid[2].yaxis.set_major_locator(MaxNLocator(5, steps=canvas.WHOLE))
+    canvas.points(grid[2].yaxis)
     grid[2].set_ylim(min(-0.1, 1.25 * shown["decay"].min()), max(0.1, 1.25 * shown["decay"].max()))
     canvas.key(figure, list(shown["decoder"].unique()), Look(look.palette, {}))
     figure.supxlabel("position j of a draft in its step", fontsize=9)

@@ -177,8 +177,6 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
     Cells of one decoder whose labels differ in the number at their end form a curve, which begins
     with a decoder of a single pass.
     """
-    from matplotlib.ticker import MaxNLocator
-
     from bench.report.figures import canvas  # matplotlib: only where something is drawn
 
     data = summary[["decoder", "family", "passes_per_block", "quality"]].dropna()
@@ -204,7 +202,7 @@ def passes_figure(summary: pd.DataFrame) -> Plot | None:
         axes.axhline(float(baseline.get(family, float("nan"))), color=GREY, lw=1.2)
         axes.set_ylim(0, 1.04)
         canvas.percent_ticks(axes.yaxis, 4)
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        canvas.whole(axes.xaxis, 4)
     canvas.key(figure, decoders, look)
     aside = "" if baseline.dropna().empty else " (grey line: ar)"
     figure.supxlabel(f"passes per block{aside}", fontsize=9)

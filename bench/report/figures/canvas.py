@@ -98,6 +98,11 @@ def draw_interval(axes: Axes, ends: Sequence[float], y: float, limit: float, **s
         axes.plot(limit, y, marker=">", ms=4, color=style["color"], clip_on=False)
 
 
+def whole(axis: Axis, max_intervals: int) -> None:
+    """Set ticks at whole numbers, with at most `max_intervals` between them."""
+    axis.set_major_locator(MaxNLocator(max_intervals, integer=True))
+
+
 def log_ticks(axis: Axis) -> None:
     """Label 1, 2 and 5 of each decade of a logarithmic axis, or only 1 if decades are many."""
     low, high = axis.get_view_interval()
@@ -110,6 +115,14 @@ def percent_ticks(axis: Axis, max_intervals: int) -> None:
     """Label fractions in whole per cents, with at most `max_intervals` between ticks."""
     axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_major_locator(MaxNLocator(max_intervals, steps=WHOLE))
+
+
+def points(axis: Axis) -> None:
+    """Label fractions as signed percentage points."""
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{100 * value:+.0f}" if value else "0")
+    )
+    axis.set_major_locator(MaxNLocator(5, steps=WHOLE))
 
 
 def styled(size: float = 9) -> AbstractContextManager[None]:

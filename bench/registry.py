@@ -7,8 +7,10 @@ groups of `Group`, and is imported when first needed. The core imports no extra 
 from __future__ import annotations
 
 import sys
+import tomllib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from bench.errors import UsageError
@@ -30,6 +32,7 @@ Group = Literal[
 * ``bench.caveats``: a function from findings to lines about what limits a run's numbers;
 * ``bench.conclusions``: a function from a run folder to lines that `bench run` prints at its end.
 """
+_ROOT = Path(__file__).resolve().parents[1]
 _FIX = "install this one again: pip install -e ."
 
 
@@ -39,12 +42,25 @@ def extras(group: Group) -> dict[str, Any]:
     points = sorted(entry_points(group=group), key=lambda point: point.name)
     if not points:
         _report(f"no installed package registers {group}: reports and help lack extras; {_FIX}")
+    elif missing := _declared(group) - {point.name for point in points}:
+        names = ", ".join(sorted(missing))
+        _report(f"the installed package lacks {names} ({group}), which the checkout has; {_FIX}")
     for point in points:
         try:
             loaded[point.name] = _load(point)
         except UsageError as error:
             _report(error.message)
     return loaded
+
+
+@cache
+def _declared(group: Group) -> frozenset[str]:
+    """Return the names that the checkout, if this is one, declares in a group."""
+    try:
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return frozenset(project["entry-points"][group])
+    except (OSError, ValueError, KeyError):
+        return frozenset()
 
 
 @cache

@@ -285,3 +285,20 @@ def test_a_run_imports_no_verb_of_an_extra() -> None:
         assert "training" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_extras_that_the_checkout_gained_since_it_was_installed_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "_ROOT", tmp_path)
+    for cached in (registry._declared, registry._report):
+        cached.cache_clear()
+    text = '[project.entry-points."bench.sections"]\nnewest = "a:b"\nengines = "c:d"\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    for _ in range(2):
+        assert "engines" in extras("bench.sections")
+    line = "bench: the installed package lacks newest (bench.sections), which the checkout has; "
+    assert capsys.readouterr().err.splitlines() == [
+        f"{line}install this one again: pip install -e ."
+    ]
+    registry._declared.cache_clear()

@@ -133,7 +133,7 @@ def measure(
     *,
     rehearsal: bool,
     grace_s: float = _GRACE_S,
-    say: Callable[[object], object] = print,
+    say: Callable[[str], object] = print,
 ) -> Exit:
     """Run the steps one after another, and write the summary before and after each."""
     ended: list[Step] = []
@@ -146,7 +146,7 @@ def measure(
         say(f"{step.name}: {ended[-1].status} in {ended[-1].seconds:.0f} s{reason}")
         if ended[-1].status is Status.INTERRUPTED:
             return Exit.INTERRUPTED
-    say(folder / "summary.json")
+    say(str(folder / "summary.json"))
     return Exit.DONE if all(step.succeeded for step in ended) else Exit.FAILED
 
 

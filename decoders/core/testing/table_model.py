@@ -107,11 +107,6 @@ class TableModel(Model):
         """See `Model.cache_bytes`."""
         return 0
 
-    @property
-    def library_module(self) -> Any:
-        """Raise `ValueError`, as a table has none (`check_models` takes a tiny Llama instead)."""
-        raise ValueError("a table is no module of transformers")
-
     def reserve(self, num_rows: int, capacity: int) -> None:
         """See `Model.reserve`."""
         super().reserve(num_rows, capacity)

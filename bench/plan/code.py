@@ -44,8 +44,6 @@ def load_law(text: str, tokenizer: Any) -> Law:
         UsageError: there is no such file or name, or the code fails.
     """
     file, name = Path(law_file(text)), text.rpartition(":")[2]
-    if not file.is_file():
-        raise UsageError(f"--law {text}: there is no file {file}")
     try:
         make: Any = getattr(import_file(file, _law_module(text)), name)
         law: Law = make(tokenizer)

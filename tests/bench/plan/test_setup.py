@@ -77,7 +77,7 @@ def test_pieces_keep_the_leading_space_that_a_texts_start_would_lose() -> None:
 
 
 def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
-    with pytest.raises(BenchError, match="none of ar, spec takes an adapter") as refused:
+    with pytest.raises(BenchError, match="--adapter ptp=…: none of ar, spec needs it") as refused:
         choose_decoders(small(decoders="spec", adapters={"ptp": "a/b"}), print)
     assert refused.value.exit_code == 2
 

@@ -272,7 +272,7 @@ def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., 
 def test_prompts_can_be_read_without_a_model() -> None:
     ended = bench("show-prompts", "--tasks", "qa", "--limit", 2)
     assert ended.code == 0
-    assert ended.out.count('"id": "zoo-qa-') == 2
+    assert "#1" in ended.out
 
 
 @pytest.mark.slow

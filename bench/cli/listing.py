@@ -1,14 +1,16 @@
-"""Show ``bench ls`` as data and as tables."""
+"""Show ``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,11 +20,13 @@ from bench.records.files import read_json
 from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.stats.folders import count_records, run_folders, run_verdict
+from bench.text import shortened
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.hf.checkpoint import graphs_folder
 from decoders.core.types import DecoderSpec
-from specbench_tasks.registry import list_tasks
+from specbench_tasks.registry import TaskSet, list_tasks
+from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
@@ -149,3 +153,33 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return read(folder)
     except BenchError:
         return None
+
+
+def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
+    """Print every turn of (at most `limit`) timed conversations, with its reference."""
+    for note in task_set.notes:
+        console.print(Text(note, style="dim"))
+    conversations = task_set.timing[:limit]
+    for conversation in conversations:
+        console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
+        if conversation.system is not None:
+            console.print(Text(f"  system: {shortened(conversation.system)}", style="dim"))
+        pairs = zip(conversation.turns, conversation.references, strict=True)
+        for turn, (text, reference) in enumerate(pairs, start=1):
+            console.print(Text(f"  #{turn} {shortened(text)}"))
+            console.print(Text(f"     = {_reference(reference)}", style="green"))
+        console.print()
+    counts = Counter(c.family for c in task_set.timing)
+    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
+    line = (
+        f"{task_set.name}: {len(conversations)} of {len(task_set.timing)} timed conversations "
+        f"shown ({per_family}); {len(task_set.quality)} for quality"
+    )
+    console.print(Text(line, style="dim"))
+
+
+def _reference(reference: GoldAnswer | None) -> str:
+    if reference is None:
+        return "no reference"
+    parts = [shortened(answer) for answer in reference.answers]
+    return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +13,6 @@ from bench.cli import options
 from bench.cli.group import Arguments, Configured
 from bench.errors import UsageError
 from bench.registry import extra
-from bench.text import printable
 
 app = typer.Typer()
 PANEL = "Read results"
@@ -83,15 +81,11 @@ _OF_PROMPTS = options.fields(
 
 @app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
 def show_prompts(arguments: Arguments) -> None:
-    """Print the conversations of a run, with their references, as JSON, without running it."""
+    """Print the prompts of a run, with their references, without running it."""
+    from bench.cli.listing import show_prompts as print_prompts
     from bench.plan.tokenise import read_tasks
 
-    tasks = read_tasks(options.load(arguments))
-    for note in tasks.notes:
-        typer.echo(printable(note), err=True)
-    for conversation in tasks.timing:
-        text = json.dumps(asdict(conversation), indent=1, ensure_ascii=False)
-        options.console().out(printable(text), highlight=False)
+    print_prompts(read_tasks(options.load(arguments)), options.console(), arguments["limit"])
 
 
 def print_run(run_dir: Path) -> int:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from rich.console import Console, RenderableType
 from bench.cli import listing, options
 from bench.stats.folders import run_folders
 from decoders.core import registry
-from specbench_tasks.task import FAMILIES
+from specbench_tasks.registry import load_tasks
+from specbench_tasks.task import FAMILIES, Conversation
 from tests.command_line import bench
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -210,15 +212,37 @@ def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
     assert listing.facts_table("runs", tmp_path / "nowhere").row_count == 0
 
 
-def test_prompts_are_shown_with_every_turn_and_reference(tmp_path: Path) -> None:
+def test_prompts_are_shown_with_every_turn_and_reference() -> None:
+    console = Console(file=io.StringIO(), width=1000)
+    tasks = load_tasks(limit=6)
+    listing.show_prompts(tasks, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for conversation in tasks.timing:
+        assert conversation.id in text
+        assert all(turn in text for turn in conversation.turns)
+    assert "contains: " in text
+    assert "zoo: 6 of 6 timed conversations shown (mt_bench 1, translation 1" in text
+
+
+def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
-    row = {"turns": ["[bold]a\x1b[31m", "b"], "reference": ["[red]", "ü"], "category": "qa"}
-    file.write_text(json.dumps({"question_id": 1, **row}))
-    ended = bench("show-prompts", "--tasks", file)
-    shown = json.loads(ended.out)
-    assert "\x1b" not in ended.out
-    assert shown["turns"] == row["turns"]
-    assert [each["answers"] for each in shown["references"]] == [["[red]"], ["ü"]]
+    rows = [{"prompt": f"[bold]{i}[/nonsense]" + "x" * 2000, "answer": "[red]"} for i in range(3)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    console = Console(file=io.StringIO(), width=1000)
+    listing.show_prompts(load_tasks(f"jsonl={file}"), console, limit=1)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("[/nonsense]") == 1
+    assert "[red]" in text
+    assert "[… 1418 characters …]" in text
+
+
+def test_a_turn_without_reference_says_so() -> None:
+    console = Console(file=io.StringIO())
+    chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
+    listing.show_prompts(replace(load_tasks("qa"), timing=(chat,)), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "system: S" in text
+    assert "no reference" in text
 
 
 @pytest.mark.slow

@@ -16,10 +16,12 @@ from rich.text import Text
 
 from bench.errors import BenchError
 from bench.plan.sources import MODELS, model_folder
+from bench.progress import duration
 from bench.records.files import read_json
 from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.stats.folders import count_records, run_folders, run_verdict
+from bench.stats.validity import VALID
 from bench.text import shortened
 from decoders.core import registry
 from decoders.core.decoder import Decoder
@@ -30,14 +32,7 @@ from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_COLUMNS = {
-    "decoders": ("decoder", "package", "does", "lossless", "needs", "options"),
-    "models": ("model", "about", "parameters", "licence", "package", "hub_id", "folder"),
-    "tasks": ("task", "families", "conversations", "source", "licence"),
-    "graphs": ("model", "kind", "bytes", "age_s"),
-    "runs": ("run", "status", "records"),
-}
-_UNBROKEN = ("decoder", "task", "status", "records")
+_UNBROKEN = ("decoder", "task", "verdict", "records")
 """Columns that are never wrapped."""
 
 
@@ -57,24 +52,15 @@ def list_facts(kind: str, parent: Path) -> list[Facts]:
 
 
 def facts_table(kind: str, parent: Path) -> Table:
-    """Return `list_facts` as a table (unknown: ``-``), in which a run takes two lines."""
+    """Return `list_facts` as a table, in which a run takes two lines."""
+    columns = _COLUMNS[kind]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _COLUMNS[kind]:
+    for heading in columns:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
     for facts in list_facts(kind, parent):
-        table.add_row(*(Text(_shown(facts.get(column))) for column in _COLUMNS[kind]))
-        if kind == "runs":
-            subject = [facts["model"], facts["quantize"], facts["tasks"], *facts["decoders"]]
-            table.add_row(Text(_shown([*filter(None, subject)])), Text(facts["verdict"]))
+        cells = [column(facts) for column in columns.values()]
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "\n".join(f"{key}={item}" for key, item in value.items()) or "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(value) or "-"
-    return f"{value:,}" if isinstance(value, int) else str("-" if value is None else value)
 
 
 def _decoder(name: str) -> Facts:
@@ -82,6 +68,7 @@ def _decoder(name: str) -> Facts:
     try:
         cls = registry.resolve(DecoderSpec(name=name))
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
+        required = [key for key, value in fields.items() if value is dataclasses.MISSING]
         decoder = None
         with suppress(ValueError):  # it needs options
             decoder = registry.build(DecoderSpec(name=name))
@@ -91,12 +78,12 @@ def _decoder(name: str) -> Facts:
             "does": (cls.__doc__ or "").strip().partition("\n")[0],
             "lossless": "by options" if decoder is None else "yes" if decoder.lossless else "no",
             "needs": ["by options"] if decoder is None else needs(decoder),
-            "options": {k: None if v is dataclasses.MISSING else v for k, v in fields.items()},
+            "required": required,
+            "options": {k: v for k, v in fields.items() if k not in required},
         }
     except Exception as error:  # a class of an installed package may raise anything
         why = f"{error}" or type(error).__name__
-        does = f"cannot be loaded: {why}"
-        return {"decoder": name, "package": registry.package(name), "does": does, "error": why}
+        return {"decoder": name, "package": registry.package(name), "error": why}
 
 
 def needs(decoder: Decoder) -> list[str]:
@@ -128,7 +115,7 @@ def _graph(file: Path) -> Facts:
         "graph": file.stem,
         **{key: facts.get(key) for key in ("model", "kind")},
         "bytes": stat.st_size,
-        "age_s": round(time.time() - stat.st_mtime),
+        "age_s": time.time() - stat.st_mtime,
     }
 
 
@@ -153,6 +140,61 @@ def _readable(read: Callable[[Path], T], folder: Path) -> T | None:
         return read(folder)
     except BenchError:
         return None
+
+
+def _options(facts: Facts) -> str:
+    if "error" in facts:
+        return ""
+    pairs = [f"{key}={value}" for key, value in facts["options"].items()]
+    return "\n".join([*facts["required"], *pairs]) or "-"
+
+
+_COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
+    "decoders": {
+        "decoder": lambda f: "\n".join(filter(None, (f["decoder"], f.get("package")))),
+        "what it does": lambda f: (
+            Text(f"cannot be loaded: {f['error']}", style="red") if "error" in f else f["does"]
+        ),
+        "lossless": lambda f: f.get("lossless", ""),
+        "needs": lambda f: "" if "error" in f else ", ".join(f["needs"]) or "-",
+        "options": _options,
+    },
+    "models": {
+        "model": lambda f: f["model"],
+        "what it is": lambda f: f["about"],
+        "weights": lambda f: f"{f['parameters'] / 1e6:.0f}M",
+        "licence": lambda f: f["licence"],
+        "installed": lambda f: "yes" if f["folder"] else f"bench fetch {f['model']}",
+        "from": lambda f: f"{f['package']} or {f['hub_id']}",
+    },
+    "tasks": {
+        "task": lambda f: f["task"],
+        "families": lambda f: (
+            "all six" if len(f["families"]) > 1 else "".join(f["families"]) or "as given"
+        ),
+        "conversations": lambda f: (
+            "as given" if f["conversations"] is None else str(f["conversations"])
+        ),
+        "source": lambda f: f["source"],
+        "licence": lambda f: f["licence"],
+    },
+    "graphs": {
+        "model": lambda f: f["model"] or "-",
+        "kind": lambda f: f["kind"] or "-",
+        "size": lambda f: f"{f['bytes'] / 1e6:.1f} MB",
+        "age": lambda f: duration(f["age_s"]),
+    },
+    "runs": {
+        "run": lambda f: (
+            f"{f['run']}\n{', '.join(filter(None, (f['model'], f['quantize'], f['tasks'])))}: "
+            f"{', '.join(f['decoders']) or '-'}"
+        ),
+        "verdict": lambda f: Text.assemble(
+            f"{f['status']}\n", (f["verdict"], "" if f["verdict"] == VALID else "red")
+        ),
+        "records": lambda f: str(f["records"]),
+    },
+}
 
 
 def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:

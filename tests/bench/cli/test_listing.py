@@ -108,12 +108,12 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     lines = [line.split() for line in text.splitlines()]
     assert lines[1:3] == [
         [done.name, "done", "1"],
-        ["zoo,", "qa,", "ar,", "spec@k4", "INVALID"],
+        ["zoo,", "qa:", "ar,", "spec@k4", "INVALID"],
     ]
     assert lines[3] == [begun.name, "unfinished", "0"]
     assert lines[4][-1] == "INCOMPLETE"
     (done / "config.toml").write_text('model = "zoo"\ntasks = "qa"\nquantize = "int8"\n')
-    assert "zoo, int8, qa, ar" in rendered(listing.facts_table("runs", tmp_path))
+    assert "zoo, int8, qa:" in rendered(listing.facts_table("runs", tmp_path))
 
 
 def test_on_a_terminal_a_runs_name_is_never_broken(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_on_a_terminal_a_runs_name_is_never_broken(tmp_path: Path) -> None:
     options.print_table(listing.facts_table("runs", tmp_path), console)
     _, first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.split() == [run.name, "interrupted", "0"]
-    assert second.split() == ["zoo,", "qa,", "ar,", "nar", "INCOMPLETE"]
+    assert second.split() == ["zoo,", "qa:", "ar,", "nar", "INCOMPLETE"]
 
 
 def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:

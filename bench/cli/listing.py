@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_UNBROKEN = ("decoder", "task", "verdict", "records")
+_UNBROKEN = ("decoder", "task", "status", "verdict", "records")
 """Columns that are never wrapped."""
 
 
@@ -51,9 +50,15 @@ def list_facts(kind: str, parent: Path) -> list[Facts]:
             return [_run(folder) for folder in run_folders(parent)]
 
 
-def facts_table(kind: str, parent: Path) -> Table:
-    """Return `list_facts` as a table, in which a run takes two lines."""
-    columns = _COLUMNS[kind]
+def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
+    """Return `list_facts` as a table.
+
+    Args:
+        kind: what is listed.
+        parent: the folder of runs.
+        narrow: whether a run takes several lines, for a terminal.
+    """
+    columns = _NARROW if narrow and kind == "runs" else _COLUMNS[kind]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in columns:
         table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
@@ -64,36 +69,52 @@ def facts_table(kind: str, parent: Path) -> Table:
 
 
 def _decoder(name: str) -> Facts:
-    """Return a decoder's facts under its default options, or ``error`` if loading fails."""
+    """Return a decoder's facts, with required options separate, or ``error`` if loading fails."""
     try:
         cls = registry.resolve(DecoderSpec(name=name))
         fields = {field.name: field.default for field in dataclasses.fields(cls)}
-        required = [key for key, value in fields.items() if value is dataclasses.MISSING]
-        decoder = None
-        with suppress(ValueError):  # it needs options
-            decoder = registry.build(DecoderSpec(name=name))
         return {
             "decoder": name,
             "package": registry.package(name),
             "does": (cls.__doc__ or "").strip().partition("\n")[0],
-            "lossless": "by options" if decoder is None else "yes" if decoder.lossless else "no",
-            "needs": ["by options"] if decoder is None else needs(decoder),
-            "required": required,
-            "options": {k: v for k, v in fields.items() if k not in required},
+            "lossless": lossless(cls),
+            "needs": needs(cls),
+            "required": [k for k, v in fields.items() if v is dataclasses.MISSING],
+            "options": {k: v for k, v in fields.items() if v is not dataclasses.MISSING},
         }
     except Exception as error:  # a class of an installed package may raise anything
         why = f"{error}" or type(error).__name__
         return {"decoder": name, "package": registry.package(name), "error": why}
 
 
-def needs(decoder: Decoder) -> list[str]:
-    """Return a decoder's needs besides the target, each with its adapter's name."""
-    named = ("adapter", "network")
-    return [
-        f"{need} {part.adapter_name}" if need in named else need
-        for part in decoder.parts
-        for need in part.needs
-    ]
+def lossless(cls: type[Decoder]) -> str:
+    """Return whether a decoder keeps the target's distribution: ``yes``, ``no``, ``by options``."""
+    from decoders.core.drafting.loop import DraftAndVerify  # loads torch, as a decoder does
+    from decoders.core.drafting.verification import Rule
+
+    fact: object = cls.lossless
+    if issubclass(cls, DraftAndVerify) and fact is vars(DraftAndVerify)["lossless"]:
+        rule: object = cls.verification
+        fact = rule.lossless if isinstance(rule, Rule) else rule
+        if fact is vars(DraftAndVerify)["verification"]:
+            return "yes"
+    if isinstance(fact, property):
+        return "yes" if fact is vars(Decoder)["lossless"] else "by options"
+    return "yes" if fact else "no"
+
+
+def needs(cls: type[Decoder]) -> list[str]:
+    """Return a decoder's needs besides the target, where an adapter has its default name."""
+    requirements: object = cls.needs
+    if isinstance(requirements, property):
+        if requirements is vars(Decoder)["needs"]:
+            return []
+        return [need for need in cls().needs if need == "draft"] or ["by options"]
+    assert isinstance(requirements, tuple)
+    names: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
+    variants: object = cls.variants
+    names["network"] = variants[0] if isinstance(variants, tuple) and variants else ""
+    return [f"{need} {names.get(need, '')}".strip() for need in requirements]
 
 
 def _model(model: Any) -> Facts:
@@ -185,15 +206,20 @@ _COLUMNS: Mapping[str, Mapping[str, Callable[[Facts], str | Text]]] = {
         "age": lambda f: duration(f["age_s"]),
     },
     "runs": {
-        "run": lambda f: (
-            f"{f['run']}\n{', '.join(filter(None, (f['model'], f['quantize'], f['tasks'])))}: "
-            f"{', '.join(f['decoders']) or '-'}"
-        ),
-        "verdict": lambda f: Text.assemble(
-            f"{f['status']}\n", (f["verdict"], "" if f["verdict"] == VALID else "red")
-        ),
+        "run": lambda f: f["run"],
+        "status": lambda f: f["status"],
+        "verdict": lambda f: Text(f["verdict"], style="" if f["verdict"] == VALID else "red"),
+        "model": lambda f: (f["model"] or "-") + ((f["quantize"] and f" ({f['quantize']})") or ""),
+        "tasks": lambda f: f["tasks"] or "-",
+        "decoders": lambda f: ", ".join(f["decoders"]) or "-",
         "records": lambda f: str(f["records"]),
     },
+}
+_RUN = _COLUMNS["runs"]
+_NARROW: Mapping[str, Callable[[Facts], str | Text]] = {
+    "run": lambda f: f"{f['run']}\n{_RUN['model'](f)}, {_RUN['tasks'](f)}: {_RUN['decoders'](f)}",
+    "verdict": lambda f: Text(f"{f['status']}\n").append_text(Text.assemble(_RUN["verdict"](f))),
+    "records": _RUN["records"],
 }
 
 

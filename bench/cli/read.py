@@ -71,7 +71,9 @@ def ls(
     if as_json:
         typer.echo(json.dumps(listing.list_facts(what, output), indent=1, default=str))
     else:
-        options.print_table(listing.facts_table(what, output), options.console())
+        console = options.console()
+        table = listing.facts_table(what, output, narrow=console.is_terminal)
+        options.print_table(table, console)
 
 
 _OF_PROMPTS = options.fields(

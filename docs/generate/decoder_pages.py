@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Literal, Union
 
-from bench.cli.listing import needs
+from bench.cli.listing import lossless, needs
 from bench.extras.paper.citations import entries
 from bench.extras.paper.table import packaged
 from bench.records.plan import BASELINE, Cell
@@ -62,13 +62,10 @@ def index() -> str:
     """Return a table of all decoders."""
     rows = []
     for name in built_in():
-        decoder = registry.build(DecoderSpec(name=name))
+        cls = _class(name)
         link = f"[{code(name)}]({PurePosixPath(page_of(name)).name})"
-        lossless = "yes" if decoder.lossless else "no"
-        row = (link, _summary(type(decoder)), lossless, ", ".join(needs(decoder)) or "-")
-        rows.append(row)
-    headings = ("decoder", "what it does", "lossless by default", "needs by default")
-    return table(headings, rows)
+        rows.append((link, _summary(cls), lossless(cls), ", ".join(needs(cls)) or "-"))
+    return table(("decoder", "what it does", "lossless", "needs"), rows)
 
 
 def options(name: str) -> str:
@@ -101,7 +98,7 @@ def promises(name: str) -> str:
         ]
         usual = "yes" if cls.by_default else "no"
         written = ":".join([cell, *(f"{key}={value}" for key, value in spec.options.items())])
-        of = ", ".join(needs(decoder)) or "-"
+        of = ", ".join(needs(type(decoder))) or "-"
         rows.append((code(written), *map(str, guaranteed), of, usual))
     headings = ("decoder", "guarantee, greedy", "guarantee, sampled", "needs", "runs by default")
     return table(headings, rows)
@@ -116,8 +113,7 @@ def results(name: str) -> str:
     """Return the section of a decoder's results, with its code and what its weights cost."""
     place = f"{_class(name).__module__.replace('.', '/')}.py"
     file = f"In code: [{place}](../../{place})."
-    decoder = registry.build(DecoderSpec(name=name))
-    trained = {"adapter", "draft"} & {need.partition(" ")[0] for need in needs(decoder)}
+    trained = {"adapter", "draft"} & {need.partition(" ")[0] for need in needs(_class(name))}
     return f"## Measured\n\n{measured(name)}\n{file}{_COST * bool(trained)}\n"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bench.cli.listing import lossless
 from decoders.ar import Autoregressive
 from decoders.core.checks import (
     check_decoder,
@@ -79,6 +80,7 @@ def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
 def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy() -> None:
     decoder: Decoder = build(parse_spec(f"{SHORT}:TypicalSpec"))
     assert not decoder.lossless
+    assert lossless(type(decoder)) == "no"
     check_decoder(decoder)
 
 

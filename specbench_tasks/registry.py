@@ -145,15 +145,13 @@ def _read(spec: str, columns: Mapping[str, str]) -> tuple[str, Reading]:
         return f"file:{path.name}", load_path(path, columns)
     names = [name.strip() for name in spec.split(",") if name.strip()]
     for name in names:
-        source, equals, value = name.partition("=")
+        source, _, value = name.partition("=")
+        valid = ", ".join((*_SPELLED, *_NAMED))
         if source not in _NAMES:
-            valid, near = ", ".join((*_SPELLED, *_NAMED)), nearest(source, _NAMES)
+            near = nearest(source, _NAMES)
             raise ValueError(f"unknown task {source!r}; {near}available: {valid}")
-        if source in ("jsonl", "hf", *SETS) and not value:
-            expected = f"{source}={'ID' * (source == 'hf') or 'PATH'}"
-            raise ValueError(f"task {name!r} needs a value: {expected}")
-        if equals and source not in ("specbench", "jsonl", "hf", *SETS):
-            raise ValueError(f"task {source!r} takes no value; got {name!r}")
+        if source != "specbench" and bool(value) != (source in ("jsonl", "hf", *SETS)):
+            raise ValueError(f"task {name!r}: use one of {valid}")
     if names and all(name in _NAMED for name in names):
         families = [family for family in _NAMED if family in names]
         name = "zoo" if tuple(families) == FAMILIES else f"zoo:{','.join(families)}"

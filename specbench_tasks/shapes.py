@@ -80,10 +80,7 @@ def _text(name: str, content: Any) -> str:
     ]
     if len(texts) == len(parts):
         return "\n".join(texts)
-    raise ValueError(
-        f"{name} is {short(content)}; a message has role and content, both texts (content may be a "
-        "list of parts with text)"
-    )
+    raise ValueError(f"{name} is {short(content)}; a message has role and content, both texts")
 
 
 PROMPTS = ("prompt", "question", "instruction", "input", "turns", "messages", "conversations")

@@ -47,16 +47,12 @@ def read_table(path: Path) -> NumberedRows:
     """Read the rows of a file of any of the kinds above, skipping blank lines.
 
     Raises:
-        ValueError: no such file, a folder or a pipe, another kind of file, a row that cannot be
-            read or is not an object, invalid text, or no rows.
+        ValueError: no such file (a folder and a pipe are none), another kind of file, a row that
+            cannot be read or is not an object, invalid text, or no rows.
     """
     try:
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder; give a file in it ({_KINDS})")
-        if not path.exists():
-            raise ValueError(f"no file {path}; give the path of an existing file ({_KINDS})")
         if not path.is_file():
-            raise ValueError(f"{path} is a pipe or a device; write it into a file, and give that")
+            raise ValueError(f"no file {path}; give the path of an existing file ({_KINDS})")
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error

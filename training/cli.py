@@ -204,7 +204,7 @@ def import_idlm(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of I-DLM-8B, or of a LoRA of it.")],
     output: Annotated[Path, typer.Argument(help="Folder of the adapter; must be new.")],
     base: Annotated[Path | None, typer.Option(help="Folder of the LoRA's base model.")] = None,
-    stride: Annotated[int, typer.Option(help="Stride N of its training.")] = 4,
+    stride: Annotated[int, typer.Option(min=2, help="Stride N of its training.")] = 4,
     mask_id: Annotated[int, typer.Option(help="Id of the mask token.")] = 151_669,
 ) -> None:
     """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""

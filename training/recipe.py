@@ -21,7 +21,6 @@ ZOO = RECIPES.parents[1] / "zoo"
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Workers = Annotated[int, Field(ge=1, le=512)]
 NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]

@@ -20,7 +20,6 @@ from training.recipe import (
     Share,
     StorageDType,
     TopP,
-    Workers,
 )
 
 
@@ -76,7 +75,7 @@ class AdapterRunTable(LoopTable):
 
     objective: ObjectiveName = "one-hot"
     label_share: Share = 0.0
-    workers: Workers = 2
+    workers: Count = 2
     decay: Share = 0.95
     muon_lr: Rate
     slots_per_row: Count = 128

@@ -90,11 +90,6 @@ def _ratios(part: Tensor, whole: Tensor) -> list[float | None]:
     return [round(a / b, 5) if b else None for a, b in pairs]
 
 
-def leading(survival: Sequence[float], num_slots: int) -> float:
-    """Return the expected leading correct tokens of the first `num_slots` slots."""
-    return round(sum(survival[:num_slots]), 3)
-
-
 def tokens_per_call(survival: Sequence[float], stride: int) -> float | None:
     """Return the tokens per call of introspective strided decoding.
 
@@ -141,7 +136,7 @@ class HeldOutReport(Report):
             if tally is not None:
                 fields[f"{prefix}accuracy"] = tally.accuracy()
                 fields[f"{prefix}survival"] = tally.survival()
-                fields[f"{prefix}leading_16"] = leading(tally.survival(), 16)
+                fields[f"{prefix}leading_16"] = round(sum(tally.survival()[:16]), 3)
                 fields[f"{prefix}calibration"] = tally.calibration()
         if strides:
             kinds = {"sampled": sampled, "greedy": greedy}

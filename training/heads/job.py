@@ -209,6 +209,7 @@ class ByKind(Report):
         return f"greedy: {self.greedy.summary()}; sampled: {self.sampled.summary()}"
 
 
+_KEPT_DTYPES = {torch.float32: torch.float16, torch.int64: torch.int32}
 _Compute = Callable[[Sequence[Row], Tensor], Sequence[Tensor]]
 
 
@@ -250,9 +251,12 @@ class LayerJob(HiddenJob):
             tensors = compute([rows[n] for n in missing], ids[missing])
             for place, n in enumerate(missing):
                 parts = (each[place, : len(rows[n].ids)] for each in tensors)
-                self._kept[keys[n]] = [_small(each) for each in parts]
+                self._kept[keys[n]] = [
+                    each.to(_KEPT_DTYPES.get(each.dtype, each.dtype), copy=True) for each in parts
+                ]
         columns = zip(*(self._kept[key] for key in keys), strict=True)
-        return [_whole(pad_sequence(list(each), batch_first=True)) for each in columns]
+        wide = (pad_sequence(list(each), batch_first=True) for each in columns)
+        return [each.float() if each.dtype == torch.float16 else each for each in wide]
 
     def _drafted(self, rows: Sequence[Row]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         depths = self.heads.config.num_slots
@@ -266,15 +270,6 @@ class LayerJob(HiddenJob):
         states = unrolled(self.heads, hidden, embedded, depths)
         drafted = head_logits(self._head, torch.stack([each[counts] for each in states], 1))
         yield drafted, targets[counts], truth
-
-
-def _small(values: Tensor) -> Tensor:
-    dtype = {torch.float32: torch.float16, torch.int64: torch.int32}.get(values.dtype)
-    return values.clone() if dtype is None else values.to(dtype)
-
-
-def _whole(values: Tensor) -> Tensor:
-    return values.float() if values.dtype == torch.float16 else values
 
 
 def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -> list[Tensor]:

@@ -35,7 +35,6 @@ from decoders.core.adapter_config import CONFIG_FILE, AdapterConfig
 from decoders.core.hf.checkpoint import first_line
 
 _MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
-_MAX_STRIDE = 1024
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -66,8 +65,6 @@ def import_idlm(
     """
     if output.is_file() or any((output / name).exists() for name in (CONFIG_FILE, "model")):
         raise ValueError(f"output {str(output)!r} is in use; give a new folder")
-    if not 2 <= stride <= _MAX_STRIDE:
-        raise ValueError(f"stride is {stride}; it must be from 2 to {_MAX_STRIDE}")
     if (checkpoint / PEFT_CONFIG).is_file():
         if base is None:
             raise ValueError(
@@ -75,8 +72,6 @@ def import_idlm(
             )
         adapter = _convert_lora(checkpoint, base, stride, mask_id)
     elif (checkpoint / MODEL_CONFIG).is_file():
-        if base is not None:
-            raise ValueError(f"{str(checkpoint)!r} is a whole model; leave --base out")
         adapter = _convert_model(checkpoint, output / "model", stride, mask_id)
     else:
         raise ValueError(
@@ -88,7 +83,7 @@ def import_idlm(
     except OSError as error:
         raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
     config = SlotAdapter.load(output).config
-    beside = "" if base is not None else f" for {output / 'model'}"
+    beside = f" for {output / 'model'}" if (output / "model").is_dir() else ""
     return (
         f"imported {checkpoint.name}: isd, rank {config.rank}, {len(config.layers)} layers, "
         f"strides up to {stride}{beside} -> {output}"

@@ -40,7 +40,7 @@ from training.inverse.windows import (
     picked,
 )
 from training.loop import Piece, fingerprint, muon_and_adamw
-from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share, Workers
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, Seed, Share
 from training.reporter import TrainingProgress
 from training.run import Build, JobContext, TrainingOptions, train_jobs
 from training.workers import worker
@@ -188,7 +188,7 @@ class RunSettings(LoopTable):
     muon_lr: Rate = 0.01
     adamw_lr: Rate = 0.003
     seed: Seed = 1
-    workers: Workers = 2
+    workers: Count = 2
     eval_steps: Count = 250
     eval_rows: Count = 32
     final_rows: Count = 512

@@ -22,17 +22,7 @@ from specbench_tasks.scorers import PRIMARY, corpus_bleu, score
 from specbench_tasks.task import FAMILIES
 from training.forward import fresh_llama, last_states
 from training.loop import Piece, fingerprint, muon_and_adamw
-from training.recipe import (
-    Count,
-    LoopTable,
-    NotNegative,
-    Rate,
-    Recipe,
-    RecipeTable,
-    Seed,
-    Share,
-    Workers,
-)
+from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import TrainingProgress
 from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
@@ -60,7 +50,7 @@ class _DataTable(RecipeTable):
 class _ZooRunTable(RecipeTable):
     """[run]: settings of both models (see `LoopTable`), with `eval_prompts` per family."""
 
-    workers: Workers
+    workers: Count
     eval_steps: Count
     eval_prompts: Count
     eval_max_new_tokens: Count

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from training.adapter.objectives import Judgement, Outcome
-from training.adapter.report import HeldOutReport, SlotTally, leading
+from training.adapter.report import HeldOutReport, SlotTally
 from training.adapter.windows import Windows
 
 LENGTH = 6
@@ -120,9 +120,7 @@ def test_leading_is_the_expected_number_of_leading_right_slots() -> None:
     tally = SlotTally(LENGTH)
     tally.add(*judged_windows([whole]))
     mean = sum([*window, False].index(False) for window in whole) / 300
-    assert leading(tally.survival(), LENGTH) == pytest.approx(mean, abs=1e-3)
-    assert leading(tally.survival(), 2) == round(sum(tally.survival()[:2]), 3)
-    assert leading([], 16) == 0
+    assert HeldOutReport.of(tally).leading_16 == pytest.approx(mean, abs=1e-3)
 
 
 @pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (0.6, -0.8), (1.7, 0.9)])
@@ -175,7 +173,7 @@ def test_a_report_survives_json() -> None:
     for name in ("calibration", "greedy_calibration"):
         values[name] = tuple(values[name])
     assert HeldOutReport(**values) == report
-    assert (report.windows, report.leading_16) == (2, leading(sampled.survival(), 16))
+    assert (report.windows, report.leading_16) == (2, round(sum(sampled.survival()), 3))
     assert report.greedy_survival == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
     assert HeldOutReport.of(sampled, None).greedy_survival is None
 

@@ -194,9 +194,8 @@ def test_what_cannot_be_imported_faithfully_is_one_line(
         assert not (tmp_path / "none").exists()
 
     refused("is a LoRA; give its base", lora)
-    refused("is a whole model; leave --base out", published, base=base)
     refused("holds neither config.json nor adapter_config.json", tmp_path)
-    refused("stride is 1; it must be from 2 to 1024", published, stride=1)
+    refused("adapter field 'num_slots' is 0; it must be 1 or above", lora, base=base, stride=1)
     refused("the mask's id is 99, and .* has 40 rows", published, mask_id=99)
     refused("the mask's id is 99", lora, base=base, mask_id=99)
     other = copied(published, tmp_path / "other")

@@ -104,9 +104,7 @@ def test_a_named_model_is_offered_what_is_embedded_for_it(root: Path, small: Any
     assert str(root) not in config.to_toml()
     assert choose_decoders(config, print).config == config
     assert adapter_folder("isd", "zoo/smollm2-135m") == root / "zoo" / "smollm2-135m" / "isd"
-    with pytest.raises(
-        BenchError, match=r"there is no folder '.*zoo/smollm2-135m/ptp'"
-    ):
+    with pytest.raises(BenchError, match=r"there is no folder '.*zoo/smollm2-135m/ptp'"):
         adapter_folder("ptp", "zoo/smollm2-135m")
     with pytest.raises(BenchError, match="'ptp' needs an adapter named 'ptp'"):
         choose_decoders(small(model="smollm2-135m", decoders="ptp"), print)

@@ -145,7 +145,7 @@ def test_what_a_graph_reads_is_what_is_read_of_its_logits(
 
 def test_graphs_run_the_adapter_that_replaced_another_of_its_name(graphs: HFModel) -> None:
     found = [results(calls_of(graphs, "argmax"), SAMPLINGS[0], ahead=True)]
-    plain = HFModel(fresh("llama-gqa"))
+    plain, num_graphs = HFModel(fresh("llama-gqa")), graphs.num_graphs
     for model in (graphs, plain):
         model.attach("ptp", slot_adapter(tiny("llama-gqa"), alpha=40.0))
     plain.reserve(3, 60)
@@ -153,6 +153,7 @@ def test_graphs_run_the_adapter_that_replaced_another_of_its_name(graphs: HFMode
     expected = results(calls_of(plain, "argmax"), SAMPLINGS[0], ahead=False)
     tokens = [[each.slot_picks or each.picks for each in part] for part in (*found, expected)]
     assert tokens[0] != tokens[1] == tokens[2]
+    assert graphs.num_graphs == num_graphs + 1, "a graph holds the tensors of its adapter"
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=["drawn", "top-p"])

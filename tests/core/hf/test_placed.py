@@ -144,7 +144,6 @@ def test_a_run_records_it_and_has_the_answers_of_the_plain_one(tmp_path: Path) -
         ("{", (), "is not JSON"),
         ("[]", (), "maps no parts to devices"),
         ('{"a": null}', (), "maps no parts to devices"),
-        ('{"model.norm": "cpu"}', (), "the device map leaves out model."),
         ('{"": "cuda:9"}', (), "cannot be loaded"),
         ('{"": "cpu"}', ("--compile",), "--compile cannot be combined with --device-map"),
         ('{"": "cpu"}', ("--quantize", "int8"), "--quantize cannot be combined with --device-map"),

@@ -67,10 +67,6 @@ def load_module(
             f"model {str(path_or_id)!r} lacks weights of its architecture ({missing}); give a "
             "complete folder of save_pretrained"
         )
-    if device_map is not None and not isinstance(device_map, str):
-        for name, _ in module.named_parameters():
-            if _mapped_device(device_map, name) is None:
-                raise ValueError(f"the device map leaves out {name}; name every part")
     notes = []
     if names := sorted(loaded["unexpected_keys"]):
         text = f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]

@@ -127,7 +127,8 @@ def test_a_records_text_ends_with_the_answer_and_has_no_white_space_around_it(
     where |= {"attempt": 1, "seed": 0, "batch_size": 1}
     record = runner_module.make_record(setup, prompt, answer, decoder="ar", **where)
     assert (record.text, record.num_behind, record.drafters) == ("Hi", None, ())
-    work = dict.fromkeys(("target_calls", "target_rows", "draft_calls", "draft_rows"), 1)
+    names = ("target_calls", "target_rows", "draft_calls", "draft_rows")
+    work: dict[str, Any] = dict.fromkeys(names, 1)
     tokens, sources = (72, 105, STOP, 33, 33), ("text", "layer", "text")
     step = StepEvent(tokens=tokens, drafted=3, accepted=3, sources=sources, **work)
     answer = Generation(tokens=tokens, steps=(step,), stop="length")

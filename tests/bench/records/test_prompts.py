@@ -16,7 +16,9 @@ def prompt(answer: str) -> Prompt:
         family="qa",
         ids=(1, 2, 3),
         hash=ids_hash((1, 2, 3)),
-        reference=GoldAnswer(answers=(answer,), constraints=(Constraint(kind="ends", value=3),)),
+        reference=GoldAnswer(
+            answers=(answer,), constraints=(Constraint(kind="ends_with", value=3),)
+        ),
     )
 
 

@@ -16,7 +16,8 @@ VOCAB = 7
 
 
 def event(**counts: Any) -> StepEvent:
-    work = dict.fromkeys(("target_calls", "target_rows", "draft_calls", "draft_rows"), 1)
+    names = ("target_calls", "target_rows", "draft_calls", "draft_rows")
+    work: dict[str, Any] = dict.fromkeys(names, 1)
     return StepEvent(tokens=(3,), **work, **counts)
 
 
@@ -74,11 +75,13 @@ def calls_of(*chains: Chain | None) -> tuple[list[Call], dict[str, Any]]:
 
 
 def test_a_chain_is_called_alone() -> None:
-    for chains in ((Chain(1, 1), None), (None, Chain(1, 1))):
+    mixed: list[tuple[Chain | None, ...]] = [(Chain(1, 1), None), (None, Chain(1, 1))]
+    for chains in mixed:
         calls, roots = calls_of(*chains)
         with pytest.raises(ValueError, match="a chain among others"):
             check_calls(calls, roots, [1], VOCAB)
-    for chains in ((None, None), (Chain(1, 1),)):
+    uniform: list[tuple[Chain | None, ...]] = [(None, None), (Chain(1, 1),)]
+    for chains in uniform:
         calls, roots = calls_of(*chains)
         check_calls(calls, roots, [1], VOCAB)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from decoders.ar import Autoregressive
+from decoders.core import products
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf import runner
@@ -264,13 +265,13 @@ def test_the_head_is_told_of_how_many_sequences_its_rows_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that on a CPU a row has the same bits in a batch as alone."""
-    told, product = list[tuple[int, int]](), runner.product
+    seen, product = list[tuple[int, int]](), products.product
 
     def noted(rows: Any, weight: Any, bias: Any, sequences: int = 1) -> Any:
-        told.append((rows.shape[0], sequences))
+        seen.append((rows.shape[0], sequences))
         return product(rows, weight, bias, sequences)
 
     model, sessions = opened("llama-gqa", *PROMPTS)
     monkeypatch.setattr(runner, "product", noted)
     model.forward([session.call([3, 4, 5], read=range(3)) for session in sessions])
-    assert told == [(4 * 4, 4)], "of four sequences with the empty one"
+    assert seen == [(4 * 4, 4)], "of four sequences with the empty one"

@@ -244,7 +244,7 @@ def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> No
     parts = [measured("1/2"), measured("2/2")]
     for number, part in enumerate(parts):
         (part / ERRORS).write_text(f"a failure of part {number}\n", encoding="utf-8")
-        times = {
+        times: dict[str, Any] = {
             f"{end}_utc": f"2026-11-2{number}T10:00:00+00:00" for end in ("started", "finished")
         }
         write_status(part, replace(load_run(part).status, **times))

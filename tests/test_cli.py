@@ -370,7 +370,11 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("-d", "ar", "--adapter", "x=a"), 2, "--adapter x=…: none of ar needs it"),
         (("-d", "ptp"), 2, "decoder 'ptp' needs an adapter named 'ptp' of the target; pass "),
         (("-d", "ptp", "--adapter", "ptp=./missing"), 5, "'ptp': there is no folder 'missing'"),
-        (("-d", "ptp", "--adapter", "ptp=."), 5, "there is no adapter.json"),
+        (
+            ("-d", "ptp", "--adapter", "ptp=."),
+            5,
+            "cannot be loaded: [Errno 2] No such file or directory: 'adapter.json'",
+        ),
         (("-d", "ptp:adapter=none", "--adapter", "none=zoo"), 5, "'none': there is no folder"),
         (("--device", "cuda:77"), 5, "device 'cuda:77' is missing"),
         (("--device", "gpu"), 2, "'gpu' is not a device"),

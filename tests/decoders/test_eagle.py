@@ -297,7 +297,7 @@ def test_options_out_of_range_are_refused() -> None:
 def test_it_runs_where_it_is_named_and_says_how_to_get_a_layer() -> None:
     assert "eagle" not in built_in_cells()
     config = RunConfig(model="somewhere", decoders={"eagle": {}})
-    with pytest.raises(BenchError, match=r"named 'eagle'.* `bench train eagle --model MODEL`"):
+    with pytest.raises(BenchError, match=r"named 'eagle'.*--adapter eagle=PATH, or train one"):
         choose_decoders(config, lambda _: None)
 
 

@@ -152,7 +152,7 @@ def test_options_out_of_range_are_refused() -> None:
 def test_it_runs_where_it_is_named_and_says_how_to_get_heads() -> None:
     assert "medusa" not in built_in_cells()
     config = RunConfig(model="somewhere", decoders={"medusa": {}})
-    with pytest.raises(BenchError, match=r"named 'medusa'.* `bench train medusa --model MODEL`"):
+    with pytest.raises(BenchError, match=r"named 'medusa'.*--adapter medusa=PATH, or train one"):
         choose_decoders(config, lambda _: None)
 
 

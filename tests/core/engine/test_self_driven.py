@@ -95,24 +95,6 @@ def test_one_that_fails_in_a_batch_fails_the_batch_and_no_other() -> None:
     assert after == generate(Counting(), [5], SAMPLING, models())
 
 
-def test_one_that_has_ended_before_another_fails_is_not_asked_again() -> None:
-    asked: list[list[int]] = []
-
-    class Uneven(Counting):
-        def answer(self, answers: Sequence[Answer]) -> None:
-            asked.append([answer.request.prompt_ids[0] for answer in answers])
-            if len(answers) > 1:
-                answers[0].emit(Emit(tokens=(STOP,)))
-                raise ArithmeticError("the second")
-            super().answer(answers)
-
-    first, second = run(Uneven(), [[3], [4]], 2)
-    assert isinstance(first, Generation)
-    assert first.tokens == (STOP,)
-    assert second == generate(Counting(), [4], SAMPLING, models())
-    assert asked == [[3, 4], [4]]
-
-
 def test_one_that_comes_back_too_early_has_failed() -> None:
     (outcome,) = run(Counting(stops_after=2), [[3]], 1)
     assert isinstance(outcome, RuntimeError)

@@ -69,7 +69,9 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     context = {"r": findings, "sections": tables_by_section(findings)}
     context |= {"figures": figures, "left_out": drawings.left_out}
     files[REPORT] = render("report.md.j2", **context)
-    files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run), **context)
+    ranked = [row.decoder for row in main.ranked_rows(findings.summary)]
+    context["viewer"] = viewer(findings.run, ranked)
+    files["report.html"] = render("page.html.jinja", **context)
     write_files(run_dir, files)
     return findings
 

@@ -56,9 +56,13 @@ class Viewer:
     num_left_out: int
 
 
-def viewer(run: Run) -> Viewer | None:
-    """Return all data of the step viewer, or None if no prompt was timed."""
-    order = decoder_order(run)
+def viewer(run: Run, ranked: Sequence[str] = ()) -> Viewer | None:
+    """Return all data of the step viewer, or None if no prompt was timed.
+
+    The decoders are in the `ranked` order of the main table, as the viewer shows only some at first.
+    """
+    measured = decoder_order(run)
+    order = list(dict.fromkeys((*ranked, *measured)))
     answers = chosen_answers(run.records)
     if not answers:
         return None
@@ -77,7 +81,7 @@ def viewer(run: Run) -> Viewer | None:
     prompts = {name: each for name, each in kept_prompts(run.path).items() if name in fitting}
     texts = {name: "".join(map(pieces, each.ids)) for name, each in prompts.items()}
     wrong = run.status.wrong
-    good = [name for name in order if name not in wrong]
+    good = [name for name in measured if name not in wrong]
     palette = colours(good) | dict.fromkeys(wrong, RED)
     promised = run.guarantees
     index = {

@@ -83,10 +83,7 @@ COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 
 
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
-    """Make the table of every decoder's main numbers over all families.
-
-    The baseline is first. All other decoders are sorted by guarantee and speed.
-    """
+    """Make the table of every decoder's main numbers over all families."""
     note = (
         f"Speed-up: geometric mean over prompts of {over(summary)} time / decoder time per token, "
         "paired, from request start to last token (decode: from the first token on); median "
@@ -102,13 +99,17 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"Model: {model}. Verdict of the run: {verdict}."
     )
     columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    rows = sorted(
+    table = Table.from_rows("All families", note, columns, ranked_rows(summary))
+    folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
+    return replace(table, folded=frozenset(folded))
+
+
+def ranked_rows(summary: pd.DataFrame) -> list[SummaryRow]:
+    """Return the rows over all families: the baseline's first, others by guarantee and speed."""
+    return sorted(
         summary_rows(summary, ALL),
         key=lambda r: (r.decoder != r.over, guarantee_rank(r.guarantee), -(r.speedup or 0.0)),
     )
-    table = Table.from_rows("All families", note, columns, rows)
-    folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
-    return replace(table, folded=frozenset(folded))
 
 
 def bases(summary: pd.DataFrame) -> str:

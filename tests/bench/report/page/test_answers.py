@@ -17,8 +17,10 @@ import pytest
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run, load_run
 from bench.report.figures.style import colours
+from bench.report.findings import Findings
 from bench.report.page import answers
 from bench.report.page.answers import chosen_answers, pack, viewer
+from bench.report.tables.main import ranked_rows
 
 Make = Callable[..., SampleRecord]
 Write = Callable[..., Path]
@@ -97,6 +99,19 @@ def test_decoders_have_the_colours_of_the_figures_and_say_what_they_guarantee(
     assert {d["name"]: d["guarantee"] for d in decoders} == {
         "ar": "same tokens", "ptp": "same tokens", "spec": "same tokens", "idlm": "none",
     }  # fmt: skip
+
+
+def test_decoders_have_the_order_of_the_main_table_and_keep_their_colours(told_run: Path) -> None:
+    run = load_run(told_run)
+    plain, ranked = viewer(run), viewer(run, ["ar", "spec", "ptp"])
+    assert plain is not None
+    assert ranked is not None
+    decoders = unpack(ranked.index)["decoders"]
+    assert [each["name"] for each in decoders] == ["ar", "spec", "ptp", "idlm"]
+    assert sorted(map(str, decoders)) == sorted(map(str, unpack(plain.index)["decoders"]))
+    shown = viewer(run, [row.decoder for row in ranked_rows(Findings(run).summary)])
+    assert shown is not None
+    assert shown.index in (told_run / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_first_repeat_without_an_error_is_shown_whole(record: Make) -> None:

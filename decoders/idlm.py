@@ -11,7 +11,7 @@ Letters: B tokens of a block, T passes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from decoders.core.decoder import Decoder, Request, Steps
@@ -21,6 +21,7 @@ from decoders.core.drafting.refinement import (
     MaskBlock,
     Prefix,
     Revise,
+    Rules,
     Schedule,
     Tail,
 )
@@ -93,8 +94,9 @@ class Refinement(Decoder):
         target, sampling = request.target, request.sampling
         pending, left = request.prompt_ids, sampling.max_new_tokens
         anchor = pending[-1]
+        rules = Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})
         while True:
-            block = MaskBlock(min(self.block, left), self, sampling.stop_ids)
+            block = MaskBlock(min(self.block, left), rules, sampling.stop_ids)
             emitted = 0
             while not block.finished:
                 start = block.start

@@ -21,7 +21,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from decoders.core.types import MASKED
 
@@ -30,6 +31,21 @@ Schedule = Literal["linear", "cosine"]
 Revise = Literal["none", "remask", "edit"]
 Prefix = Literal["block", "running"]
 Tail = Literal["fill", "defer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Hold the options of refinement, under their names in `decoders.idlm.Refinement`."""
+
+    max_passes: int = 1
+    commit: Commit = "quota"
+    schedule: Schedule = "linear"
+    threshold: float = 0.9
+    revise: Revise = "none"
+    edit_threshold: float = 0.9
+    early_exit: bool = True
+    prefix: Prefix = "block"
+    tail: Tail = "fill"
 
 
 def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
@@ -54,11 +70,8 @@ class MaskBlock:
         finished: no more passes will follow.
     """
 
-    def __init__(self, size: int, rules: Any, stop_ids: Collection[int]) -> None:
-        """Begin with B = `size` masks (tokens after one of `stop_ids` do not count).
-
-        `rules` has the options of `decoders.idlm.Refinement`.
-        """
+    def __init__(self, size: int, rules: Rules, stop_ids: Collection[int]) -> None:
+        """Begin with B = `size` masks (tokens after one of `stop_ids` do not count)."""
         self.slot_tokens = [MASKED] * size
         self.start = self.passes = 0
         self.decided = [0] * size

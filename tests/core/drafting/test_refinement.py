@@ -1,24 +1,19 @@
 """Refining a block: schedules in numbers, and what each rule keeps, revises and masks again."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from decoders.core.drafting.refinement import MaskBlock, masks_left
+from decoders.core.drafting.refinement import MaskBlock, Rules, masks_left
 from decoders.core.types import MASKED
 
 M = MASKED
-PLAIN = {
-    "max_passes": 1, "commit": "quota", "schedule": "linear", "threshold": 0.9, "revise": "none",
-    "edit_threshold": 0.9, "early_exit": True, "prefix": "block", "tail": "fill",
-}  # fmt: skip
 
 
 def block_of(size: int, **rules: Any) -> MaskBlock:
     """A block whose first token, 100, is known."""
-    block = MaskBlock(size, SimpleNamespace(**{**PLAIN, **rules}), stop_ids={9})
+    block = MaskBlock(size, Rules(**rules), stop_ids={9})
     block.begin(100)
     return block
 

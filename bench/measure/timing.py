@@ -30,7 +30,7 @@ from bench.records.samples import Sink, error_line, error_position
 from bench.settings.protocol import recount
 from decoders.core.decoder import Memory
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.types import Outcome, Sampling
+from decoders.core.types import Generation, Outcome, Sampling
 
 _WARMUP_TOKENS = 16
 WARMUP_MAX = 6
@@ -68,6 +68,8 @@ class Runner:
     after: Callable[[Block, Collection[str]], None] | None = None
 
     def __post_init__(self) -> None:
+        self._tokens: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         # no meter covers several devices
         self._energy = EnergyMeter("" if self.setup.config.device_map else self.setup.device)
 
@@ -109,7 +111,10 @@ class Runner:
                 if isinstance(outcome, Exception):
                     failed.add(cell)
                 self.writer.record(record, outcome)
-            self.progress.step(cell, len(prompts))
+            self._seconds[cell] += timed.watch.total_s
+            generated = [each for each in timed.outcomes if isinstance(each, Generation)]
+            self._tokens[cell] += sum(len(each.tokens) for each in generated)
+            self.progress.step(self._speeds(), len(prompts))
         load = dataclasses.asdict(self.lap())
         self.writer.event("load", block=block.block, attempt=self.attempt, **load)
         if self.after is not None:
@@ -208,6 +213,13 @@ class Runner:
             group_s=None if alone else watch.total_s,
             peak_memory_bytes=timed.peak,
             energy_j=None if energy_j is None else energy_j / len(timed.outcomes),
+        )
+
+    def _speeds(self) -> str:
+        return "tok/s: " + ", ".join(
+            f"{cell} {self._tokens[cell] / self._seconds[cell]:.0f}"
+            for cell in self.setup.arms
+            if self._seconds[cell]
         )
 
 

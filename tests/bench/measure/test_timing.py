@@ -510,6 +510,13 @@ def test_without_a_protocol_nothing_is_counted_again(measured: Any) -> None:
     assert {r.recounted for r in measured(repeats=1)[0]} == {None}
 
 
+def test_progress_says_how_fast_each_cell_is(measured: Any) -> None:
+    _, _, shown = measured()
+    assert "ar " in shown.details[-1]
+    assert "spec " in shown.details[-1]
+    assert "tok/s" in shown.details[-1]
+
+
 def test_peak_memory_counts_the_models_a_decoder_uses_and_no_others(measured: Any) -> None:
     class Weighed:
         device = type("Device", (), {"type": "cpu"})()

@@ -8,7 +8,6 @@ with its own cache, loop, warping and sampling. A step is a turn of its loop.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -115,11 +114,11 @@ class Transformers(SelfDriven):
         if self.custom:
             self._loop()
         if self.kind == "early-exit":
+            from decoders.extras.library.loops import stops_early
+
             module = target.library_module
             self._exit(module)
-            # transformers sets this number for its drafts, and not every body reads it
-            forward = inspect.getsource(type(module.base_model).forward)
-            if "config.num_hidden_layers]" not in forward:
+            if not stops_early(module):
                 raise ValueError(
                     f"{self.name}:kind=early-exit cannot run on {type(module).__name__}: in "
                     "transformers its body always runs all its layers"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
-from decoders.core.adapter.gating import text_model
+from decoders.core.adapter.gating import decoder_layers, text_model
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.loading import library_copy
 from decoders.core.registry import import_file
@@ -203,6 +203,27 @@ class _Criterion(StoppingCriteria):
         del scores
         self._course.extend(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+@torch.no_grad()
+def stops_early(module: Any) -> bool:
+    """Test whether a module's body runs only as many layers as its config says."""
+    try:
+        last = decoder_layers(module)[-1]
+    except ValueError:
+        return True
+    ran: list[None] = []
+    config = module.base_model.config
+    num_layers = getattr(config, "num_hidden_layers", None)
+    if num_layers is None:  # a text model next to an image tower has another configuration
+        return False
+    try:
+        config.num_hidden_layers = num_layers - 1
+        with last.register_forward_pre_hook(lambda *_: ran.append(None)):
+            module(torch.zeros(1, 1, dtype=torch.int64, device=module.device), use_cache=False)
+    finally:
+        config.num_hidden_layers = num_layers
+    return not ran
 
 
 _FILE = Path("custom_generate") / "generate.py"

@@ -68,7 +68,7 @@ def test_a_run_leaves_tables_and_figures(finished: tuple[Output, Path]) -> None:
     assert (status["status"], status["verdict"]) == ("complete", "VALID")
 
 
-def test_neither_host_nor_absolute_path_is_in_the_environment(
+def test_the_recorded_environment_holds_no_absolute_path(
     finished: tuple[Output, Path],
 ) -> None:
     env = (finished[1] / "latest" / "env.json").read_text()
@@ -93,7 +93,7 @@ def test_a_report_is_written_again_without_a_model(finished: tuple[Output, Path]
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_ends_with_what_its_verdict_calls_for(
+def test_a_report_ends_with_the_exit_code_and_reason_of_its_verdict(
     finished: tuple[Output, Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -129,7 +129,9 @@ def test_lists_name_all_items(finished: tuple[Output, Path], what: str, contains
 
 
 @pytest.mark.slow
-def test_a_run_is_held_against_itself_and_exported(finished: tuple[Output, Path]) -> None:
+def test_a_run_compared_with_itself_passes_and_can_be_exported(
+    finished: tuple[Output, Path],
+) -> None:
     _, results = finished
     same = bench("compare", "latest", "latest", "--output", results)
     assert same.code == 0, same.err
@@ -156,7 +158,7 @@ def stored(finished: tuple[Output, Path], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
+def test_a_stored_run_omits_prompts_and_includes_only_the_figures_named(
     finished: tuple[Output, Path], stored: Path
 ) -> None:
     files = {str(file.relative_to(stored)) for file in stored.rglob("*") if file.is_file()}
@@ -173,7 +175,7 @@ def test_a_run_is_stored_without_prompts_and_with_the_figures_that_are_named(
     assert "prompts.jsonl" in {file.name for file in run.path.iterdir()}
 
 
-def test_a_stored_run_names_files_of_its_machine_by_their_last_part(
+def test_a_stored_run_shortens_local_paths_to_their_last_part(
     finished: tuple[Output, Path], stored: Path, tmp_path: Path
 ) -> None:
     latest, named = (finished[1] / "latest").resolve(), tmp_path / "texts" / "question.jsonl"
@@ -194,7 +196,7 @@ def test_a_stored_run_names_files_of_its_machine_by_their_last_part(
 
 
 @pytest.mark.slow
-def test_a_stored_run_is_read_as_the_run_itself(
+def test_every_verb_reads_a_stored_run_like_the_original_run(
     finished: tuple[Output, Path], stored: Path, tmp_path: Path
 ) -> None:
     latest, parent = (finished[1] / "latest").resolve(), tmp_path / "out"
@@ -220,7 +222,7 @@ def test_a_stored_run_is_read_as_the_run_itself(
     assert bench("pool", folder, other, "--folder", parent / "pool").code == 0
 
 
-def test_a_stored_run_is_not_added_to_and_a_damaged_one_is_one_line(
+def test_a_stored_run_cannot_be_resumed_and_a_damaged_stored_run_is_reported_in_one_line(
     stored: Path, tmp_path: Path
 ) -> None:
     refused = bench("resume", stored)
@@ -241,7 +243,7 @@ def test_a_stored_run_is_not_added_to_and_a_damaged_one_is_one_line(
     assert "manifest.json is missing" in bench("report", folder).err
 
 
-def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
+def test_storing_a_run_fails_for_an_unknown_figure_or_without_a_report(
     finished: tuple[Output, Path], tmp_path: Path
 ) -> None:
     store = ("--to", "reference", "--folder", tmp_path / "stored")
@@ -258,7 +260,7 @@ def test_a_figure_that_is_not_there_and_a_run_without_a_report_are_not_stored(
 
 
 @pytest.mark.slow
-def test_prompts_of_a_split_can_be_read_and_are_asked(checkpoint: Callable[..., Path]) -> None:
+def test_prompts_of_a_split_can_be_shown_and_run(checkpoint: Callable[..., Path]) -> None:
     shown = {
         split: set(re.findall(r"zoo-qa-\d+", bench("show-prompts", "-t", "qa", *given).out))
         for split, given in (("tune", ("--split", "tune")), ("test", ("--split", "test")), ("", ()))
@@ -276,7 +278,7 @@ def test_prompts_can_be_read_without_a_model() -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_tells_the_plan_and_writes_nothing(
+def test_a_dry_run_prints_the_plan_and_writes_no_run_folder(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     ended = bench(
@@ -317,7 +319,7 @@ def test_a_prompt_longer_than_the_context_is_skipped_visibly(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not_scored(
+def test_prompts_from_a_users_file_form_the_family_other_and_are_reported_as_not_scored(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     import pandas as pd
@@ -384,7 +386,7 @@ def test_prompts_of_ones_own_are_a_family_of_their_own_and_say_that_they_are_not
         (("--max-new-tokens", "5000"), 2, "context is 1024 tokens, so answers of 5000 leave none"),
     ],
 )
-def test_bad_input_is_one_line_and_a_documented_code(
+def test_invalid_input_ends_with_one_line_and_a_documented_exit_code(
     checkpoint: Callable[..., Path],
     tmp_path: Path,
     arguments: tuple[str, ...],
@@ -508,7 +510,7 @@ def test_an_adapter_of_another_model_is_refused(
     ]
 
 
-def test_a_file_in_place_of_the_results_folder_is_one_line(
+def test_a_file_in_place_of_the_results_folder_is_reported_in_one_line(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "r").write_text("")
@@ -517,7 +519,9 @@ def test_a_file_in_place_of_the_results_folder_is_one_line(
     assert ended.err.startswith("bench: cannot write ")
 
 
-def test_an_unknown_key_in_a_file_names_the_nearest(tmp_path: Path) -> None:
+def test_an_error_about_an_unknown_key_in_a_config_file_suggests_the_nearest_key(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "c.toml").write_text("batchsize = 2\n")
     ended = bench("run", "-c", tmp_path / "c.toml")
     assert ended.code == 2
@@ -527,13 +531,13 @@ def test_an_unknown_key_in_a_file_names_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [("resume", "nowhere"), ("report", "nowhere"), ("show", "nowhere")]
 )
-def test_a_run_that_is_not_there_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+def test_a_missing_run_folder_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     ended = bench(*arguments)
     assert ended.code == 2
     assert ended.err.startswith("bench: no run folder 'nowhere'")
 
 
-def test_the_missing_embedded_model_says_how_to_get_it(
+def test_a_missing_embedded_model_is_refused_with_the_command_that_trains_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.plan import sources
@@ -553,7 +557,7 @@ def verify(checkpoint: Callable[..., Path], decoders: str, *options: object) -> 
 
 
 @pytest.mark.slow
-def test_verify_prints_a_verdict_and_writes_what_it_found(
+def test_verify_prints_a_verdict_and_writes_its_results_as_json(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     ended = verify(checkpoint, "spec", "--json", tmp_path / "found.json")
@@ -563,7 +567,7 @@ def test_verify_prints_a_verdict_and_writes_what_it_found(
     assert [one["verdict"] for one in found["decoders"]] == ["lossless", "lossless"]
 
 
-def test_verify_ends_with_3_where_a_lossless_decoder_is_wrong(
+def test_verify_ends_with_exit_code_3_if_a_decoder_that_claims_lossless_is_wrong(
     checkpoint: Callable[..., Path],
 ) -> None:
     ended = verify(checkpoint, f"spec,{ROOT / 'examples' / 'wrong.py'}:LeaksCache", "--draws", 500)
@@ -571,7 +575,7 @@ def test_verify_ends_with_3_where_a_lossless_decoder_is_wrong(
     assert "wrong" in ended.out
 
 
-def test_verify_refuses_at_once_what_it_could_not_finish(
+def test_verify_refuses_unusable_options_before_it_starts(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     ended = verify(checkpoint, "spec", "--json", tmp_path / "nowhere" / "found.json")
@@ -583,7 +587,7 @@ def test_verify_refuses_at_once_what_it_could_not_finish(
 
 
 @pytest.mark.parametrize("margin", ["-1", "0", "nan", "inf"])
-def test_the_doctor_asks_for_a_margin_that_can_be_seen(margin: str) -> None:
+def test_the_doctor_refuses_a_margin_that_is_not_positive_and_finite(margin: str) -> None:
     ended = bench("doctor", "--margin", margin)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("bench: --margin: it must be ")

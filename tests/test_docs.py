@@ -25,7 +25,7 @@ SPEC = re.compile(rf"(?<![\w/.])((?:{DECODERS})(?:@\w+)?(?::\w+=[\w.+=-]*\w)+)")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
-def test_the_walk_through_leads_to_the_example_and_says_what_its_methods_are() -> None:
+def test_the_walk_through_links_to_the_example_and_explains_its_methods() -> None:
     page = (DOCS / "adding-a-decoder.md").read_text(encoding="utf-8")
     section = page.split("## A complete example\n")[1].split("\n## ")[0]
     example = (ROOT / "examples" / "recycle.py").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
-def test_decoders_are_written_with_options_that_they_take(page: Path) -> None:
+def test_decoder_specs_in_the_docs_use_only_valid_options(page: Path) -> None:
     for spec in set(SPEC.findall(page.read_text(encoding="utf-8"))):
         named = registry.parse_spec(spec)
         costs = dict.fromkeys(("row_cost", "draft_cost"), "auto").items()  # of a folder
@@ -93,7 +93,7 @@ def test_decisions_are_numbered_without_gaps_and_titled_by_their_number() -> Non
         assert file.read_text(encoding="utf-8").startswith(f"# {file.name[:4]} ")
 
 
-def test_a_decision_that_was_superseded_says_so_first_and_names_a_later_one() -> None:
+def test_a_superseded_decision_opens_with_a_note_that_names_a_later_decision() -> None:
     decisions = {
         file.name: file.read_text(encoding="utf-8") for file in (DOCS / "adr").glob("0*.md")
     }
@@ -108,7 +108,7 @@ def test_a_decision_that_was_superseded_says_so_first_and_names_a_later_one() ->
 
 
 @pytest.mark.parametrize("page", ["log.md", *sorted(p.name for p in (DOCS / "log").iterdir())])
-def test_every_entry_of_the_log_opens_with_its_conclusion_in_lines_of_100_columns(
+def test_every_log_entry_opens_with_a_one_sentence_conclusion_and_fits_in_100_columns(
     page: str,
 ) -> None:
     newest = page == "log.md"

@@ -26,7 +26,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_every_import_keeps_to_the_floors_and_none_goes_in_a_circle() -> None:
+def test_imports_respect_the_layers_and_form_no_cycle() -> None:
     pytest.importorskip("importlinter", reason="import-linter is a tool of `pip install -e .[dev]`")
     done = lint(ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
@@ -68,7 +68,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_what_reads_records_runs_without_torch() -> None:
+def test_modules_that_only_read_records_import_no_torch() -> None:
     lines = ["import sys"]
     for floor in TORCH_FREE:
         files = sorted((ROOT / "bench" / floor).rglob("[!_]*.py"))
@@ -88,7 +88,7 @@ DECODERS = [
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=lambda p: p.stem)
-def test_a_decoder_keeps_no_time_and_draws_no_numbers(path: Path) -> None:
+def test_a_decoder_imports_neither_time_nor_random(path: Path) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
     names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}

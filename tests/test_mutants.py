@@ -17,13 +17,13 @@ from tests.mutants.planting import ROOT, load_mutants
 MUTANTS = load_mutants()
 
 
-def test_there_are_at_least_a_hundred_each_with_a_name_of_its_own() -> None:
+def test_there_are_a_hundred_mutants_or_more_with_unique_names() -> None:
     names = Counter(mutant.id for mutant in MUTANTS)
     assert len(names) == len(MUTANTS) >= 100
 
 
 @pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
-def test_every_mutant_of_a_file_can_be_planted_and_changes_what_it_does(file: str) -> None:
+def test_every_mutant_of_a_file_can_be_planted_and_changes_the_code(file: str) -> None:
     """Its code occurs exactly once; what comes out is Python, and not the same Python."""
     original = ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
     for mutant in MUTANTS:
@@ -31,7 +31,7 @@ def test_every_mutant_of_a_file_can_be_planted_and_changes_what_it_does(file: st
             assert ast.dump(ast.parse(mutant.planted(ROOT))) != original, mutant.id
 
 
-def test_every_mutant_says_what_it_breaks_and_names_tests_that_exist() -> None:
+def test_every_mutant_describes_the_broken_behaviour_and_names_existing_tests() -> None:
     for mutant in MUTANTS:
         assert mutant.breaks.endswith("."), mutant.id
         assert mutant.tests, mutant.id
@@ -74,7 +74,7 @@ def run(root: Path, *mutants: tuple[str, ...], options: tuple[str, ...] = ()) ->
 CAUGHT, SURVIVES, GONE = ("x + x", "x - x"), ("x + x", "2 * x"), ("y + y", "y")
 
 
-def test_a_mutant_that_tests_notice_is_caught_and_the_tree_is_left_alone(
+def test_a_mutant_that_fails_its_tests_is_caught_and_the_source_tree_is_unchanged(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, CAUGHT, CAUGHT, options=("--jobs", "2")) == 0
@@ -83,7 +83,7 @@ def test_a_mutant_that_tests_notice_is_caught_and_the_tree_is_left_alone(
 
 
 @pytest.mark.slow
-def test_one_that_survives_is_named_and_ends_with_exit_code_3(
+def test_a_surviving_mutant_is_named_and_ends_with_exit_code_3(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, CAUGHT, SURVIVES, GONE) == 3
@@ -93,7 +93,7 @@ def test_one_that_survives_is_named_and_ends_with_exit_code_3(
 
 
 @pytest.mark.slow
-def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
+def test_slow_tests_run_on_mutants_that_survive_the_fast_tests(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = TEST.replace("def", "@pytest.mark.slow\ndef").replace("6", "9").replace("(3)", "(4.5)")
@@ -108,7 +108,7 @@ def test_tests_of_minutes_are_asked_where_those_of_seconds_notice_nothing(
 
 
 @pytest.mark.slow
-def test_a_file_of_slow_tests_alone_judges_too(
+def test_a_file_with_only_slow_tests_can_catch_mutants(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = TEST.replace("def", "@pytest.mark.slow\ndef")
@@ -118,7 +118,7 @@ def test_a_file_of_slow_tests_alone_judges_too(
 
 
 @pytest.mark.slow
-def test_one_whose_code_is_gone_or_that_cannot_be_judged_ends_with_exit_code_1(
+def test_a_mutant_that_cannot_be_planted_or_judged_ends_with_exit_code_1(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, GONE) == 1
@@ -127,7 +127,7 @@ def test_one_whose_code_is_gone_or_that_cannot_be_judged_ends_with_exit_code_1(
     assert "| a | arithmetic.py | not judged |" in capsys.readouterr().out
 
 
-def test_tests_that_fail_by_themselves_judge_nothing(
+def test_tests_that_fail_without_a_mutant_end_with_exit_code_1(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "test_it.py").write_text(TEST.replace("6", "7"), encoding="utf-8")
@@ -136,7 +136,7 @@ def test_tests_that_fail_by_themselves_judge_nothing(
 
 
 @pytest.mark.slow
-def test_tests_that_never_end_notice_it_and_a_few_mutants_can_be_chosen(
+def test_a_mutant_that_never_ends_times_out_and_mutants_can_be_selected_by_name(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endless = ("return", "while True: x +=")
@@ -149,7 +149,7 @@ def test_tests_that_never_end_notice_it_and_a_few_mutants_can_be_chosen(
 
 
 @pytest.mark.slow
-def test_what_is_marked_as_equivalent_is_counted_apart_and_planted_only_by_name(
+def test_equivalent_mutants_are_counted_apart_and_planted_only_by_name(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, CAUGHT, (*SURVIVES, "The sum is the double.")) == 0

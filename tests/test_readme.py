@@ -62,26 +62,26 @@ def test_every_relative_link_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize("marker", ["main", "tests", "real"])
-def test_both_commands_can_be_read_by_ci(marker: str) -> None:
+def test_marked_commands_are_shell_blocks_that_ci_can_extract(marker: str) -> None:
     block = README.split(f"<!-- {marker} -->")[1].split("```")[1]
     assert block.startswith("sh\n")
     assert ("-c constraints.txt" in block) == (marker != "real")  # whose package brings no others
 
 
-def test_every_command_named_exists() -> None:
+def test_the_docs_name_exactly_the_commands_that_exist() -> None:
     known = set(all_verbs())
     named = [set(re.findall(r"^bench (\w[\w-]*)", p, re.MULTILINE)) for p in (README, *MORE)]
     assert all(named)
     assert known == set().union(*named)
 
 
-def test_it_is_read_in_three_minutes() -> None:
+def test_the_readme_takes_three_minutes_to_read() -> None:
     """The table by machine apart, whose columns grow when runs are submitted: now 212 words."""
     assert len(README.splitlines()) <= 100
     assert len(TABLE.sub("", README).split()) <= 800 - 212
 
 
-def test_its_decoder_of_ten_lines_meets_the_contract(tmp_path: Path) -> None:
+def test_the_readmes_decoder_of_ten_lines_meets_the_contract(tmp_path: Path) -> None:
     source = README.split("```python\n")[1].split("```")[0]
     assert len([line for line in source.splitlines() if line]) <= 10
     file = tmp_path / "echo.py"
@@ -95,7 +95,7 @@ def test_its_decoder_of_ten_lines_meets_the_contract(tmp_path: Path) -> None:
     assert 1 <= max(step.drafted for step in answer.steps) <= 4, "long chains are slower than none"
 
 
-def test_its_table_has_two_kinds_of_processor_and_a_gpu_and_explains_its_marks() -> None:
+def test_the_readmes_table_has_two_kinds_of_processor_and_a_gpu_and_explains_its_marks() -> None:
     (table,) = TABLE.finditer(README)
     assert table["name"] == "machines"
     for machine in ("AMD EPYC", "Intel Xeon", "NVIDIA"):

@@ -59,7 +59,7 @@ def _of_call(node: ast.Call, name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_source_unpickles_evaluates_or_trusts_code_of_others(path: Path) -> None:
+def test_no_source_unpickles_evaluates_or_trusts_foreign_code(path: Path) -> None:
     name = path.relative_to(ROOT).as_posix()
     assert not list(breaches(path.read_text(encoding="utf-8"), name))
 
@@ -85,7 +85,7 @@ def test_planted_breaches_are_found(text: str, told: str) -> None:
     assert told in breach
 
 
-def test_what_is_fetched_has_the_hashes_that_the_page_names() -> None:
+def test_downloads_are_pinned_by_hashes_in_the_files_that_the_security_page_names() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     named = re.findall(r"SHA-256 in `([\w/.]+)`", page)
     assert len(named) == 2
@@ -100,14 +100,14 @@ def test_what_is_fetched_has_the_hashes_that_the_page_names() -> None:
     assert opened == ["decoders/core/hf/checkpoint.py", "specbench_tasks/loaders.py"]
 
 
-def test_every_file_that_the_page_names_is_there() -> None:
+def test_every_file_named_in_security_md_exists() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     for name in re.findall(r"`([\w./-]+\.(?:py|yml|txt|cff))`", page):
         assert (ROOT / name).is_file(), name
 
 
 @pytest.mark.parametrize("name", ["audit", "release"])
-def test_workflows_of_releases_write_nothing_to_the_repository_and_run_no_text_of_events(
+def test_audit_and_release_workflows_are_read_only_and_run_no_expressions_in_scripts(
     name: str,
 ) -> None:
     workflow: dict[str, Any] = WORKFLOWS[name]
@@ -118,7 +118,7 @@ def test_workflows_of_releases_write_nothing_to_the_repository_and_run_no_text_o
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_the_audit_is_of_the_pinned_versions_and_runs_weekly() -> None:
+def test_the_audit_checks_the_pinned_versions_on_a_schedule() -> None:
     workflow = WORKFLOWS["audit"]
     scripts = "\n".join(s.get("run", "") for j in workflow["jobs"].values() for s in j["steps"])
     assert "pip-audit" in scripts
@@ -126,7 +126,7 @@ def test_the_audit_is_of_the_pinned_versions_and_runs_weekly() -> None:
     assert workflow[True]["schedule"], "YAML takes the key `on` for true"
 
 
-def test_a_release_is_built_tested_from_its_wheel_and_lists_what_it_holds() -> None:
+def test_a_release_is_built_tested_from_its_wheel_and_has_a_bill_of_materials() -> None:
     jobs = WORKFLOWS["release"]["jobs"]
     scripts = {
         name: "\n".join(s.get("run", "") for s in job["steps"]) for name, job in jobs.items()

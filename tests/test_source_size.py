@@ -46,7 +46,7 @@ def test_tracked_files_stay_small(folder: str) -> None:
     assert sum(file.stat().st_size for file in files) < MAX_BYTES[folder]
 
 
-def test_code_lines_are_those_with_code(tmp_path: Path) -> None:
+def test_code_lines_exclude_blank_lines_comments_and_docstrings(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     lines = (
         '"""A module.', "", "More of it.", '"""', "", "# a comment",

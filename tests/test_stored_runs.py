@@ -28,7 +28,7 @@ AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.r
     "run",
     [run if run in DEFAULT else pytest.param(run, marks=pytest.mark.slow) for run in AUDITED],
 )
-def test_the_answers_of_a_stored_run_give_its_numbers(run: str) -> None:
+def test_the_numbers_of_a_stored_run_are_reproduced_from_its_answers(run: str) -> None:
     folder = REFERENCE / run
     findings = Findings(load_run(folder))
     assert findings.verdict == findings.run.status.verdict
@@ -73,7 +73,7 @@ def test_a_stored_run_passes_the_checks_of_bench_submit(run: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", POOLS, ids=lambda file: file.parent.name)
-def test_a_stored_pool_is_that_of_its_sessions(file: Path, tmp_path: Path) -> None:
+def test_a_stored_pool_is_reproduced_from_its_sessions(file: Path, tmp_path: Path) -> None:
     write_pool(load_pool([str(file.parent)], file.parent), tmp_path)
     for name in ("pool.csv", "pool.md"):
         assert (file.parent / name).read_bytes() == (tmp_path / name).read_bytes()
@@ -84,7 +84,7 @@ def test_the_runs_audited_by_default_are_there() -> None:
 
 
 @pytest.mark.parametrize("run", AUDITED)
-def test_a_stored_run_has_no_page_and_real_figures(run: str) -> None:
+def test_a_stored_run_has_no_html_page_and_its_figures_are_valid_png(run: str) -> None:
     files = [file for file in (REFERENCE / run).rglob("*") if file.is_file()]
     assert {file.suffix for file in files} <= {".csv", ".json", ".md", ".parquet", ".png", ".toml"}
     for figure in (file for file in files if file.suffix == ".png"):

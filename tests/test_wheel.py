@@ -71,7 +71,7 @@ def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_zoo_and_no_names_but_those_of_the_layout(wheel: Path) -> None:
+def test_the_wheel_includes_the_zoo_and_only_the_expected_top_level_names(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {*PACKAGES, "cli.py", "zoo"}
@@ -93,7 +93,7 @@ def test_the_main_job_runs_from_a_wheel_in_another_directory(scripts: Path, tmp_
 
 
 @pytest.mark.slow
-def test_a_module_of_the_current_folder_does_not_stand_in_for_the_command_line(
+def test_a_cli_module_in_the_current_folder_does_not_shadow_the_command_line(
     scripts: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "cli.py").write_text("def main():\n    print('another cli')\n")

@@ -134,7 +134,7 @@ def test_docstrings_open_with_one_sentence(folder: str) -> None:
     assert not bad, "\n".join(bad)
 
 
-def test_every_exception_is_still_needed() -> None:
+def test_every_allowed_name_is_still_used() -> None:
     for name, (reason, files) in ALLOWED.items():
         assert reason
         for file in files:
@@ -144,7 +144,7 @@ def test_every_exception_is_still_needed() -> None:
             )
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for file, text in sources(*FOLDERS).items():
         for node in ast.walk(ast.parse(text)):
@@ -201,5 +201,5 @@ def test_banned_words_are_found(line: str, is_bad: bool) -> None:
         ("What a call has.", True),
     ],
 )
-def test_telegrams_are_found(line: str, is_bad: bool) -> None:
+def test_docstring_openings_that_are_not_one_sentence_are_found(line: str, is_bad: bool) -> None:
     assert bool(bad_openings(f'def f():\n    """{line}"""')) == is_bad

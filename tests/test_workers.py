@@ -9,5 +9,5 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 
 
 @pytest.mark.skipif(WORKER is None, reason="one process may take all cores")
-def test_a_worker_computes_in_one_thread_unless_told_otherwise() -> None:
+def test_a_worker_computes_in_one_thread_unless_omp_num_threads_sets_more() -> None:
     assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])

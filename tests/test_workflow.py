@@ -16,7 +16,7 @@ STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 SCRIPTS = [step["run"] for step in STEPS if "run" in step]
 
 
-def test_every_verb_and_option_it_uses_exists() -> None:
+def test_every_bench_verb_and_option_in_the_workflow_exists() -> None:
     commands = all_verbs()
     used = [
         line for script in SCRIPTS for line in re.findall(r"bench (\w+)((?:.*\\\n)*.*)", script)
@@ -27,14 +27,14 @@ def test_every_verb_and_option_it_uses_exists() -> None:
         assert set(re.findall(r"(?<= )--[\w-]+", rest)) <= known
 
 
-def test_the_targets_it_makes_exist() -> None:
+def test_the_make_targets_of_the_workflow_exist() -> None:
     made = {target for script in SCRIPTS for target in re.findall(r"make ([a-z-]+)", script)}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert made == {"install", "gate", "hot-paths"}
     assert all(f"\n{target}:" in makefile for target in made)
 
 
-def test_no_expression_stands_in_a_script_and_nothing_may_be_written() -> None:
+def test_scripts_hold_no_expressions_and_the_workflow_has_read_only_permissions() -> None:
     assert not any("${{" in script for script in SCRIPTS)
     assert WORKFLOW["permissions"] == {"contents": "read"}
     checkouts = [step for step in STEPS if "checkout" in step.get("uses", "")]
@@ -47,7 +47,7 @@ def test_the_gpu_runs_no_code_of_a_fork() -> None:
     assert "bench-gpu" in condition
 
 
-def test_the_page_of_runs_is_made_with_verbs_and_options_that_exist() -> None:
+def test_the_docs_workflow_builds_the_page_of_runs_with_existing_verbs_and_options() -> None:
     docs = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
     commands = all_verbs()
     scripts = [step.get("run", "") for step in docs["jobs"]["build"]["steps"]]

@@ -44,7 +44,9 @@ def test_the_docs_have_a_row_for_each_checkpoint() -> None:
     assert "| mamba | transformers | no | no | decode: " in mamba
 
 
-def test_a_model_that_is_wrong_late_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_wrong_only_at_late_positions_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At places behind those that the check of a loaded model looks at."""
     monkeypatch.setattr(Layout, "existing", lambda _, positions, __: positions.clamp(max=20))
     with pytest.raises(AssertionError, match="logits are others than those of transformers by"):
@@ -57,7 +59,7 @@ def test_a_model_that_is_wrong_late_fails(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("least", "told"), [((2, 1), "ar is not generate() in batches of 3"), ((1, 2), "lookup is not")]
 )
-def test_calls_of_one_shape_that_are_wrong_fail(
+def test_a_model_that_is_wrong_only_for_several_sequences_or_rows_fails(
     least: tuple[int, int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls of so many sequences and rows, behind a prefix."""
@@ -76,7 +78,9 @@ def test_calls_of_one_shape_that_are_wrong_fail(
         judge("llama", tmp_path)
 
 
-def test_an_error_that_is_no_refusal_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_other_than_a_refusal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_: Any) -> None:
         int("none")
 

@@ -66,7 +66,7 @@ def test_ctrl_c_within_a_command_is_one_line(monkeypatch: pytest.MonkeyPatch, wh
     assert (ended.code, ended.err) == (130, "bench: interrupted\n")
 
 
-def test_a_module_of_the_current_folder_does_not_stand_in_for_the_command_line(
+def test_a_module_in_the_current_folder_does_not_shadow_the_command_line(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "cli.py").write_text("def main():\n    print('another')\n")
@@ -74,7 +74,7 @@ def test_a_module_of_the_current_folder_does_not_stand_in_for_the_command_line(
     assert ended.stdout.startswith("bench "), ended.stderr
 
 
-def test_the_console_script_is_what_catches_ctrl_c() -> None:
+def test_the_console_script_calls_the_main_function_that_catches_ctrl_c() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert settings["project"]["scripts"] == {"bench": "bench.__main__:main"}
 

@@ -32,7 +32,9 @@ ON_CPU = (
         (MemoryError(), ""),
     ],
 )
-def test_a_lack_of_memory_is_one_line_with_what_did_not_fit(error: Exception, tried: str) -> None:
+def test_a_lack_of_memory_is_one_line_that_names_the_object_that_did_not_fit(
+    error: Exception, tried: str
+) -> None:
     with pytest.raises(BenchError) as caught, room_for("the elephant", "take a smaller one"):
         raise error
     assert caught.value.exit_code == Exit.FAILED
@@ -41,7 +43,7 @@ def test_a_lack_of_memory_is_one_line_with_what_did_not_fit(error: Exception, tr
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), UnavailableError("no"), ValueError("x")])
-def test_other_errors_are_left_as_they_are(error: Exception) -> None:
+def test_errors_other_than_a_lack_of_memory_are_raised_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, room_for("it"):
         raise error
     assert caught.value is error
@@ -57,7 +59,9 @@ def test_weights_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> N
         open_setup(config)
 
 
-def test_any_command_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_command_that_runs_out_of_memory_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError(ON_GPU)
 

@@ -71,7 +71,7 @@ def test_the_bar_shows_a_time_left_only_of_even_steps(even: bool) -> None:
     assert "compiling" in written
 
 
-def test_times_of_the_bar_stay_on_one_line_beside_a_long_detail() -> None:
+def test_the_bar_stays_on_one_line_with_a_long_detail() -> None:
     import io
 
     from rich.console import Console
@@ -86,14 +86,16 @@ def test_times_of_the_bar_stay_on_one_line_beside_a_long_detail() -> None:
     assert len(console.file.getvalue().splitlines()) == 1
 
 
-def test_a_resumed_phase_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_phase_counts_on_from_the_steps_already_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     shown = Plain()
     shown.start("timing", 10, 8)
     shown.step(num=2)
     assert "timing 10/10" in capsys.readouterr().err
 
 
-def test_silence_still_lets_notes_through(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_are_printed_even_if_progress_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     shown = Progress()
     shown.start("timing", 2)
     shown.step()
@@ -102,7 +104,7 @@ def test_silence_still_lets_notes_through(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "spec is skipped\n"
 
 
-def test_the_bar_has_no_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
     shown = Live()
     shown.start("timing", 4, 1)

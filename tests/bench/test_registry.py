@@ -147,7 +147,7 @@ def test_a_package_from_outside_adds_a_section_to_the_report(
     assert "| spec | 4 |" in (run / "report.md").read_text(encoding="utf-8")
 
 
-def test_a_section_from_outside_has_its_place_its_figures_its_data_and_its_caveats(
+def test_a_section_of_another_package_brings_its_place_figures_data_and_caveats(
     synthetic_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = synthetic_run({"spec": 2.0})
@@ -171,7 +171,7 @@ def test_a_section_from_outside_has_its_place_its_figures_its_data_and_its_cavea
     assert printed.getvalue().count("\nNames\n") == 1  # of LATE alone
 
 
-def test_a_report_needs_no_extra_and_names_a_broken_one_once(
+def test_a_report_is_written_without_extras_and_names_a_broken_extra_once(
     synthetic_run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +190,7 @@ def test_a_report_needs_no_extra_and_names_a_broken_one_once(
     assert drawn == {"speedup.svg"}
 
 
-def test_a_tree_that_is_not_installed_says_so_once(
+def test_a_source_tree_that_is_not_installed_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bench.registry.entry_points", lambda group: ())
@@ -237,7 +237,7 @@ def test_a_package_registers_a_drafter_with_its_trainer(
 
 
 @pytest.mark.parametrize("module", [MODULE, "raise SystemExit('no')"])
-def test_a_broken_extra_is_one_line_and_all_others_are_there(
+def test_a_broken_extra_is_reported_in_one_line_and_the_remaining_extras_stay_available(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -254,7 +254,7 @@ def test_a_broken_extra_is_one_line_and_all_others_are_there(
         extra("bench.verbs", "lost")
 
 
-def test_a_job_that_no_package_registers_is_one_line() -> None:
+def test_a_job_that_no_package_registers_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"registers 'nothing' in bench\.jobs; install this one"):
         extra("bench.jobs", "nothing")
 
@@ -287,7 +287,7 @@ def test_a_run_imports_no_verb_of_an_extra() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_extras_that_the_checkout_gained_since_it_was_installed_are_named_once(
+def test_extras_of_the_checkout_that_the_installed_package_lacks_are_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry, "_ROOT", tmp_path)

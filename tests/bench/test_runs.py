@@ -99,7 +99,7 @@ STEPS = (
 )  # fmt: skip
 
 
-def test_a_run_reads_as_its_protocol_and_a_resumed_one_goes_on_with_the_same_steps() -> None:
+def test_run_lists_all_steps_in_order_and_resume_lists_the_same_but_the_first_two() -> None:
     source = inspect.getsource(bench_run.run)
     assert len(source.splitlines()) <= 60
     assert re.findall("|".join(map(re.escape, STEPS)), source) == [*STEPS]
@@ -107,7 +107,7 @@ def test_a_run_reads_as_its_protocol_and_a_resumed_one_goes_on_with_the_same_ste
     assert re.findall("|".join(map(re.escape, STEPS)), resumed) == [*STEPS[2:]]
 
 
-def test_a_run_without_a_report_is_complete_and_owes_none(
+def test_a_run_without_a_report_is_complete_and_resume_writes_no_report(
     small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
@@ -122,7 +122,7 @@ def test_a_run_without_a_report_is_complete_and_owes_none(
     assert written == [with_report.run_dir]
 
 
-def test_a_split_is_asked_and_recorded(start: Any) -> None:
+def test_a_split_limits_the_questions_and_is_recorded(start: Any) -> None:
     runs = {split: load_run(start(split=split)[0].run_dir) for split in ("tune", "test")}
     for split, run in runs.items():
         assert run.config["split"] == split
@@ -135,7 +135,9 @@ def test_a_split_is_asked_and_recorded(start: Any) -> None:
     assert not ids[0] & ids[1]
 
 
-def test_its_folder_is_named_by_time_decoders_and_hash_and_is_latest(start: Any) -> None:
+def test_a_run_folder_is_named_by_time_decoders_and_hash_and_linked_as_the_newest(
+    start: Any,
+) -> None:
     ended, _ = start()
     day, clock, name, digest = ended.run_dir.name.split("-")
     assert (len(day), len(clock), name, len(digest)) == (8, 6, "spec", 4)
@@ -163,7 +165,7 @@ def test_every_piece_of_an_answer_is_in_the_vocabulary(start: Any) -> None:
         assert text.replace("\n", "").replace("\x01", "").strip() == record.text
 
 
-def test_prompts_that_do_not_fit_are_counted_where_a_user_sees_them(
+def test_prompts_that_do_not_fit_are_counted_in_a_note_and_in_the_plan(
     start: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "q.jsonl"
@@ -174,7 +176,7 @@ def test_prompts_that_do_not_fit_are_counted_where_a_user_sees_them(
     assert len(load_run(ended.run_dir).plan.skipped) == 1
 
 
-def test_nothing_left_to_measure_is_a_usage_error(start: Any, tmp_path: Path) -> None:
+def test_a_run_whose_prompts_are_all_skipped_is_a_usage_error(start: Any, tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="all were skipped") as caught:
         start(max_new_tokens=250)
     assert caught.value.exit_code == 2
@@ -197,7 +199,7 @@ def test_nothing_left_to_measure_is_a_usage_error(start: Any, tmp_path: Path) ->
         ({"decoders": "no/such.py:Mine"}, 2, "does not exist"),
     ],
 )
-def test_what_cannot_run_is_one_line_and_leaves_no_folder(
+def test_invalid_options_end_with_one_line_and_no_run_folder(
     start: Any, tmp_path: Path, values: dict[str, Any], code: int, said: str
 ) -> None:
     with pytest.raises(BenchError) as caught:
@@ -253,7 +255,7 @@ ENDINGS = {
 """Bodies of decoders, by the exit code that a run of them ends with."""
 
 
-def test_a_failing_prompt_does_not_stop_others_and_ends_with_exit_1(
+def test_failing_answers_do_not_stop_the_run_which_ends_with_exit_code_1(
     start: Any, decoder_file: Any
 ) -> None:
     ended, shown = start(decoders=decoder_file(ENDINGS[Exit.FAILED]))
@@ -309,7 +311,7 @@ def test_state_that_survives_an_answer_makes_the_run_invalid(
     assert "state survives an answer" in status.reasons[0]
 
 
-def test_a_claim_of_more_accepted_than_the_step_drafted_or_emits_is_kept_and_breaks_it(
+def test_a_step_that_accepts_more_than_it_drafted_or_emitted_makes_the_run_invalid(
     start: Any, decoder_file: Any
 ) -> None:
     for claim in ("drafted=1, accepted=2", "drafted=3, accepted=2"):
@@ -319,13 +321,13 @@ def test_a_claim_of_more_accepted_than_the_step_drafted_or_emits_is_kept_and_bre
         assert ended.exit_code == Exit.INVALID
 
 
-def test_a_folder_is_named_by_the_first_decoders_as_far_as_there_is_room(start: Any) -> None:
+def test_a_run_folder_is_named_by_the_first_decoders_that_fit_in_its_name(start: Any) -> None:
     long = ",".join(f"spec@{number}{'o' * 20}" for number in range(3))
     ended, _ = start(decoders=f"spec@first,{long}", limit=1, repeats=1, quality_limit=0)
     assert f"-spec@first+spec@0{'o' * 20}-" in ended.run_dir.name
 
 
-def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
+def test_a_decoder_that_falsely_claims_to_be_lossless_ends_the_run_with_exit_code_3(
     start: Any, decoder_file: Any
 ) -> None:
     ended, _ = start(decoders=decoder_file(ENDINGS[Exit.REGRESSION]))
@@ -339,7 +341,7 @@ def test_a_decoder_that_is_lossless_in_name_only_ends_with_exit_3(
     assert not any("claims to be lossless" in line for line in status.warnings)
 
 
-def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
+def test_a_full_disk_keeps_the_measurements_and_a_note_names_the_resuming_command(
     start: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opener: Any
 ) -> None:
     whole = SampleWriter._append
@@ -366,7 +368,7 @@ def test_a_full_disk_keeps_what_was_measured_and_says_how_to_go_on(
     assert len(keys(run_dir)) == 32
 
 
-def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
+def test_a_cache_that_does_not_fit_is_one_line_that_names_the_options_to_lower(
     progress: Any, small: Any, opener: Any, tmp_path: Path
 ) -> None:
     def full(config: Any) -> Any:
@@ -392,7 +394,7 @@ def test_a_cache_that_does_not_fit_is_one_line_and_says_what_to_lower(
     assert shown.notes[-1] == f"all measurements are kept. Continue: bench resume {run_dir}"
 
 
-def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
+def test_the_error_of_a_quality_pass_that_does_not_fit_names_the_option_that_skips_it(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -405,7 +407,7 @@ def test_a_quality_pass_that_does_not_fit_says_how_to_leave_it_out(
 
 
 @pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_results_folder_that_cannot_be_written_is_one_line(
+def test_a_results_folder_that_cannot_be_written_ends_the_run_with_the_reason(
     start: Any, monkeypatch: pytest.MonkeyPatch, reason: int
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -420,7 +422,7 @@ def test_a_results_folder_that_cannot_be_written_is_one_line(
 # ---------------------------------------------------------------- stopping and going on
 
 
-def test_ctrl_c_before_the_warm_up_is_an_interrupted_run_too(
+def test_ctrl_c_before_the_warm_up_leaves_an_interrupted_run_that_can_be_resumed(
     start: Any, progress: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -436,7 +438,7 @@ def test_ctrl_c_before_the_warm_up_is_an_interrupted_run_too(
 
 
 @pytest.mark.parametrize("stop_at", [5, 17, 30])
-def test_ctrl_c_keeps_everything_and_resume_completes_it(
+def test_ctrl_c_keeps_all_measurements_and_resume_completes_the_run(
     start: Any, progress: Any, opener: Any, stop_at: int, reported: list[Path]
 ) -> None:
     shown = progress(stop_at=stop_at)
@@ -473,7 +475,9 @@ def test_a_block_cut_short_is_measured_again_as_a_whole(
     assert all(len(found) == 1 for found in attempts.values())
 
 
-def test_a_complete_run_says_so_and_stays_as_it_is(start: Any, progress: Any, opener: Any) -> None:
+def test_resuming_a_complete_run_reports_it_as_complete_and_changes_no_file(
+    start: Any, progress: Any, opener: Any
+) -> None:
     ended, _ = start()
     before = {path: path.read_bytes() for path in ended.run_dir.iterdir()}
     shown = progress()
@@ -509,7 +513,7 @@ def test_resuming_a_complete_run_ends_as_the_run_did(
 
 
 @pytest.mark.parametrize("differences", [3, ["x"], [{}]])
-def test_a_complete_run_whose_status_was_damaged_is_one_line(
+def test_resuming_a_complete_run_with_a_damaged_status_is_refused(
     start: Any, progress: Any, opener: Any, differences: object
 ) -> None:
     ended, _ = start(repeats=1, limit=2)
@@ -535,7 +539,7 @@ def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ("env.json", lambda e: e.update(comparability_key="x"), "the machine or its setup"),
     ],
 )
-def test_a_run_does_not_go_on_as_something_else(
+def test_a_run_is_not_resumed_with_changed_code_models_prompts_or_machine(
     start: Any, progress: Any, opener: Any, file: str, change: Any, said: str
 ) -> None:
     ended, _ = start(progress(stop_at=5))
@@ -545,7 +549,7 @@ def test_a_run_does_not_go_on_as_something_else(
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_answers_without_their_plan_are_not_begun_anew(
+def test_resuming_answers_without_a_manifest_is_refused_and_keeps_the_answers(
     start: Any, progress: Any, opener: Any
 ) -> None:
     ended, _ = start(progress(stop_at=5))
@@ -586,7 +590,7 @@ runs.run(load_config(None, values), Path({results!r}), Slow(), conftest.open_tab
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_completed_with_nothing_twice_and_nothing_lost(
+def test_resuming_a_killed_run_loses_and_repeats_no_answer(
     tmp_path: Path, progress: Any, opener: Any
 ) -> None:
     code = KILLED.format(tests=str(ROOT / "tests"), results=str(tmp_path))
@@ -626,7 +630,7 @@ print(*sys.modules)
 """
 
 
-def test_a_run_loads_neither_other_decoders_nor_extras_nor_reports(tmp_path: Path) -> None:
+def test_a_run_loads_no_unused_decoders_extras_or_reports(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOADED, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -639,7 +643,7 @@ def test_a_run_loads_neither_other_decoders_nor_extras_nor_reports(tmp_path: Pat
 # ---------------------------------------------------------------- the plan alone
 
 
-def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
+def test_a_dry_run_prints_the_plan_and_an_estimate_and_writes_no_file(
     small: Any, opener: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -658,7 +662,7 @@ def test_a_dry_run_tells_the_plan_and_an_estimate_and_writes_nothing(
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_dry_run_of_compiled_calls_says_what_its_estimate_leaves_out(
+def test_a_dry_run_of_compiled_calls_says_that_its_estimate_excludes_compiling(
     is_stored: bool, small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.plan import dry_run as module
@@ -678,7 +682,7 @@ def test_a_dry_run_of_compiled_calls_says_what_its_estimate_leaves_out(
     assert ("ar ran eagerly here" in line) is not is_stored
 
 
-def test_a_dry_run_of_a_file_says_how_it_is_read_and_shows_its_first_prompt(
+def test_a_dry_run_of_a_file_reports_its_format_and_shows_its_first_prompt(
     small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "talks.json"

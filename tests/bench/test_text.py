@@ -20,24 +20,24 @@ from bench.text import change, counted, factor, name_lines, percent, shortened, 
         *((None, "-"), (math.nan, "-")),
     ],
 )
-def test_a_share_has_one_decimal_and_does_not_become_all_of_it(
+def test_a_share_has_one_decimal_and_is_never_rounded_up_to_100_percent(
     share: float | None, text: str
 ) -> None:
     assert percent(share) == text
     assert percent(share, "") == text.removesuffix(" %")
 
 
-def test_two_shares_that_must_be_told_apart_may_have_more_decimals() -> None:
+def test_shares_that_must_be_distinguished_may_have_more_decimals() -> None:
     assert [percent(share, places=2) for share in (0.99957, 0.999996)] == ["99.96 %", "99.99 %"]
 
 
-def test_factors_and_changes_have_their_unit_and_say_what_is_unknown() -> None:
+def test_factors_and_changes_have_a_unit_and_a_dash_for_unknown_values() -> None:
     assert [factor(value) for value in (2.517, 0.3, None, math.nan)] == ["2.52x", "0.30x", "-", "-"]
     assert [change(share) for share in (0.04, -0.469, 0.0)] == ["+4.0 %", "-46.9 %", "+0.0 %"]
     assert change(None) == change(math.nan) == "-"
 
 
-def test_a_number_of_records_and_the_same_number_of_a_file_are_rounded_alike() -> None:
+def test_a_number_is_rounded_the_same_from_records_and_from_a_csv_file() -> None:
     """A CSV file has six digits, 3.17500 for 3.174996: rounding it once more gives 3.17 or 3.18."""
     for value in (3.174996, 3.175004, 0.9245004, 1.004999, 0.99949995):
         stored = float(csv_bytes(pd.DataFrame({"value": [value]})).split()[1])

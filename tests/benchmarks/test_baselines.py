@@ -19,7 +19,7 @@ def stored() -> dict[str, Any]:
     return dict(json.loads(STORED.read_text()))
 
 
-def test_every_hot_path_has_a_stored_time_and_no_fact_of_the_machine() -> None:
+def test_every_hot_path_has_a_stored_time_and_the_file_holds_no_machine_info() -> None:
     names = {each["name"].partition("[")[0] for each in stored()["benchmarks"]}
     assert names == {name for name in vars(test_hot_paths) if name.startswith("test_")}
     assert stored()["machine_info"] == stored()["commit_info"] == {}
@@ -47,7 +47,9 @@ def test_times_are_scaled_by_the_calibration_once(monkeypatch: pytest.MonkeyPatc
     assert again == scaled
 
 
-def test_a_load_counts_by_the_mean_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_on_the_machine_scales_times_by_the_mean_calibration_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     known = next(each for each in stored()["benchmarks"] if each["name"] == conftest.CALIBRATION)
     least, mean = known["stats"]["min"], 1 / known["stats"]["ops"]
     seconds = [least] * 200 + [16 * mean - least] * 200
@@ -55,13 +57,13 @@ def test_a_load_counts_by_the_mean_round(monkeypatch: pytest.MonkeyPatch) -> Non
     assert conftest.slower_than(stored()) == pytest.approx(8)
 
 
-def test_a_baseline_without_a_calibration_is_taken_as_it_is() -> None:
+def test_a_baseline_without_a_calibration_is_used_unchanged() -> None:
     plain = stored()
     plain["benchmarks"] = [b for b in plain["benchmarks"] if b["name"] != conftest.CALIBRATION]
     assert compared(copy.deepcopy(plain)) == plain
 
 
-def test_a_saved_file_holds_what_a_comparison_reads_and_nothing_else() -> None:
+def test_a_saved_file_holds_only_the_fields_that_a_comparison_reads() -> None:
     timed = {"min": 1.0, "median": 2.0, "ops": 0.5, "rounds": 5, "iterations": 1, "data": [1.0]}
     each = {"group": None, "name": "a", "fullname": "f::a", "params": None, "stats": timed}
     saved = {"machine_info": {"node": "host"}, "commit_info": {"id": "x"}, "datetime": "now"}

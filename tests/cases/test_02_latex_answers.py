@@ -25,7 +25,7 @@ def test_the_expression_is_compared_and_not_its_last_number(said: str, gold: str
     assert score("math_reasoning", said, GoldAnswer(answers=(gold,)))["exact_number"] == right
 
 
-def test_a_reference_that_no_answer_can_meet_is_left_out_by_name(case: Case, stories):
+def test_a_gold_answer_that_cannot_be_scored_is_left_out_and_named(case: Case, stories):
     golds = {
         "a": r"\frac{3}{4}",
         "b": "p - q",

@@ -19,7 +19,7 @@ TEXTS = (
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("family", ["summarization", "qa", "rag", "translation"])
-def test_the_same_text_is_right_and_another_is_not(family: str, text: str):
+def test_in_every_script_the_gold_text_is_right_and_other_texts_are_wrong(family: str, text: str):
     gold = GoldAnswer(answers=(text,))
     metric = PRIMARY[family]
     assert score(family, text, gold)[metric] == pytest.approx(1)
@@ -44,7 +44,7 @@ def test_a_comma_is_a_small_mistake_in_japanese_too():
 
 
 @pytest.mark.parametrize("close", ["</think>", "</thinking>", "[/THINK]", "</THINK>"])
-def test_only_what_follows_the_last_closed_thought_is_scored(close: str):
+def test_only_text_after_the_last_closed_thought_is_scored(close: str):
     rome, oslo = GoldAnswer(answers=("Rome",)), GoldAnswer(answers=("Oslo",))
     said = f"<think>\nIt may be Rome.\n</think>Or Rome?\n{close}\nOslo"
     assert score("qa", said, rome)["contains_answer"] == 0
@@ -56,7 +56,7 @@ def test_only_what_follows_the_last_closed_thought_is_scored(close: str):
     assert corpus_bleu([(said, gold.answers)]) == pytest.approx(1)
 
 
-def test_a_thought_that_was_cut_is_no_answer():
+def test_an_unclosed_thought_is_not_scored_as_an_answer():
     assert (
         score("qa", "<think>It may be Rome", GoldAnswer(answers=("Rome",)))["contains_answer"] == 0
     )

@@ -5,7 +5,7 @@ import pytest
 from tests.cases.conftest import Case
 
 
-def test_a_draft_that_numbers_its_tokens_otherwise_is_refused(case: Case, stories, variant):
+def test_a_draft_model_with_other_token_ids_is_refused(case: Case, stories, variant):
     done = case.run(stories, "--draft", variant("permuted"), decoders="spec")
     assert done.code == 2
     assert "the draft model has another tokenizer than the target: id 3 is" in done.err

@@ -10,7 +10,7 @@ LINE = "the draft model's context is 48 tokens, the target's 512: texts of this 
 
 
 @pytest.mark.slow
-def test_texts_beyond_the_drafts_context_are_told_of_in_the_run_and_in_its_report(
+def test_texts_beyond_the_draft_models_context_are_a_warning_of_the_run_and_its_report(
     case: Case, stories, variant
 ):
     given = ("--draft", variant("short"), "--max-new-tokens", 40)
@@ -23,7 +23,7 @@ def test_texts_beyond_the_drafts_context_are_told_of_in_the_run_and_in_its_repor
 
 
 @pytest.mark.slow
-def test_texts_within_it_are_not(case: Case, stories, variant):
+def test_texts_within_the_draft_models_context_cause_no_warning(case: Case, stories, variant):
     done = case.run(stories, "--draft", variant("short"), decoders="spec")
     assert LINE not in done.err
     assert LINE not in case.report()

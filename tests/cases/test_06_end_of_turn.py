@@ -23,7 +23,9 @@ def running_on(stories: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_turns_end_that_stops_nothing_is_told_and_recorded(case: Case, running_on: Path):
+def test_an_end_of_turn_token_that_is_no_stop_id_is_reported_and_recorded(
+    case: Case, running_on: Path
+):
     done = case.run(running_on)
     assert done.code == 0, done.err
     (told,) = [line for line in done.err.splitlines() if NOTE in line]
@@ -32,7 +34,7 @@ def test_a_turns_end_that_stops_nothing_is_told_and_recorded(case: Case, running
     assert "Cut by --max-new-tokens: 100 % of the answers." in case.report()
 
 
-def test_a_turns_end_that_stops_answers_is_not_mentioned(case: Case, stories: Path):
+def test_an_end_of_turn_token_that_is_a_stop_id_is_not_mentioned(case: Case, stories: Path):
     folder = copied(case.folder / "ending")
     template(folder, TURN)
     done = case.run(folder, "--dry-run")

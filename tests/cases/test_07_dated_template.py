@@ -17,7 +17,9 @@ def hashes(case: Case, output: str = "out") -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_date_is_recorded_told_and_measured_again(case: Case, variant, monkeypatch):
+def test_a_templates_date_is_reported_recorded_and_reused_by_the_saved_config(
+    case: Case, variant, monkeypatch
+):
     monkeypatch.setattr("bench.plan.setup.today", lambda: "2026-03-01")
     quick = ("--quality-limit", 0)
     done = case.run(variant("date"), *quick)
@@ -51,7 +53,7 @@ def test_a_template_that_draws_has_the_same_prompts_in_every_process(case: Case,
 
 
 @pytest.mark.slow
-def test_a_template_without_a_date_is_recorded_without_one(case: Case, variant):
+def test_a_template_without_a_date_is_recorded_without_a_date(case: Case, variant):
     assert case.run(variant("say"), "--quality-limit", 0, "--date", "2026-03-01").code == 0
     found = json.loads((case.latest() / ENV).read_text())["models"]["target"]["template"]
     assert found["date"] is None
@@ -60,11 +62,11 @@ def test_a_template_without_a_date_is_recorded_without_one(case: Case, variant):
     assert "{{ bos_token }}" in found["text"]
 
 
-def test_a_template_that_ignores_its_messages_is_told(case: Case, variant):
+def test_a_template_that_ignores_its_messages_is_reported(case: Case, variant):
     assert "does not write what the user asks" in case.run(variant("constant"), "--dry-run").err
 
 
-def test_a_date_that_is_none_is_refused(case: Case, variant):
+def test_an_invalid_date_is_refused(case: Case, variant):
     done = case.run(variant("date"), "--date", "tomorrow")
     assert done.code == 2
     assert "--date: 'tomorrow' is no date such as 2026-03-01" in done.err

@@ -12,7 +12,9 @@ from tests.cases.conftest import Case
 
 
 @pytest.mark.slow
-def test_an_argument_reaches_the_template_the_record_and_the_header(case: Case, variant):
+def test_a_template_argument_reaches_the_template_the_run_folder_and_the_report(
+    case: Case, variant
+):
     off = ("--template-args", "enable_thinking=false", "--quality-limit", 0)
     assert case.run(variant("think"), *off).code == 0
     assert case.env()["models"]["target"]["template"]["arguments"] == {"enable_thinking": False}
@@ -25,7 +27,7 @@ def test_an_argument_reaches_the_template_the_record_and_the_header(case: Case, 
 
 
 @pytest.mark.parametrize("text", ["enable_thinking", "=1", "a b=1"])
-def test_unknown_arguments_are_refused(text: str):
+def test_malformed_template_arguments_are_refused(text: str):
     with pytest.raises(UsageError, match="is not NAME=VALUE"):
         parse_arguments([text])
 

@@ -8,12 +8,12 @@ NOTE = "its prompts end in a stop id (</s>)"
 
 
 @pytest.mark.parametrize("name", ["eos_added", "closed"])
-def test_prompts_that_end_in_a_stop_id_are_told(case: Case, variant, name: str):
+def test_prompts_that_end_in_a_stop_id_are_reported(case: Case, variant, name: str):
     done = case.run(variant(name), "--dry-run")
     assert done.code == 0, done.err
     assert done.err.count(NOTE) == 1
 
 
-def test_other_prompts_are_not(case: Case, stories, variant):
+def test_prompts_without_a_final_stop_id_are_not_reported(case: Case, stories, variant):
     for model in (stories, variant("say")):
         assert "stop id" not in case.run(model, "--dry-run").err

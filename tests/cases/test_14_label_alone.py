@@ -15,7 +15,7 @@ def test_a_label_without_a_matching_option_is_refused(decoders: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_label_of_a_row_of_the_tables_is_that_row() -> None:
+def test_the_label_of_a_table_row_selects_the_options_of_that_row() -> None:
     done = bench(*DRY, "idlm@isd")
     assert done.code == 0
     assert "idlm@isd: mode=isd, stride=8" in done.out
@@ -23,5 +23,5 @@ def test_the_label_of_a_row_of_the_tables_is_that_row() -> None:
 
 
 @pytest.mark.slow
-def test_isd_alone_says_how_it_differs_from_the_row_of_the_tables() -> None:
+def test_isd_alone_reports_how_it_differs_from_the_isd_row_of_the_tables() -> None:
     assert "the tables' row idlm@isd is isd:stride=8" in bench(*DRY, "isd").err

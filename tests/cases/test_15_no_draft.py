@@ -8,7 +8,7 @@ from tests.cases.conftest import Case
 
 
 @pytest.mark.slow
-def test_a_drafter_that_never_proposes_is_told(case: Case, stories):
+def test_a_drafter_that_never_proposes_is_reported(case: Case, stories):
     done = case.run(stories, "--quality-limit", 0, decoders="lookup:n=16:shortest=16")
     assert done.code == 0
     assert "lookup has no speed-up (-) in " in case.report()

@@ -16,7 +16,7 @@ from tests.cases.variants import VOCAB
     ],
 )
 @pytest.mark.parametrize("padded", ["draft", "target"])
-def test_a_draft_of_the_same_tokenizer_may_have_another_size(
+def test_a_draft_model_with_the_same_tokenizer_may_have_another_vocabulary_size(
     padded: str, sampled: tuple[object, ...], case: Case, stories, variant
 ):
     target, draft = stories, variant("padded")
@@ -33,7 +33,9 @@ def test_a_draft_of_the_same_tokenizer_may_have_another_size(
     assert max(chain(*(record.tokens or () for record in records))) < VOCAB
 
 
-def test_transformers_own_loop_is_refused_with_the_true_reason(case: Case, stories, variant):
+def test_the_assisted_loop_of_transformers_is_refused_because_of_the_vocabulary_size(
+    case: Case, stories, variant
+):
     given = ("--draft", variant("padded"))
     done = case.run(stories, *given, decoders="hf@assisted:kind=assisted")
     assert done.code == 2

@@ -6,7 +6,9 @@ from tests.cases.conftest import Case
 
 
 @pytest.mark.slow
-def test_sampling_and_stop_strings_of_a_generation_config_are_told(case: Case, variant, stories):
+def test_sampling_and_stop_strings_of_a_generation_config_are_reported(
+    case: Case, variant, stories
+):
     done = case.run(variant("sampling"), "--quality-limit", 0)
     assert done.code == 0, done.err
     said = "do_sample=True, temperature=0.6, top_p=0.95, top_k=20, stop_strings=['. He']"

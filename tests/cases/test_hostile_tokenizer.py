@@ -23,14 +23,16 @@ def changed(folder: Path, **values: Any) -> Path:
         {"pre_tokenizer": {"type": "FixedLength", "length": 0}},  # as a text is encoded
     ],
 )
-def test_a_panic_of_the_library_is_one_line(case: Case, stories, values: dict[str, Any]):
+def test_a_panic_of_the_tokenizers_library_ends_with_one_line(
+    case: Case, stories, values: dict[str, Any]
+):
     done = case.run(changed(case.folder / "model", **values), "--dry-run")
     assert done.code == 5
     assert "its tokenizer fails: " in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_template_that_fails_leaves_no_prompt(case: Case, stories):
+def test_a_template_that_fails_ends_the_run_with_its_error(case: Case, stories):
     folder = copied(case.folder / "model")
     template(folder, "{{ 1/0 }}")
     done = case.run(folder, "--dry-run")
@@ -38,7 +40,7 @@ def test_a_template_that_fails_leaves_no_prompt(case: Case, stories):
     assert "the chat template refuses it: ZeroDivisionError: division by zero" in done.err
 
 
-def test_a_template_that_does_not_end_is_one_line(case: Case, stories, monkeypatch):
+def test_a_template_that_does_not_end_is_refused_in_one_line(case: Case, stories, monkeypatch):
     monkeypatch.setattr("bench.plan.template._CPU_S", 0)
     folder = copied(case.folder / "model")
     template(

@@ -10,7 +10,9 @@ from tests.cases.conftest import Case
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "weight"), [("biased", "q_proj.bias"), ("fewer", "layers.3.")])
-def test_weights_without_a_place_are_told(case: Case, variant, name, weight):
+def test_weights_that_the_architecture_has_no_place_for_are_reported(
+    case: Case, variant, name, weight
+):
     done = case.run(variant(name), "--quality-limit", 0)
     assert done.code == 0
     notes = case.env()["models"]["target"]["notes"]

@@ -7,7 +7,7 @@ from tests.cases.variants import CHANGES
 
 
 @pytest.mark.slow
-def test_the_model_itself_passes_without_a_word(case: Case, stories):
+def test_a_run_of_the_unchanged_model_is_valid(case: Case, stories):
     done = case.run(stories)
     assert done.code == 0, done.err
     assert "VALID" in done.out + done.err
@@ -15,7 +15,7 @@ def test_the_model_itself_passes_without_a_word(case: Case, stories):
 
 
 @pytest.mark.slow
-def test_a_model_with_renumbered_tokens_says_the_same(case: Case, stories, variant):
+def test_a_model_with_renumbered_token_ids_gives_the_same_texts(case: Case, stories, variant):
     for output, model in (("out", stories), ("other", variant("permuted"))):
         assert case.run(model, "--quality-limit", 0, output=output).code == 0
     texts = [sorted(str(r.text) for r in case.records(output)) for output in ("out", "other")]

@@ -13,7 +13,7 @@ def drawn(mask):
     return ["".join(".#"[int(seen)] for seen in row) for row in mask]
 
 
-def test_causal_rows_see_themselves_and_what_came_before():
+def test_causal_rows_see_themselves_and_all_earlier_rows():
     assert drawn(masks.causal(3)) == ["#..", "##.", "###"]
 
 
@@ -81,7 +81,7 @@ def check_branches(sizes):
     assert masks.branches(sizes).tolist() == expected
 
 
-def test_branches_of_slots_see_the_tokens_up_to_theirs_and_only_their_own_branch():
+def test_slots_see_the_tokens_up_to_their_anchor_and_only_their_own_branch():
     assert drawn(masks.branches((1, 0, 2))) == [
         "#.....",
         "##....",
@@ -106,7 +106,7 @@ def test_branches_of_any_sizes_equal_their_definition(sizes):
     check_branches(sizes)
 
 
-def test_branches_of_one_branch_behind_the_last_token_are_causal():
+def test_a_single_branch_after_the_last_token_is_causal():
     assert torch.equal(masks.branches((0, 0, 4)), masks.causal(7))
 
 

@@ -89,7 +89,7 @@ def test_drafts_from_the_past_meet_the_contract() -> None:
     check_decoder(Last())
 
 
-def test_tokens_that_depend_on_the_past_are_caught_by_this_check_alone() -> None:
+def test_only_the_memory_check_catches_tokens_that_depend_on_past_answers() -> None:
     for check in (check_prompts_leave_no_trace, check_greedy_equals_ar):
         check(Leaning())
     with pytest.raises(AssertionError, match="other tokens after answers that it remembers") as e:
@@ -97,7 +97,7 @@ def test_tokens_that_depend_on_the_past_are_caught_by_this_check_alone() -> None
     assert not isinstance(e.value, StepsDifferError)
 
 
-def test_a_memory_that_only_the_decoder_can_fill_cannot_be_made_again() -> None:
+def test_a_memory_that_only_the_decoder_can_fill_fails_the_memory_check() -> None:
     with pytest.raises(StepsDifferError, match="in other steps with a memory made again"):
         check_tokens_ignore_the_memory(Writing())
 
@@ -116,7 +116,7 @@ def test_draws_of_a_distribution_share_a_memory(monkeypatch: pytest.MonkeyPatch)
     assert len(memory) == 5
 
 
-def test_an_answer_sees_those_that_ended_before_and_only_in_its_scope() -> None:
+def test_an_answer_sees_only_earlier_answers_of_its_own_scope() -> None:
     models, seen = Models(target=TableModel(7, seed=1)), list[int]()
 
     class Counting(Last):
@@ -152,7 +152,7 @@ def test_a_failed_answer_is_not_remembered_and_a_failing_memory_fails_the_answer
     assert [prompt for prompt, _ in memory] == [(1,), (3,)]
 
 
-def test_what_is_not_remembered_so_is_refused(tmp_path: Any) -> None:
+def test_an_unknown_value_of_remembers_is_refused(tmp_path: Any) -> None:
     file = tmp_path / "odd.py"
     file.write_text(
         "from decoders.lookup import PromptLookup\n"
@@ -162,7 +162,7 @@ def test_what_is_not_remembered_so_is_refused(tmp_path: Any) -> None:
         build(parse_spec(f"{file}:Odd"))
 
 
-def test_parts_of_a_hybrid_have_no_memory() -> None:
+def test_a_hybrid_refuses_a_part_with_a_memory() -> None:
     with pytest.raises(ValueError, match=r"it must be without a memory, as suffix\+answers=false"):
         build(parse_spec("hybrid:first=suffix:then=lookup"))
     assert build(parse_spec("hybrid:first=suffix+answers=false:then=lookup")).remembers is None

@@ -121,7 +121,9 @@ def made(folder: Path, body: str) -> Any:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_weights_of_its_own_are_memory_wherever_they_are(place: str, tmp_path: Path) -> None:
+def test_a_decoders_own_weights_count_as_memory_wherever_it_keeps_them(
+    place: str, tmp_path: Path
+) -> None:
     decoder = made(tmp_path, PLACES[place])
     model = HFModel(fresh("llama"))
     models = Models(target=model)
@@ -132,7 +134,7 @@ def test_weights_of_its_own_are_memory_wherever_they_are(place: str, tmp_path: P
     assert memory.peak_bytes() == plain + LAYER_BYTES
 
 
-def test_weights_of_the_model_that_a_decoder_also_holds_count_once(tmp_path: Path) -> None:
+def test_model_weights_that_a_decoder_also_references_are_counted_once(tmp_path: Path) -> None:
     decoder = made(tmp_path, PLACES["a dict in the file"])
     model = HFModel(fresh("llama"))
     sys.modules[type(decoder).__module__].LOADED["head"] = model.module.lm_head  # type: ignore[attr-defined]
@@ -163,7 +165,7 @@ def test_on_a_gpu_the_weights_of_other_decoders_are_taken_off_the_peak(
     assert PeakMemory(models, models, other, [one, other]).peak_bytes() == 110 + 47 + 100
 
 
-def test_on_gpus_what_lay_there_before_is_no_memory_of_an_answer(
+def test_gpu_memory_allocated_before_an_answer_does_not_count_as_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Graphs that other decoders captured keep their buffers and outputs."""
@@ -175,6 +177,6 @@ def test_on_gpus_what_lay_there_before_is_no_memory_of_an_answer(
         assert PeakMemory(models, models, ar).peak_bytes() == 110 + 7 + 3
 
 
-def test_decoders_of_this_project_hold_none() -> None:
+def test_built_in_decoders_hold_no_weights_themselves() -> None:
     for name in ("ar", "spec", "lookup", "jacobi", "ptp"):
         assert own_storages(build(parse_spec(name))) == {}

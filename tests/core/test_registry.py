@@ -25,17 +25,17 @@ def test_specs_carry_name_label_and_options() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "@x", "spec@", "spec:k", "spec:=3", "mine.py", "mine.py:k=3"])
-def test_malformed_specs_say_what_to_write(text: str) -> None:
+def test_malformed_specs_are_refused_with_the_syntax_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         parse_spec(text)
 
 
-def test_unknown_decoder_names_the_nearest_and_all() -> None:
+def test_the_error_for_an_unknown_decoder_suggests_the_nearest_and_lists_every_name() -> None:
     with pytest.raises(ValueError, match=r"unknown decoder 'spce'; did you mean 'spec'.*ar, "):
         resolve(DecoderSpec(name="spce"))
 
 
-def test_unknown_option_names_the_nearest_and_all() -> None:
+def test_the_error_for_an_unknown_option_suggests_the_nearest_and_lists_every_name() -> None:
     with pytest.raises(
         ValueError, match=r"unknown option 'verfy'.*did you mean 'verify'.*k, .*stop, verify"
     ):
@@ -67,7 +67,7 @@ def test_a_decoder_is_loaded_by_path_and_class() -> None:
     assert build(parse_spec(f"{EXAMPLE}:Recycle:k=3")).k == 3  # type: ignore[attr-defined]
 
 
-def test_wrong_paths_and_classes_say_what_is_there() -> None:
+def test_a_missing_file_is_named_and_a_misspelt_class_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'no/such.py' does not exist"):
         resolve(DecoderSpec(name="no/such.py:X"))
     with pytest.raises(ValueError, match=r"did you mean 'Recycle'"):
@@ -113,7 +113,9 @@ def test_a_file_in_a_package_may_import_its_siblings(tmp_path: Path) -> None:
         build(parse_spec(f"{package}/mine.py:Mine"))
 
 
-def test_a_package_of_another_place_with_the_same_name_is_not_taken(tmp_path: Path) -> None:
+def test_an_imported_package_of_the_same_name_is_not_mistaken_for_the_decoders_package(
+    tmp_path: Path,
+) -> None:
     """`tests` is imported already: this file's folder is another package of that name."""
     package = tmp_path / "tests"
     package.mkdir()
@@ -186,7 +188,7 @@ class Nameless(Decoder):
         ("Nameless", r"add `adapter: str = "),
     ],
 )
-def test_a_class_whose_options_or_needs_nobody_reads_is_refused(
+def test_a_decoder_class_with_invalid_options_or_needs_is_refused(
     name: str, message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"

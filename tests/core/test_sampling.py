@@ -47,7 +47,7 @@ def test_warp_equals_transformers_processors(temperature: float, top_k: int, top
     torch.testing.assert_close(distribution, expected.softmax(-1), atol=1e-6, rtol=1e-5)
 
 
-def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
+def test_top_p_sorts_the_whole_vocabulary_if_the_top_64_tokens_have_too_little_mass() -> None:
     from transformers import TopPLogitsWarper
 
     flat = random_logits(3, 1000, scale=0.1)
@@ -57,7 +57,9 @@ def test_top_p_sorts_everything_where_the_top_64_hold_too_little() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_highest_value_is_the_first_of_equals_and_nan_is_higher(dtype: torch.dtype) -> None:
+def test_highest_returns_the_first_of_tied_values_and_ranks_nan_above_every_number(
+    dtype: torch.dtype,
+) -> None:
     rows = random_logits(5, 3000).to(dtype)  # in bfloat16 the highest values tie
     rows[3, 40:50] = rows[3].max() + 1
     rows[4, 2000] = torch.nan
@@ -110,7 +112,7 @@ ROWS = st.lists(
 
 @given(rows=ROWS, sampling=SAMPLINGS)
 @settings(deadline=None, max_examples=80)
-def test_a_warped_distribution_is_a_distribution_on_what_the_warp_keeps(
+def test_a_warped_distribution_sums_to_one_over_the_tokens_that_the_warp_keeps(
     rows: list[list[float]], sampling: Sampling
 ) -> None:
     logits = torch.tensor(rows)
@@ -131,7 +133,7 @@ def test_a_warped_distribution_is_a_distribution_on_what_the_warp_keeps(
 
 @given(rows=ROWS, sampling=SAMPLINGS, u=st.floats(0, 1, exclude_max=True))
 @settings(deadline=None, max_examples=60)
-def test_whatever_is_picked_has_a_share_of_the_distribution(
+def test_a_pick_always_has_a_positive_probability(
     rows: list[list[float]], sampling: Sampling, u: float
 ) -> None:
     distribution = warp(torch.tensor(rows), sampling)
@@ -199,7 +201,7 @@ def test_uniforms_are_uniform() -> None:
         assert stats.kstest(sample, "uniform").pvalue > 1e-3
 
 
-def test_uniforms_of_a_step_are_of_that_step_alone() -> None:
+def test_different_steps_have_different_uniforms() -> None:
     uniforms = Uniforms(3, [1, 2, 3])
     first = [uniforms.at_step(1).at("draw", place) for place in range(600)]
     other = [uniforms.at_step(2).at("draw", place) for place in range(600)]
@@ -257,7 +259,7 @@ def test_rejection_has_the_targets_exact_distribution_at_every_place() -> None:
         )
 
 
-def test_rejection_accepts_with_the_overlap_of_the_two_distributions() -> None:
+def test_the_acceptance_probability_is_the_overlap_of_target_and_draft_distribution() -> None:
     distribution = enumerate_distribution()
     overlap = float(torch.minimum(TARGET[0], DRAFT[0]).sum())
     assert sum(mass for tokens, mass in distribution.items() if len(tokens) > 1) == pytest.approx(
@@ -291,7 +293,7 @@ def test_rejection_ignores_padding_beyond_each_sequences_drafts() -> None:
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 2])
-def test_the_token_after_the_drafts_is_drawn_with_the_uniform_of_its_own_place(
+def test_the_token_after_accepted_drafts_is_drawn_with_the_uniform_of_its_own_position(
     accepted: int,
 ) -> None:
     """Drafts 0 stand for certain where u is 0, and token 1 or 2 follows, as its place's u says."""
@@ -326,7 +328,7 @@ def test_distributions_are_compared_by_ratios_of_at_most_one_and_by_the_mass_the
         assert float(overlaps[0, place]) == pytest.approx(sum(min(pair) for pair in pairs))
 
 
-def test_one_hot_drafts_stand_with_the_targets_probability_and_are_never_recovered() -> None:
+def test_one_hot_drafts_are_accepted_with_the_targets_probability_and_never_recovered() -> None:
     target = TARGET[None, :2]
     draft = one_hot(torch.tensor([[0]]), 3)
     for u, expected in ((0.66, 1), (0.67, 0)):

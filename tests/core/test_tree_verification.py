@@ -113,7 +113,7 @@ def readouts_of(trees: Sequence[DraftTree], on: Any = lambda it: it) -> list[Rea
 
 @pytest.mark.parametrize("parts", [1, 2, 8])
 @pytest.mark.parametrize("seed", range(12))
-def test_merged_trees_are_verified_as_each_is_by_a_walk(
+def test_batched_tree_verification_equals_walking_each_tree(
     seed: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trees of all sizes are padded to the largest, and one has no draft."""
@@ -140,7 +140,7 @@ def test_merged_trees_are_verified_as_each_is_by_a_walk(
     assert [(each.path, each.picks) for each in found] == expected
 
 
-def test_walks_are_of_all_depths_and_of_all_candidates() -> None:
+def test_random_trees_accept_drafts_of_every_depth_and_every_candidate() -> None:
     """The cases above are worth something only if drafts of all ranks stand."""
     seen = set[tuple[int, int]]()
     for seed in range(60):
@@ -153,7 +153,9 @@ def test_walks_are_of_all_depths_and_of_all_candidates() -> None:
 
 
 @pytest.mark.parametrize("beside", [0, 5])
-def test_without_laws_the_first_draft_behind_a_row_is_certain(beside: int) -> None:
+def test_without_draft_distributions_the_first_draft_behind_a_row_counts_as_certain(
+    beside: int,
+) -> None:
     """Also beside a tree that has laws; all other drafts behind the row have no chance."""
     tree, sampling = drawn_tree(3, 9), Sampling(temperature=1.0)
     firsts = {row: [*tree.children(row)][:1] for row in range(len(tree)) if tree.children(row)}
@@ -299,7 +301,7 @@ def test_rejection_of_a_tree_of_two_depths_keeps_the_targets_distribution() -> N
             assert two[(first, second)] == pytest.approx(expected, abs=1e-9)
 
 
-def test_sure_drafts_stand_and_impossible_ones_fall() -> None:
+def test_certain_drafts_are_accepted_and_impossible_drafts_are_rejected() -> None:
     tree = made([1, 2])
     p = torch.eye(4)[[1, 2, 3]]
 

@@ -127,7 +127,7 @@ CASES = [(table(1), table(2)), (table(3, 3.0), table(4)), (even, table(5)), (tab
 
 @pytest.mark.parametrize("length", [whole, until_zero])
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_answers_follow_the_target_and_no_step_is_shorter_than_by_rejection(
+def test_block_verification_keeps_the_distribution_and_accepts_no_fewer_tokens_than_rejection(
     case: int, length: Callable[..., int]
 ) -> None:
     target, draft = CASES[case]
@@ -139,7 +139,7 @@ def test_answers_follow_the_target_and_no_step_is_shorter_than_by_rejection(
     assert case > 1 or tokens > fewer + 1e-3
 
 
-def test_the_papers_example_accepts_11_of_9_tokens_where_rejection_accepts_10() -> None:
+def test_the_papers_example_accepts_11_ninths_of_a_token_and_10_ninths_by_rejection() -> None:
     """Section 2 of arXiv 2403.10444: two words, drafts of two tokens."""
 
     def laws(first: float) -> Law:
@@ -153,7 +153,7 @@ def test_the_papers_example_accepts_11_of_9_tokens_where_rejection_accepts_10() 
         assert tokens - 1 == pytest.approx(expected, abs=1e-6)
 
 
-def test_equal_distributions_are_accepted_whatever_rounding_leaves() -> None:
+def test_drafts_from_the_targets_own_distribution_are_accepted_despite_rounding() -> None:
     probs = torch.rand(1, K + 1, V).softmax(-1)
     drafts = torch.tensor([[0, 1, 2]])
     tests = torch.full((1, K), 1 - 2**-53, dtype=torch.float64)
@@ -163,7 +163,7 @@ def test_equal_distributions_are_accepted_whatever_rounding_leaves() -> None:
     assert accepted.item() == K
 
 
-def test_no_number_in_the_target_is_no_token() -> None:
+def test_a_target_distribution_of_nan_gives_no_token() -> None:
     probs = torch.full((1, 2, V), torch.nan)
     draft = torch.tensor([[[0.5, 0.5, 0.0]]])
     u = torch.zeros(1, 2).double()

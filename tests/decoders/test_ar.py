@@ -41,7 +41,7 @@ def test_without_a_cache_a_transformer_answers_the_same_in_batches():
     assert answers[False] == answers[True]
 
 
-def test_the_baseline_keeps_its_cache_and_a_labelled_ar_need_not():
+def test_the_baseline_must_keep_its_cache_and_a_labelled_ar_may_run_without():
     notes: list[str] = []
     with pytest.raises(BenchError, match=r"ar@LABEL:cache=false") as refused:
         choose_decoders(load_config(None, {"decoders": "ar:cache=false"}), notes.append)

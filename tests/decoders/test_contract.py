@@ -193,7 +193,7 @@ def test_many_draws_follow_the_targets_distribution(spec: str) -> None:
     "spec",
     [pytest.param(s, marks=slow_unless(":" not in s), id=Path(s).name) for s in SPECS],
 )
-def test_1_and_the_unconditional_rates_are_the_tokens_per_step(spec: str) -> None:
+def test_one_plus_the_unconditional_acceptance_rates_equals_the_tokens_per_step(spec: str) -> None:
     """Exactly, in whole numbers: also of answers that EOS or a budget cut anywhere in a step."""
     decoder, records = build(parse_spec(spec)), []
     models = tables(decoder)
@@ -212,7 +212,7 @@ def test_1_and_the_unconditional_rates_are_the_tokens_per_step(spec: str) -> Non
         assert positions == []
 
 
-def test_every_file_in_decoders_is_a_decoder_of_its_name() -> None:
+def test_every_file_in_decoders_defines_the_decoder_of_that_name() -> None:
     for name in names():
         assert type(build(parse_spec(name))).name == name
 
@@ -221,7 +221,7 @@ def test_check_decoder_runs_every_check() -> None:
     check_decoder(build(parse_spec("ar")))
 
 
-def test_a_decoder_that_keeps_what_the_target_said_elsewhere_is_caught_under_a_law() -> None:
+def test_a_decoder_that_reuses_target_tokens_by_context_is_caught_under_a_law() -> None:
     class Memoising(Decoder):
         """Right on a table of two tokens of context, whatever the law says of the rest."""
 
@@ -239,7 +239,7 @@ def test_a_decoder_that_keeps_what_the_target_said_elsewhere_is_caught_under_a_l
         check_lawful_answers_equal_ar(Memoising())
 
 
-def test_a_decoder_must_tell_which_of_its_tokens_come_before_the_drafts() -> None:
+def test_a_decoder_must_report_how_many_tokens_come_before_its_drafts() -> None:
     class Silent(ParallelTokenPrediction):
         def steps(self, request: Request) -> Steps:
             steps = super().steps(request)
@@ -283,14 +283,14 @@ CHECKS = [check_runs_repeat, check_prompts_leave_no_trace, check_batch_equals_al
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_same_tokens_in_other_steps_are_no_other_answer(check: Check) -> None:
+def test_the_same_tokens_in_different_steps_are_reported_as_different_steps(check: Check) -> None:
     line = r"gives the same tokens in other steps .*; step \d: tokens=.*; not tokens="
     with pytest.raises(StepsDifferError, match=line):
         check(remembering(tokens=False)())
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_other_tokens_are_another_answer(check: Check) -> None:
+def test_different_tokens_are_reported_as_different_tokens(check: Check) -> None:
     with pytest.raises(AssertionError, match="gives other tokens") as caught:
         check(remembering(tokens=True)())
     assert not isinstance(caught.value, StepsDifferError)
@@ -308,7 +308,7 @@ def test_results_on_tables_are_inference_tensors_of_real_width() -> None:
             result += 1
 
 
-def test_block_verification_answers_as_another_implementation_of_it_does() -> None:
+def test_block_verification_gives_the_tokens_of_a_second_implementation() -> None:
     ours, other = (
         build(parse_spec(spec))
         for spec in ("spec:k=3:verify=block", f"{EXAMPLES / 'wrong.py'}:BlockVerified:k=3")
@@ -345,7 +345,7 @@ VERIFYING = [
 @pytest.mark.parametrize(
     "spec", [*VERIFYING, "idlm@isd:mode=isd", "idlm@topk:mode=isd:verify=topk"]
 )
-def test_a_decoder_tells_the_very_drafts_that_fell(spec: str, temperature: float) -> None:
+def test_a_decoder_reports_exactly_the_rejected_drafts(spec: str, temperature: float) -> None:
     decoder = build(parse_spec(spec))
     target = Recording(7, seed=1)
     draft = TableModel(7, seed=2, agree_with=target, agreement=0.6)
@@ -459,7 +459,7 @@ def test_an_accept_stream_that_reuses_the_draws_fails_the_distribution(
         check_distribution(Speculative())
 
 
-def test_probing_takes_as_many_masks_as_the_cache_has_room_for() -> None:
+def test_probing_drafts_up_to_10_tokens_so_that_its_masks_fit_into_the_cache() -> None:
     """A call of k drafts has 1 + k + (k + 1) k rows, and the cache 128 behind the budget."""
     spec = f"{EXAMPLES / 'esp.py'}:Probing"
     decoder = build(parse_spec(f"{spec}:k=10"))

@@ -123,7 +123,7 @@ def test_without_a_cache_the_answer_is_the_same_and_more_rows_are_read() -> None
     assert rows[0] < rows[1]
 
 
-def test_a_block_costs_its_passes_and_the_pass_that_begins_the_next_commits_it() -> None:
+def test_a_block_is_committed_by_the_first_pass_of_the_next_block() -> None:
     answer = generate(
         BlockDiffusion(block=4, passes=2), PROMPTS[2], Sampling(max_new_tokens=12), masked_models()
     )
@@ -133,7 +133,7 @@ def test_a_block_costs_its_passes_and_the_pass_that_begins_the_next_commits_it()
     assert [step.passes for step in answer.steps] == [0, 2, 0, 2, 0, 2]
 
 
-def test_an_approximate_cache_reads_a_block_and_what_follows_it() -> None:
+def test_an_approximate_cache_reads_a_block_and_all_rows_after_it() -> None:
     decoder = BlockDiffusion(block=4, attention="full", cache="approximate", passes=2)
     answer = generate(decoder, PROMPTS[0], Sampling(max_new_tokens=8), masked_models(True, 0))
     assert [step.target_rows for step in answer.steps] == [13, 8, 13, 4]
@@ -188,12 +188,12 @@ def test_a_prompt_of_more_rows_than_a_chunk_is_read_in_one_call() -> None:
         ({"passes": 2, "threshold": 0.5}, "got passes and threshold; give one of them"),
     ],
 )
-def test_options_that_contradict_are_refused(options: dict[str, Any], says: str) -> None:
+def test_invalid_and_contradictory_options_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         BlockDiffusion(**options)
 
 
-def test_a_decoder_refuses_a_target_of_the_other_kind() -> None:
+def test_dllm_refuses_a_causal_target_and_ar_a_masked_target() -> None:
     causal, masked = tiny_models(VOCAB, 64), masked_models()
     with pytest.raises(ValueError, match="'dllm' needs a target that predicts masked tokens"):
         check_models(BlockDiffusion(), causal, "dllm")
@@ -209,7 +209,7 @@ def test_a_decoder_refuses_a_target_of_the_other_kind() -> None:
         ({"cache": "approximate"}, MaskedForm(mask_id=3, block=4), "as attention is by block"),
     ],
 )
-def test_a_form_that_does_not_fit_the_options_is_refused(
+def test_a_masked_target_that_does_not_fit_the_options_is_refused(
     options: dict[str, Any], form: MaskedForm, says: str
 ) -> None:
     models = masked_models()

@@ -63,7 +63,7 @@ def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) ->
     assert sum(step.accepted for step in answer.steps) > 0
 
 
-def test_nodes_that_pay_are_priced_by_the_draft_calls_of_their_own_tree(
+def test_automatic_tree_sizes_are_priced_by_the_draft_calls_of_each_tree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent, choose = list[int](), Length.worthwhile
@@ -79,7 +79,7 @@ def test_nodes_that_pay_are_priced_by_the_draft_calls_of_their_own_tree(
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
-def test_a_layer_of_few_words_drafts_those_alone(verify: Any) -> None:
+def test_a_layer_with_a_reduced_vocabulary_drafts_only_its_words(verify: Any) -> None:
     words = (1, 4, 6)
     model = Recording(0.0, words)
     answer = generate(Eagle(verify=verify), PROMPT, WARM, Models(target=model))
@@ -155,7 +155,7 @@ def test_the_tree_holds_the_likeliest_of_all_paths(depth: int, nodes: int) -> No
         assert len(got & expected) >= len(expected) - 1
 
 
-def test_the_layer_is_fed_every_token_once_and_a_long_prompt_by_its_end() -> None:
+def test_the_layer_is_fed_every_token_once_and_only_the_last_256_tokens_of_a_prompt() -> None:
     model = Recording()
     prompt = [token % 7 for token in range(700)]
     models = Models(target=model)
@@ -177,7 +177,7 @@ def test_the_layer_is_fed_every_token_once_and_a_long_prompt_by_its_end() -> Non
     assert fed[1:] == rest[: len(fed) - 1]
 
 
-def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+def test_no_drafts_are_made_beyond_the_token_budget() -> None:
     for num_tokens, depth in ((4, 2), (2, 0)):
         model = Recording(0.0)
         sampling = Sampling(max_new_tokens=num_tokens)
@@ -203,7 +203,7 @@ class Sure(Chances):
 
 
 @pytest.mark.parametrize(("layer", "depth"), [(Sure, 3), (Chances, 1)])
-def test_a_tree_grows_as_long_as_deeper_drafts_may_be_likelier(
+def test_a_tree_is_a_chain_for_a_sure_layer_and_one_level_for_an_unsure_layer(
     layer: type[Chances], depth: int
 ) -> None:
     """The likeliest three drafts: a chain where the layer is sure, else those after the text."""
@@ -217,7 +217,7 @@ def test_a_tree_grows_as_long_as_deeper_drafts_may_be_likelier(
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
-def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
+def test_tokens_that_the_sampling_rules_out_are_not_drafted(verify: Any) -> None:
     """With top-k 1 one token of seven may follow each: the tree is a chain."""
     model = Recording(0.0)
     sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
@@ -240,7 +240,7 @@ def test_drawn_trees_have_an_even_share_of_the_nodes_on_every_level(nodes: int, 
 
 
 @pytest.mark.slow
-def test_a_better_layer_has_more_accepted() -> None:
+def test_a_better_layer_has_more_drafts_accepted() -> None:
     def accepted(error: float) -> int:
         """In answers to many prompts: greedy ones of a table soon go round in a circle."""
         models = Models(target=Recording(error))
@@ -251,7 +251,7 @@ def test_a_better_layer_has_more_accepted() -> None:
     assert accepted(1.0) < accepted(0.5) < accepted(0.0)
 
 
-def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
+def test_rejection_samples_different_tokens_than_ar_and_equals_coupled_when_greedy() -> None:
     models = Models(target=Recording())
     expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
     assert answer_of(Eagle(verify="rejection"), WARM).tokens != expected
@@ -263,7 +263,9 @@ def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "qwen2-window"]
 )
-def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
+def test_batched_answers_on_a_transformer_equal_those_alone(
+    name: str, sampling: Sampling, verify: Any
+) -> None:
     model = HFModel(fresh(name))
     config = AdapterConfig(
         variant="eagle", code="constant", num_slots=3, layers={}, width=WIDTH, rank=8, num_heads=2
@@ -294,14 +296,14 @@ def test_options_out_of_range_are_refused() -> None:
         Eagle(width=13, depth=10)
 
 
-def test_it_runs_where_it_is_named_and_says_how_to_get_a_layer() -> None:
+def test_eagle_is_not_a_default_cell_and_is_refused_with_the_way_to_get_a_layer() -> None:
     assert "eagle" not in built_in_cells()
     config = RunConfig(model="somewhere", decoders={"eagle": {}})
     with pytest.raises(BenchError, match=r"named 'eagle'.*--adapter eagle=PATH, or train one"):
         choose_decoders(config, lambda _: None)
 
 
-def test_heads_are_no_draft_layer() -> None:
+def test_an_adapter_of_heads_is_refused_as_a_draft_layer() -> None:
     model = TableModel(7, seed=1)
     model.attach("eagle", 0.1, "medusa")
     with pytest.raises(ValueError, match="is of variant medusa; decoder 'eagle' needs eagle"):
@@ -309,7 +311,7 @@ def test_heads_are_no_draft_layer() -> None:
 
 
 @pytest.mark.slow
-def test_strict_answers_have_the_targets_distribution_by_enumeration() -> None:
+def test_answers_under_rejection_have_the_targets_distribution_by_enumeration() -> None:
     """Three tokens of two kinds, every uniform that is asked for on a grid of quarters.
 
     The layer errs, and which rows of its trees have drafts depends on those drawn before.

@@ -96,7 +96,9 @@ class Bush(Drafter):
 
 
 @pytest.mark.parametrize(("least", "taken"), [(1, "a"), (2, "b"), (3, "b")])
-def test_drafts_count_as_enough_in_a_row_and_not_side_by_side(least: int, taken: str) -> None:
+def test_a_drafter_has_enough_drafts_by_its_longest_path_and_not_by_its_branches(
+    least: int, taken: str
+) -> None:
     model = Recording()
     first = FirstMatch({"a": Bush(), "b": Fixed(4, 5, 6), "c": Fixed(6)}, min_run=least)
     answer = generate(scripted(first), PROMPT, GREEDY, Models(target=model))
@@ -123,7 +125,7 @@ class Sure(Drafter):
         return DraftTree.chain(text.last, self.tokens, self.confidences)
 
 
-def test_a_shared_draft_has_the_confidence_of_the_first_that_is_sure_of_it() -> None:
+def test_a_shared_draft_has_the_confidence_of_the_first_drafter_that_states_one() -> None:
     request: Any = SimpleNamespace(prompt_ids=(5,), sampling=GREEDY, uniforms=None)
     parts = {"a": Sure((1, 2), (0.5, 0.4)), "b": Sure((1, 3), (0.9, 0.8)), "c": Fixed(3)}
     steps = Merge({**parts, "d": Sure((3,), (0.7,))}).draft(Text(request), 8)
@@ -167,7 +169,7 @@ def test_no_more_drafts_are_merged_than_a_cache_has_room_for() -> None:
 
 
 @pytest.mark.parametrize("how", ["match", "merge"])
-def test_every_accepted_draft_has_a_drafter_and_records_keep_it(how: str) -> None:
+def test_every_accepted_draft_names_its_drafter_in_steps_and_records(how: str) -> None:
     decoder = build(parse_spec(f"hybrid:first=lookup:then=eagle:how={how}"))
     answer = answer_of(decoder)
     assert answer.tokens == answer_of(Autoregressive()).tokens
@@ -180,7 +182,7 @@ def test_every_accepted_draft_has_a_drafter_and_records_keep_it(how: str) -> Non
     assert answer_of(build(parse_spec("lookup"))).steps[1].sources == ()
 
 
-def test_the_layer_is_fed_every_token_once_also_those_that_others_drafted(
+def test_the_layer_is_fed_every_token_once_including_drafts_of_other_drafters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed: list[int] = []
@@ -198,7 +200,7 @@ def test_the_layer_is_fed_every_token_once_also_those_that_others_drafted(
     assert len(fed) > len(text) - 12
 
 
-def test_a_draft_models_cache_follows_the_text_whoever_drafted() -> None:
+def test_a_draft_models_cache_follows_the_text_also_beside_drafts_of_another_drafter() -> None:
     """A perfect draft model beside wrong drafts, which come first in the tree: all of it stands."""
     target = Recording()
     decoder = build(parse_spec("hybrid:first=lookup:then=spec:how=merge"))
@@ -211,7 +213,7 @@ def target_alike() -> TableModel:
     return TableModel(7, seed=1, scale=2.0)
 
 
-def test_needs_are_those_of_both_and_adapters_are_opened_for_each() -> None:
+def test_a_hybrid_has_the_needs_and_adapters_of_both_parts() -> None:
     decoder = build_decoder("hybrid", {"first": "medusa", "then": "spec"})
     assert decoder.needs == ("adapter", "draft")
     both = build_decoder("hybrid", {"first": "medusa", "then": "eagle+nodes=4"})
@@ -224,7 +226,7 @@ def test_needs_are_those_of_both_and_adapters_are_opened_for_each() -> None:
     assert "hybrid" not in built_in_cells()
 
 
-def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
+def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
     decoder = build(parse_spec("hybrid:first=lookup+n=4+k=8:then=spec+k=2"))
     assert isinstance(decoder, Hybrid)
     assert decoder.coupled
@@ -257,12 +259,12 @@ def test_parts_have_options_and_those_with_a_choice_verify_by_picks() -> None:
         ("hybrid:first=lokup", "unknown decoder 'lokup'; did you mean 'lookup'"),
     ],
 )
-def test_what_cannot_be_combined_is_refused_in_one_line(spec: str, message: str) -> None:
+def test_decoders_and_options_that_cannot_be_combined_are_refused(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(parse_spec(spec))
 
 
-def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
+def test_the_report_and_the_viewer_show_which_drafter_made_the_accepted_drafts() -> None:
     answer = answer_of(build(parse_spec("hybrid")))
     record = record_of("hybrid", answer, drafters=drafter_names(answer))
     again = SampleRecord.from_dict(json.loads(record.to_json()))
@@ -294,7 +296,7 @@ def test_the_report_and_the_viewer_say_whose_drafts_stood() -> None:
         ),
     ],
 )
-def test_a_record_whose_trees_do_not_add_up_breaks_an_invariant(changes: Any, line: str) -> None:
+def test_a_record_with_inconsistent_trees_breaks_an_invariant(changes: Any, line: str) -> None:
     answer = answer_of(build(parse_spec("hybrid")))
     steps = StepColumns.of(answer)
     place = next(i for i, step in enumerate(answer.steps) if step.accepted > 1)

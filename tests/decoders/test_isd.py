@@ -220,7 +220,7 @@ WARM = Sampling(temperature=2.0, max_new_tokens=3)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [NUCLEUS, WARM], ids=["top-p", "temperature"])
-def test_the_distribution_is_the_warped_one(
+def test_answers_follow_the_warped_distribution(
     sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert distance(isd(stride=2), monkeypatch, sampling) < 1e-6
@@ -264,7 +264,7 @@ class LogitsAsDistribution(Tampering):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("naive", [ArgmaxUnderSoftDistribution, LogitsAsDistribution])
-def test_verifying_with_another_distribution_than_the_specs_were_drawn_from_is_told_apart(
+def test_verifying_with_another_distribution_than_the_drafts_were_drawn_from_is_detected(
     naive: type[Tampering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert distance(naive(stride=2), monkeypatch, ends=ENDS[:2]) > 0.02
@@ -282,7 +282,7 @@ def unscaled(logits: Tensor, sampling: Sampling, **_: bool) -> Tensor:
 
 
 @pytest.mark.parametrize(("naive", "sampling"), [(untruncated, NUCLEUS), (unscaled, WARM)])
-def test_verifying_with_another_warp_than_tokens_are_drawn_with_is_told_apart(
+def test_verifying_with_another_warp_than_the_tokens_were_drawn_with_is_detected(
     naive: Callable[..., Tensor], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptances, "warp", naive)
@@ -291,7 +291,7 @@ def test_verifying_with_another_warp_than_tokens_are_drawn_with_is_told_apart(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("verify", "option"), [("relaxed", {"lenience": 0.3}), ("topk", {})])
-def test_relaxed_acceptance_leaves_the_distribution_and_says_so(
+def test_relaxed_acceptance_changes_the_distribution_and_does_not_claim_to_be_lossless(
     verify: str, option: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = isd(stride=2, verify=verify, **option)
@@ -324,7 +324,7 @@ def answer_at(temperature: float, decoder: Any, model: Model) -> tuple[int, ...]
 
 
 @pytest.mark.parametrize("stride", [2, 3, 4, 8])
-def test_greedy_tokens_are_ars_and_a_random_test_at_temperature_zero_is_told_apart(
+def test_greedy_tokens_equal_ars_unless_a_random_acceptance_test_runs_at_temperature_zero(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = answer_at(0.0, Autoregressive(), table())
@@ -346,7 +346,7 @@ PAIRWISE = {(2, "sample", "all"), (4, "argmax", "end"), (4, "sample", "all"), (8
         for given in itertools.product([2, 4, 8], ["sample", "argmax"], ["end", "all"])
     ],
 )
-def test_coupled_tokens_are_ars_for_every_seed(stride: int, proposal: str, branches: str) -> None:
+def test_coupled_tokens_equal_ars_for_every_seed(stride: int, proposal: str, branches: str) -> None:
     decoder = isd(stride=stride, verify="coupled", proposal=proposal, branches=branches)
     models, accepted = Models(target=table(0.1)), 0
     for seed, temperature in itertools.product(range(2), (0.5, 0.9, 1.3)):
@@ -382,7 +382,7 @@ def transformer(request: pytest.FixtureRequest) -> HFModel:
     [2, pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_tokens_of_transformers_with_random_adapters_are_ars(
+def test_tokens_of_transformers_with_random_adapters_equal_ars(
     transformer: HFModel, stride: int, temperature: float
 ) -> None:
     models = Models(target=transformer)
@@ -398,7 +398,7 @@ def test_tokens_of_transformers_with_random_adapters_are_ars(
         assert one.tokens == other.tokens
 
 
-def test_an_ungated_adapter_is_told_apart(
+def test_an_ungated_adapter_changes_the_output(
     transformer: HFModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap 5: with the adapter on every row the output is not the base model's."""
@@ -462,7 +462,7 @@ def test_rounds_are_laid_out_as_in_the_paper(stride: int, sampling: Sampling) ->
     assert verifying > 2
 
 
-def test_masks_behind_every_spec_leave_no_round_cold() -> None:
+def test_with_masks_behind_every_spec_every_round_has_drafts() -> None:
     model, prompt = Recording(0.3), PROMPTS[0]
     decoder, sampling = isd(stride=3, branches="all"), Sampling(max_new_tokens=40)
     answer = generate(decoder, prompt, sampling, Models(target=model))
@@ -485,7 +485,7 @@ def test_masks_behind_every_spec_leave_no_round_cold() -> None:
     assert len(answer.steps) < len(ends.steps)
 
 
-def test_a_stride_is_cut_to_what_the_adapter_was_trained_for() -> None:
+def test_a_stride_is_cut_to_fit_the_slots_that_the_adapter_was_trained_with() -> None:
     sampling, model = Sampling(max_new_tokens=41), table(0.0)
     model.adapters["isd"] = dataclasses.replace(model.adapters["isd"], num_slots=3)
     answers = [
@@ -511,14 +511,14 @@ def test_masks_behind_every_spec_of_a_wide_stride_fit_into_the_cache(verify: str
         assert answer.tokens == expected.tokens
 
 
-def test_a_perfect_student_gives_a_stride_a_call() -> None:
+def test_a_perfect_student_gives_stride_tokens_per_call() -> None:
     sampling, models = Sampling(max_new_tokens=41), Models(target=table(0.0))
     answer = generate(isd(stride=5), PROMPTS[0], sampling, models)
     assert [len(step.tokens) for step in answer.steps] == [1] + [5] * 8
 
 
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-def test_every_spec_stands_that_is_drawn_from_the_targets_own_distribution(verify: str) -> None:
+def test_every_spec_drawn_from_the_targets_distribution_is_accepted(verify: str) -> None:
     """Only without context can a mask have the distribution of what it stands for."""
     sampling = Sampling(temperature=0.9, max_new_tokens=41)
     models = Models(target=table(0.0, order=0))
@@ -526,7 +526,7 @@ def test_every_spec_stands_that_is_drawn_from_the_targets_own_distribution(verif
     assert [len(step.tokens) for step in answer.steps] == [1] + [5] * 8
 
 
-def test_accepting_everything_takes_what_the_masks_say() -> None:
+def test_without_verification_every_draft_is_accepted_and_tokens_differ_from_ars() -> None:
     sampling = Sampling(max_new_tokens=40)
     answer = generate(isd(verify="none"), PROMPTS[0], sampling, Models(target=table(0.3)))
     assert all(step.accepted == step.drafted for step in answer.steps)
@@ -592,7 +592,7 @@ def test_tokens_per_call_follow_the_closed_form(stride: int, chance: float) -> N
 # What is reported of distributions.
 
 
-def test_overlap_is_how_often_specs_stand_and_alpha_counts_other_tokens_as_one() -> None:
+def test_overlap_is_the_acceptance_rate_of_specs_and_alpha_adds_one_per_undrafted_token() -> None:
     sampling = Sampling(temperature=1.0, max_new_tokens=400)
     answer = generate(isd(stride=3), PROMPTS[0], sampling, Models(target=table(0.2, 7)))
     tested = overlap = stood = 0.0
@@ -607,7 +607,7 @@ def test_overlap_is_how_often_specs_stand_and_alpha_counts_other_tokens_as_one()
     assert overlap / tested == pytest.approx(stood / tested, abs=0.1)
 
 
-def test_nothing_is_reported_of_distributions_that_were_not_compared() -> None:
+def test_steps_count_no_tested_drafts_if_no_distributions_were_compared() -> None:
     answer = generate(isd(), PROMPTS[0], Sampling(max_new_tokens=20), Models(target=table()))
     assert {step.tested for step in answer.steps} == {None}
 

@@ -50,7 +50,7 @@ def test_calls_are_a_sliding_window_that_settles_at_least_one_token() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_guesses_are_the_targets_picks_then_the_last_pick_again(
+def test_guesses_are_the_picks_of_the_previous_call_padded_with_the_last_pick(
     sampling: Sampling,
 ) -> None:
     """Of each call the picks behind those that stand are the next one's guesses."""
@@ -99,7 +99,7 @@ def test_a_whole_window_settles_where_guesses_do_not_matter() -> None:
     assert len(lengths) < 14
 
 
-def test_it_needs_nothing_beside_the_target_and_runs_where_it_is_named() -> None:
+def test_jacobi_needs_only_the_target_and_runs_only_if_named() -> None:
     assert Jacobi().needs == ()
     assert Jacobi().adapter_name is None
     assert "jacobi" not in built_in_cells()
@@ -107,6 +107,6 @@ def test_it_needs_nothing_beside_the_target_and_runs_where_it_is_named() -> None
     assert list(built_in_cells()) == by_default.split()
 
 
-def test_a_window_has_a_row() -> None:
+def test_a_window_without_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="'block' of decoder 'jacobi' is 0; it must be 1 or above"):
         Jacobi(block=0)

@@ -131,7 +131,9 @@ class Reused:
 
 @pytest.mark.parametrize("stream", ["accept", "recover"])
 @pytest.mark.parametrize("name", ["spec", "isd", "medusa", "eagle", "mtp"])
-def test_a_drafts_own_number_that_decides_again_is_told_apart(name: str, stream: str) -> None:
+def test_reusing_a_drafts_uniform_to_accept_or_recover_changes_the_distribution(
+    name: str, stream: str
+) -> None:
     gap = distance(*REJECTING[name], lambda uniforms: Reused(uniforms, stream))
     assert gap > 0.02
 
@@ -147,5 +149,5 @@ class PositionalBlock(Speculative):
     verification = Positional()
 
 
-def test_numbers_of_positions_that_tested_rejected_drafts_before_are_told_apart() -> None:
+def test_block_verification_that_reuses_uniforms_of_positions_changes_the_distribution() -> None:
     assert distance(PositionalBlock(k=2), QUARTERS, 4) > 0.02

@@ -41,7 +41,7 @@ def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) ->
     assert sum(step.accepted for step in answer.steps) > 0
 
 
-def test_answers_of_a_batch_are_those_alone() -> None:
+def test_batched_answers_equal_those_alone() -> None:
     prompts = [[1, 2, 3], [4, 4, 0, 1], [2]]
     models = Models(target=TableModel(5, seed=1, scale=2.0))
     outcomes = Scheduler(Lookahead(), models, WARM, batch_size=3).run(prompts)
@@ -51,7 +51,7 @@ def test_answers_of_a_batch_are_those_alone() -> None:
         assert outcome.tokens == alone.tokens
 
 
-def test_a_window_gathers_what_it_was_never_shown() -> None:
+def test_a_window_gathers_n_grams_that_do_not_occur_in_the_prompt() -> None:
     """A cycle of 23 tokens: nothing repeats in the prompt, all n-grams come from guesses."""
     sampling = Sampling(max_new_tokens=60)
     models = Models(target=Cycle(23))
@@ -61,7 +61,7 @@ def test_a_window_gathers_what_it_was_never_shown() -> None:
     assert len(answer.steps) < 30
 
 
-def test_rows_are_a_tree_of_candidates_that_share_what_they_begin_with_and_of_the_window() -> None:
+def test_rows_are_a_tree_of_candidates_with_shared_prefixes_and_of_the_window() -> None:
     rows = _WindowTree(9)
     for candidate in ([1, 2], [1, 3], [4, 2]):
         rows.add(candidate)
@@ -117,7 +117,7 @@ def test_the_prompts_last_n_gram_ends_in_the_answers_first_token() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [2, 3, 4])
-def test_no_more_is_verified_than_the_budget_holds(num_tokens: int) -> None:
+def test_no_more_drafts_are_verified_than_the_budget_holds(num_tokens: int) -> None:
     sampling = Sampling(max_new_tokens=num_tokens)
     answer = generate(Lookahead(n=4), [0, 1, 2, 3] * 2, sampling, Models(target=Cycle(4)))
     assert [step.drafted for step in answer.steps] == [0, num_tokens - 2]
@@ -131,6 +131,6 @@ def test_options_beyond_the_rows_of_a_call_are_refused() -> None:
         Lookahead(n=1)
 
 
-def test_it_runs_where_it_is_named() -> None:
+def test_lookahead_needs_only_the_target_and_runs_only_if_named() -> None:
     assert Lookahead().needs == ()
     assert "lookahead" not in built_in_cells()

@@ -56,7 +56,7 @@ class Cycle(TableModel):
     st.lists(st.integers(0, 3), max_size=40), st.lists(st.lists(st.integers(0, 3), max_size=4)),
     st.integers(1, 5), st.integers(0, 5),
 )  # fmt: skip
-def test_the_index_says_what_a_search_of_the_whole_text_says(
+def test_the_index_finds_the_same_continuation_as_a_search_of_the_whole_text(
     prompt: list[int], pieces: list[list[int]], n: int, most: int
 ) -> None:
     index, text = _Index(n, prompt), [*prompt]
@@ -67,7 +67,7 @@ def test_the_index_says_what_a_search_of_the_whole_text_says(
     assert index.continuation(most) == searched(text, n, most)
 
 
-def test_the_longest_match_goes_first_and_of_its_places_the_latest() -> None:
+def test_the_last_occurrence_of_the_longest_match_is_continued() -> None:
     text = [1, 2, 3, 70, 1, 2, 3, 80, 9, 2, 3, 90, 5, 3, 60, 1, 2, 3]
     assert _Index(3, text).continuation(1) == (80,)  # 1 2 3, and not 9 2 3 or 5 3 behind it
     assert _Index(2, text).continuation(2) == (90, 5)
@@ -98,7 +98,9 @@ def test_a_step_reads_as_little_of_a_long_text_as_of_a_short_one() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_call_is_the_last_token_and_what_the_search_says(temperature: float, n: int) -> None:
+def test_a_call_feeds_the_last_token_and_the_continuation_that_the_search_finds(
+    temperature: float, n: int
+) -> None:
     model, prompt = Recording(), [1, 2, 3, 1, 2]
     sampling = Sampling(temperature=temperature, max_new_tokens=60, seed=4)
     answer = generate(PromptLookup(n=n, k=4), prompt, sampling, Models(target=model))
@@ -136,7 +138,7 @@ def test_a_match_that_is_too_short_proposes_nothing() -> None:
         PromptLookup(shortest=4)
 
 
-def test_nothing_is_proposed_that_was_never_seen_or_that_the_budget_cannot_hold() -> None:
+def test_no_draft_is_proposed_before_a_repetition_or_beyond_the_budget() -> None:
     answer = generate(PromptLookup(k=8), [0], Sampling(max_new_tokens=14), Models(target=Cycle(10)))
     # nine steps until 0 comes again, then what the budget holds beside the call's own token
     assert [step.drafted for step in answer.steps] == [0] * 10 + [3]
@@ -197,7 +199,7 @@ def test_batches_of_unequal_prompts_have_ars_tokens(batch_size: int, temperature
     assert answers(PromptLookup(n=2, k=6), batch_size) == expected
 
 
-def test_it_needs_nothing_beside_the_target_and_runs_where_none_is_named() -> None:
+def test_lookup_needs_only_the_target_and_runs_by_default() -> None:
     assert PromptLookup().needs == ()
     assert PromptLookup().lossless
     assert "lookup" in built_in_cells()

@@ -54,7 +54,7 @@ def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) ->
     assert sum(step.accepted for step in answer.steps) > 0
 
 
-def test_a_step_is_one_call_of_the_last_token_and_at_most_so_many_drafts() -> None:
+def test_a_step_is_one_call_of_the_last_token_and_up_to_nodes_drafts() -> None:
     model = Recording()
     answer = generate(Medusa(nodes=5), PROMPT, GREEDY, Models(target=model))
     assert len(model.seen) == len(answer.steps)
@@ -68,25 +68,25 @@ def test_a_step_is_one_call_of_the_last_token_and_at_most_so_many_drafts() -> No
     assert {*model.num_fed} == {1}, "the last state alone, however many drafts were accepted"
 
 
-def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+def test_no_draft_exceeds_the_budget() -> None:
     answer = answer_of(Medusa(nodes=60), Sampling(max_new_tokens=4), error=0.0)
     assert [step.depth for step in answer.steps] == [0, 2]
     answer = answer_of(Medusa(), Sampling(max_new_tokens=2), error=0.0)
     assert [step.drafted for step in answer.steps] == [0, 0]
 
 
-def test_no_more_heads_are_asked_than_the_option_says() -> None:
+def test_no_more_heads_draft_than_the_option_allows() -> None:
     answer = answer_of(Medusa(heads=2, nodes=40), GREEDY, error=0.0)
     assert {step.depth for step in answer.steps[1:-1]} == {2}
 
 
-def test_more_heads_than_there_are_means_all_of_them() -> None:
+def test_more_heads_than_the_adapter_has_means_all_heads() -> None:
     many, all_ = (answer_of(Medusa(heads=heads, nodes=12), WARM) for heads in (50, 0))
     assert many.steps == all_.steps
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection"])
-def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -> None:
+def test_tokens_outside_the_warped_distribution_are_not_drafted(verify: Any) -> None:
     """With top-k 1 one token of seven may follow each: the tree is a chain."""
     model = Recording(0.0)
     sampling = Sampling(temperature=0.9, top_k=1, max_new_tokens=20)
@@ -97,14 +97,14 @@ def test_what_the_samplings_distribution_rules_out_is_not_drafted(verify: Any) -
     assert max(len(call.tokens) for call in model.seen[1:]) == 1 + num_heads
 
 
-def test_better_heads_have_more_accepted() -> None:
+def test_better_heads_have_more_drafts_accepted() -> None:
     def accepted(error: float) -> int:
         return sum(step.accepted for step in answer_of(Medusa(nodes=12), GREEDY, error).steps)
 
     assert accepted(0.9) < accepted(0.4) < accepted(0.0)
 
 
-def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
+def test_rejection_samples_different_tokens_than_ar_and_equals_coupled_when_greedy() -> None:
     models = Models(target=Recording())
     expected = generate(Autoregressive(), PROMPT, WARM, models).tokens
     assert answer_of(Medusa(verify="rejection"), WARM).tokens != expected
@@ -116,7 +116,9 @@ def test_strict_draws_other_tokens_than_ar_and_the_same_when_greedy() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "qwen2-window"]
 )
-def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling, verify: Any) -> None:
+def test_batched_answers_on_a_transformer_equal_those_alone(
+    name: str, sampling: Sampling, verify: Any
+) -> None:
     model = HFModel(fresh(name))
     config = AdapterConfig(
         variant="medusa", code="constant", num_slots=3, layers={}, width=WIDTH, rank=8
@@ -149,14 +151,14 @@ def test_options_out_of_range_are_refused() -> None:
         Medusa(heads=-1)
 
 
-def test_it_runs_where_it_is_named_and_says_how_to_get_heads() -> None:
+def test_medusa_runs_only_if_named_and_explains_how_to_get_heads() -> None:
     assert "medusa" not in built_in_cells()
     config = RunConfig(model="somewhere", decoders={"medusa": {}})
     with pytest.raises(BenchError, match=r"named 'medusa'.*--adapter medusa=PATH, or train one"):
         choose_decoders(config, lambda _: None)
 
 
-def test_an_adapter_of_slots_is_no_adapter_of_heads() -> None:
+def test_an_adapter_of_slots_is_refused_as_heads() -> None:
     model = TableModel(7, seed=1)
     model.attach("medusa", 0.1, "isd")
     with pytest.raises(ValueError, match="is of variant isd; decoder 'medusa' needs medusa"):

@@ -176,7 +176,7 @@ def test_a_checkpoint_in_shards_has_the_same_drafts(tmp_path: Path) -> None:
     assert torch.equal(built.join.weight, parts["join"])
 
 
-def test_a_hybrid_drafts_by_it_where_the_text_does_not_repeat(tmp_path: Path) -> None:
+def test_a_hybrid_drafts_with_the_mtp_layer_where_the_text_does_not_repeat(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     decoder: Decoder = build(parse_spec("hybrid:first=lookup+shortest=3:then=mtp+k=2"))
     models = opened(tmp_path)
@@ -186,7 +186,7 @@ def test_a_hybrid_drafts_by_it_where_the_text_does_not_repeat(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["qwen", "deepseek"])
-def test_it_answers_in_half_precision(tmp_path: Path, kind: str) -> None:
+def test_mtp_decodes_in_half_precision(tmp_path: Path, kind: str) -> None:
     save_mtp(tmp_path, kind)
     models = Models(target=HFModel.load(tmp_path, dtype=torch.bfloat16))
     answer = generate(MultiTokenPrediction(k=2), PROMPTS[0], GREEDY, models)
@@ -280,7 +280,7 @@ def test_a_layer_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, broken
     assert "\n" not in str(raised.value)
 
 
-def test_a_layer_that_needs_more_than_it_is_given_is_refused_in_one_line() -> None:
+def test_a_layer_that_needs_further_arguments_is_refused_in_one_line() -> None:
     """Gemma 3 rotates by the kind of a layer."""
     target = HFModel(fresh("gemma3-window"))
     layer = target.module.model.layers[0].state_dict()
@@ -292,14 +292,14 @@ def test_a_layer_that_needs_more_than_it_is_given_is_refused_in_one_line() -> No
         Scheduler(MultiTokenPrediction(), Models(target=target), GREEDY)
 
 
-def test_further_layers_are_left_out(tmp_path: Path) -> None:
+def test_mtp_layers_after_the_first_are_ignored(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     expected = generate(MultiTokenPrediction(k=2), PROMPTS[0], GREEDY, opened(tmp_path))
     changed(tmp_path, **{"mtp.layers.1.mlp.up_proj.weight": torch.ones(3, 3)})
     assert generate(MultiTokenPrediction(k=2), PROMPTS[0], GREEDY, opened(tmp_path)) == expected
 
 
-def test_an_unreadable_index_or_file_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_index_or_weights_file_is_refused_in_one_line(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     (tmp_path / "model.safetensors").write_bytes(b"\x10")
     with pytest.raises(ValueError, match=r"model\.safetensors cannot be read: "):
@@ -311,7 +311,7 @@ def test_an_unreadable_index_or_file_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_runs_and_verifies_it(tmp_path: Path) -> None:
+def test_bench_verify_and_bench_run_work_with_mtp(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_mtp(folder, "qwen", save_tokenizer(folder))
     tasks = tmp_path / "tasks.jsonl"
@@ -332,7 +332,7 @@ def test_bench_runs_and_verifies_it(tmp_path: Path) -> None:
     assert peaks["mtp"] > peaks["ar"]
 
 
-def test_a_network_whose_code_fails_is_one_line(tmp_path: Path) -> None:
+def test_a_network_whose_code_fails_is_refused_with_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     source = (Path(__file__).parents[2] / "examples" / "sure.py").read_text(encoding="utf-8")
     file.write_text(source.replace("target.head ", "target.heads "), encoding="utf-8")
@@ -346,7 +346,7 @@ def test_a_network_whose_code_fails_is_one_line(tmp_path: Path) -> None:
     NETWORKS.pop("certainty")
 
 
-def test_a_confidence_head_decides_and_takes_no_memory() -> None:
+def test_a_confidence_head_decides_the_number_of_drafts_and_takes_no_memory() -> None:
     path = Path(__file__).parents[2] / "examples" / "sure.py"
     models = Models(target=HFModel(fresh("llama")))
     drafted = []
@@ -361,7 +361,7 @@ def test_a_confidence_head_decides_and_takes_no_memory() -> None:
     NETWORKS.pop("certainty")
 
 
-def test_generate_of_transformers_runs_it_on_a_module_of_a_folder(tmp_path: Path) -> None:
+def test_transformers_generate_runs_mtp_on_a_model_loaded_from_a_folder(tmp_path: Path) -> None:
     save_mtp(tmp_path, "qwen")
     module: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
     usual: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}

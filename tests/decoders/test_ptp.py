@@ -82,7 +82,7 @@ def tokens_of_ar(model: Model, prompt: Sequence[int], sampling: Sampling) -> tup
 @both_variants
 @both_modes
 @pytest.mark.parametrize("error", [0.0, 0.3, 1.0])
-def test_tokens_are_ars_whatever_share_of_proposals_is_wrong(
+def test_tokens_equal_ars_for_any_share_of_wrong_proposals(
     mode: str, variant: str, error: float
 ) -> None:
     model, decoder = Recording(error, variant), decoder_of(mode)
@@ -133,7 +133,7 @@ def transformer(variant: str, name: str) -> HFModel:
 @both_modes
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("sampling", [WARPS[0], WARPS[2], WARPS[3]])
-def test_tokens_of_transformers_with_random_adapters_are_ars(
+def test_tokens_of_transformers_with_random_adapters_equal_ars(
     name: str, mode: str, variant: str, sampling: Sampling
 ) -> None:
     model = transformer(variant, name)
@@ -175,7 +175,7 @@ def test_a_perfect_student_needs_no_step_more_than_its_slots_allow(
 
 
 @both_modes
-def test_a_student_that_is_always_wrong_has_nothing_accepted(mode: str) -> None:
+def test_no_draft_of_an_always_wrong_student_is_accepted(mode: str) -> None:
     answer = answer_of(Recording(1.0, "o-ptp"), mode, **FREE)
     assert sum(step.drafted for step in answer.steps) > 50
     assert sum(step.accepted for step in answer.steps) == 0
@@ -246,7 +246,7 @@ def branches_of(call: Call) -> Iterator[tuple[int, int, list[int]]]:
 @both_variants
 @both_modes
 @pytest.mark.parametrize("error", [0.0, 0.3])
-def test_slots_carry_the_uniforms_anchors_and_places_of_what_they_predict(
+def test_slots_carry_the_uniforms_anchors_and_places_of_the_tokens_that_they_predict(
     mode: str, variant: str, error: float
 ) -> None:
     model = Recording(error, variant)
@@ -277,7 +277,7 @@ def test_slots_carry_the_uniforms_anchors_and_places_of_what_they_predict(
 @both_variants
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 12, 33])
 @pytest.mark.parametrize("row_cost", [0.0, 0.05])
-def test_no_round_has_more_slots_than_its_budget_or_a_branch_than_is_asked_for(
+def test_no_round_exceeds_the_budget_of_slots_and_no_branch_the_slots_option(
     variant: str, budget: int, row_cost: float
 ) -> None:
     model = Recording(0.3, variant)
@@ -303,7 +303,7 @@ def test_no_slot_predicts_a_token_that_is_never_verified(mode: str, variant: str
 
 
 @both_variants
-def test_no_draft_is_verified_that_the_budget_has_no_room_for(variant: str) -> None:
+def test_no_draft_is_verified_beyond_the_budget(variant: str) -> None:
     """A proposal may hold more tokens than are left, once its own call has given one."""
     for length in range(1, 16):
         short = dataclasses.replace(SAMPLING, max_new_tokens=length)
@@ -346,7 +346,7 @@ def test_greedy_slots_are_blank_or_carry_one_half_where_greedy_text_was_not_trai
 @both_modes
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("measured", [{}, {"survival": [0.9, 0.8], "calibration": [1.0, 0.0]}])
-def test_one_slot_proposes_one_token_in_c_ptp_and_none_in_o_ptp(
+def test_slots_propose_one_token_each_in_c_ptp_and_one_token_fewer_in_o_ptp(
     mode: str, slots: int, measured: dict[str, Any]
 ) -> None:
     for variant in ("o-ptp", "c-ptp"):
@@ -363,7 +363,7 @@ def test_one_slot_proposes_one_token_in_c_ptp_and_none_in_o_ptp(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("trained", [True, False])
-def test_calibration_decides_what_is_verified_with_greedy_text_on_its_own(
+def test_calibration_decides_whether_to_draft_and_greedy_text_has_a_separate_calibration(
     temperature: float, trained: bool
 ) -> None:
     hopeless, certain = [1.0, -30.0], [1.0, 30.0]
@@ -379,7 +379,7 @@ def test_calibration_decides_what_is_verified_with_greedy_text_on_its_own(
     assert drafted == [of_greedy_text, not of_greedy_text]
 
 
-def test_pqd_gives_slots_to_the_branch_that_is_expected() -> None:
+def test_pqd_gives_all_slots_to_the_expected_branch() -> None:
     for offset, expected in ((-30.0, 0), (30.0, -1)):
         model = Recording(0.0, "o-ptp")
         model.configure(measured={"calibration": [1.0, offset]})
@@ -405,7 +405,7 @@ GOLDEN = {
 
 
 @both_modes
-def test_drafts_accepted_and_rows_of_every_step_are_those_of_a_known_run(mode: str) -> None:
+def test_drafted_accepted_and_rows_of_every_step_equal_golden_values(mode: str) -> None:
     model = Recording(0.3, "o-ptp")
     model.configure(measured={"calibration": [1.0, -1.5]})  # doubt spreads slots over branches
     steps = answer_of(model, mode, budget=12).steps
@@ -427,12 +427,14 @@ def test_drafts_accepted_and_rows_of_every_step_are_those_of_a_known_run(mode: s
         ("mode=both", "sequential, pqd"),
     ],
 )
-def test_an_option_out_of_range_is_refused_with_what_is_allowed(option: str, allowed: str) -> None:
+def test_an_option_out_of_range_is_refused_with_the_allowed_values(
+    option: str, allowed: str
+) -> None:
     with pytest.raises(ValueError, match=allowed):
         build(parse_spec(f"ptp:{option}"))
 
 
-def test_a_model_without_the_adapter_is_refused_with_what_there_is() -> None:
+def test_a_model_without_the_adapter_is_refused_with_the_names_of_its_adapters() -> None:
     with pytest.raises(ValueError, match=r"needs an adapter named 'mine'.*which has ptp"):
         Scheduler(
             build(parse_spec("ptp:adapter=mine")), Models(target=Recording(0, "o-ptp")), SAMPLING
@@ -456,7 +458,7 @@ def test_standalone_adapters_give_ars_tokens(
             assert all(step.accepted == step.drafted for step in found.steps)
 
 
-def test_a_standalone_proposal_takes_slots_alone() -> None:
+def test_a_standalone_proposal_is_a_call_of_slots_only() -> None:
     model = TableModel(7, seed=1)
     model.attach("ptp", 0.0, standalone=True)
     sampling = Sampling(temperature=0.7, max_new_tokens=15, seed=1)

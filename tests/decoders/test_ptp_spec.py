@@ -52,7 +52,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
         for fast in [(agreement, error) in ((0.0, 1.0), (0.6, 0.4), (1.0, 0.0))]
     ],
 )
-def test_tokens_are_ars_whatever_the_draft_model_proposes(
+def test_tokens_equal_ars_for_any_proposals_of_the_draft_model(
     kind: str, agreement: float, error: float
 ) -> None:
     models = models_of(kind, agreement=agreement, error=error)
@@ -69,7 +69,7 @@ def test_tokens_are_ars_whatever_the_draft_model_proposes(
 
 @every_kind
 @pytest.mark.parametrize("slots", [1, 2, 6])
-def test_one_call_of_a_perfect_draft_proposes_all_that_a_step_accepts(
+def test_one_call_of_a_perfect_draft_model_proposes_all_accepted_drafts_of_a_step(
     kind: str, slots: int
 ) -> None:
     decoder = dataclasses.replace(FREE, slots=slots)
@@ -85,7 +85,7 @@ def test_one_call_of_a_perfect_draft_proposes_all_that_a_step_accepts(
 
 
 @every_kind
-def test_slots_have_the_position_and_mask_of_the_end_of_their_text(kind: str) -> None:
+def test_slots_continue_the_positions_and_uniforms_of_their_text(kind: str) -> None:
     models = models_of(kind, agreement=0.7)
     answer = generate(FREE, PROMPTS[0], SAMPLING, models)
     text = [*PROMPTS[0], *answer.tokens]
@@ -111,7 +111,7 @@ def test_slots_have_the_position_and_mask_of_the_end_of_their_text(kind: str) ->
         assert len(call.slots.read) == len(expected)
 
 
-def test_a_draft_model_whose_proposals_never_pay_is_not_asked() -> None:
+def test_a_draft_model_whose_proposals_never_pay_is_not_called() -> None:
     models = models_of("o-ptp")
     assert isinstance(models.draft, Recording)
     hopeless = {"survival": [0.01] * 6}

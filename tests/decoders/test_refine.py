@@ -73,7 +73,7 @@ def agreement(decoder: Decoder) -> float:
 
 
 @both_samplings
-def test_blocks_are_predicted_as_often_as_asked_and_the_last_one_is_committed_with_the_next(
+def test_each_block_gets_all_its_passes_and_is_committed_by_the_next_blocks_first_call(
     sampling: Sampling,
 ) -> None:
     model, prompt = Recording(), PROMPTS[0]
@@ -107,7 +107,7 @@ def test_blocks_are_predicted_as_often_as_asked_and_the_last_one_is_committed_wi
 
 
 @both_samplings
-def test_a_blocks_first_token_is_ars_and_is_emitted_at_once(sampling: Sampling) -> None:
+def test_the_first_token_of_a_block_is_ars_token_and_is_emitted_at_once(sampling: Sampling) -> None:
     model, prompt = Recording(), PROMPTS[0]
     answer = answer_of(refine(block=8, max_passes=3, early_exit=False), model, sampling)
     for block in range(5):
@@ -121,7 +121,7 @@ def test_a_blocks_first_token_is_ars_and_is_emitted_at_once(sampling: Sampling) 
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 17])
-def test_the_last_block_is_as_short_as_what_is_left(length: int) -> None:
+def test_the_last_block_is_cut_to_the_remaining_budget(length: int) -> None:
     model = Recording()
     sampling = dataclasses.replace(GREEDY, max_new_tokens=length)
     assert len(answer_of(refine(block=8, max_passes=2), model, sampling).tokens) == length
@@ -138,7 +138,7 @@ def test_the_last_block_is_as_short_as_what_is_left(length: int) -> None:
         pytest.param(2000, 2000, 1, marks=pytest.mark.slow),
     ],
 )
-def test_naive_decoding_takes_a_call_a_block_however_long_the_answer(
+def test_nar_takes_one_call_per_block_for_any_answer_length(
     length: int, block: int, calls: int
 ) -> None:
     long = dataclasses.replace(GREEDY, max_new_tokens=length)
@@ -152,7 +152,7 @@ def test_naive_decoding_takes_a_call_a_block_however_long_the_answer(
 
 @both_samplings
 @pytest.mark.parametrize("block", [1, 2, 5, 16])
-def test_one_pass_is_naive_nar(block: int, sampling: Sampling) -> None:
+def test_refinement_in_one_pass_equals_naive_nar(block: int, sampling: Sampling) -> None:
     one = answer_of(refine(block=block, max_passes=1), Recording(), sampling)
     naive = answer_of(NonAutoregressive(block=block), Recording(), sampling)
     assert one == naive
@@ -171,7 +171,7 @@ def test_a_perfect_student_gives_ars_greedy_tokens_in_any_number_of_passes(
         assert answer_of(decoder, Recording(0.0)).tokens == expected
 
 
-def test_a_perfect_student_gives_ars_greedy_tokens_in_one_pass_and_thresholds_notice() -> None:
+def test_a_perfect_student_gives_ars_greedy_tokens_in_one_pass_and_a_threshold_ends_there() -> None:
     model = Recording(0.0)
     expected = answer_of(Autoregressive(), model).tokens
     assert answer_of(NonAutoregressive(), model).tokens == expected
@@ -210,7 +210,7 @@ def test_slots_are_anchored_at_the_last_final_token_before_them(prefix: str) -> 
 
 
 @both_samplings
-def test_with_a_running_prefix_every_call_gives_a_token_of_the_targets_own(
+def test_with_a_running_prefix_an_always_wrong_student_gives_ars_tokens_one_per_step(
     sampling: Sampling,
 ) -> None:
     for prompt in PROMPTS:
@@ -256,7 +256,7 @@ class Doubtful(Recording):
 
 @pytest.mark.parametrize("temperature", [0.4, 1.6])
 @pytest.mark.parametrize("confidence", ["prob", "margin", "neg_entropy"])
-def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_from(
+def test_sampled_refinement_keeps_the_surest_tokens_under_the_warped_distribution(
     temperature: float, confidence: str
 ) -> None:
     """A slot draws with the uniform of the place it predicts, from its own warped distribution."""
@@ -285,7 +285,7 @@ def test_sampled_refinement_keeps_what_is_surest_by_the_distribution_it_draws_fr
 @pytest.mark.parametrize(
     "rules", [{}, {"prefix": "running", "commit": "threshold", "threshold": 0.2}]
 )
-def test_every_token_says_which_pass_decided_it(
+def test_steps_record_the_pass_that_decided_each_token(
     rules: dict[str, Any], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, blocks = Recording(), list[MaskBlock]()
@@ -337,12 +337,12 @@ def stopping(token_at: int, error: float = 0.0) -> tuple[Recording, Sampling, tu
 
 
 @pytest.mark.parametrize("length", ["eos", "predicted", "oracle"])
-def test_a_perfect_student_ends_where_ar_does_whatever_decides_it(length: str) -> None:
+def test_a_perfect_student_ends_where_ar_does_under_every_length_option(length: str) -> None:
     model, sampling, expected = stopping(11)
     assert answer_of(nar(length=length, block=7), model, sampling).tokens == expected
 
 
-def test_the_oracle_knows_ars_length_and_pays_for_it() -> None:
+def test_the_length_oracle_uses_ars_length_and_its_calls_are_counted() -> None:
     model, sampling, expected = stopping(11, error=0.5)
     answer = answer_of(nar(length="oracle", block=5), model, sampling)
     assert len(answer.tokens) == len(expected)
@@ -375,7 +375,7 @@ def test_nar_may_take_the_likeliest_tokens_at_any_temperature() -> None:
     assert {call.slots.output for _, call, _ in model.seen if call.slots} == {"argmax"}
 
 
-def test_long_prompts_run_in_chunks_of_which_the_last_carries_the_block(
+def test_long_prompts_run_in_chunks_and_the_last_chunk_carries_the_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prompts = [[(token * length) % 7 for token in range(length)] for length in (50, 3, 33, 16)]
@@ -407,7 +407,7 @@ def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str
         refine(**options)
 
 
-def test_an_adapter_is_asked_for_by_the_modes_name_unless_another_is_given() -> None:
+def test_the_adapter_is_named_after_the_mode_unless_an_option_names_another() -> None:
     assert refine().adapter_name == "refine"
     assert StridedDecoding().adapter_name == "isd"
     assert StridedDecoding(adapter="mine").adapter_name == "mine"
@@ -460,7 +460,7 @@ def test_an_option_of_another_mode_is_refused_in_one_line(spec: str, message: st
         build(parse_spec(spec))
 
 
-def test_jacobi_is_no_mode_of_it() -> None:
+def test_jacobi_is_refused_as_a_mode_of_idlm() -> None:
     with pytest.raises(ValueError, match="allowed: refine, isd; 'jacobi' is a decoder of its own"):
         build(parse_spec("idlm:mode=jacobi"))
     with pytest.raises(ValueError, match=r"must be refine \(isd is the decoder `isd`\)"):

@@ -59,7 +59,7 @@ def test_tokens_equal_ars_tokens(sampling: Sampling, options: dict[str, Any]) ->
     assert (sum(step.accepted for step in answer.steps) > 0) == (options != {"stop": 0.9})
 
 
-def test_slots_that_never_err_are_all_accepted() -> None:
+def test_drafts_of_perfect_slots_are_all_accepted() -> None:
     """Each is given the uniform that the target picks its token by, and the row's temperature."""
     model, tokens = Recording(0.0), list(PROMPT)
     answer = generate(Shallow(), PROMPT, WARM, Models(target=model))
@@ -75,7 +75,7 @@ def test_slots_that_never_err_are_all_accepted() -> None:
         tokens += step.tokens
 
 
-def test_every_token_is_fed_once_and_a_draft_is_one_call() -> None:
+def test_every_token_is_fed_once_and_a_proposal_is_one_draft_call() -> None:
     model = Recording()
     answer = generate(Shallow(), PROMPT, GREEDY, Models(target=model))
     assert len(model.seen) == len(answer.steps)
@@ -89,7 +89,7 @@ def test_every_token_is_fed_once_and_a_draft_is_one_call() -> None:
     assert fed == whole[1 : 1 + len(fed)]
 
 
-def test_a_long_prompt_is_fed_by_its_end() -> None:
+def test_only_the_last_256_tokens_of_a_long_prompt_are_fed() -> None:
     model, prompt = Recording(), [token % 7 for token in range(700)]
     answer = generate(Shallow(), prompt, GREEDY, Models(target=model))
     assert len(model.given[0][0]) == 256
@@ -107,7 +107,7 @@ def test_a_long_prompt_is_fed_by_its_end() -> None:
         ((0.9, float("nan"), 1.0, 1.0, 1.0, 1.0), 0.1, 1),
     ],
 )
-def test_a_draft_ends_before_its_chance_falls_below_stop(
+def test_a_proposal_ends_before_its_chance_falls_below_stop(
     chances: tuple[float, ...], stop: float, drafted: int
 ) -> None:
     model = Recording(0.0, chances)
@@ -115,7 +115,7 @@ def test_a_draft_ends_before_its_chance_falls_below_stop(
     assert answer.steps[1].drafted == drafted
 
 
-def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+def test_no_draft_exceeds_the_budget() -> None:
     for num_tokens, drafts in ((4, 2), (2, 0)):
         model = Recording(0.0)
         sampling = Sampling(max_new_tokens=num_tokens)
@@ -134,7 +134,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("llama", marks=pytest.mark.slow), "gpt2", "qwen2-window"]
 )
-def test_on_a_transformer_alone_and_in_a_batch(name: str, sampling: Sampling) -> None:
+def test_batched_tokens_on_a_transformer_equal_ars(name: str, sampling: Sampling) -> None:
     model = HFModel(fresh(name))
     sizes: dict[str, Any] = {
         "num_slots": 3,

@@ -79,7 +79,7 @@ def test_stopping_at_an_improbable_draft_keeps_the_distribution(stop: float) -> 
     assert_distribution_of(Fractions(STOPPING), found)
 
 
-def test_a_length_by_confidences_keeps_the_distribution() -> None:
+def test_an_automatic_draft_length_keeps_the_distribution() -> None:
     """A token of 3/4 pays for a second draft, one of 1/4 does not; both are verified."""
     both = Models(target=Fractions(STOPPING), draft=Fractions(DRAFTED))
     decoder = Speculative(k="auto", draft_cost=0.3)
@@ -92,7 +92,7 @@ def test_a_length_by_confidences_keeps_the_distribution() -> None:
     assert {(0.75, 2), (0.25, 1)} <= lengths
 
 
-def test_a_dear_draft_model_drafts_less_for_the_same_answer() -> None:
+def test_an_expensive_draft_model_drafts_less_and_leaves_the_answer_unchanged() -> None:
     sampling, both = Sampling(max_new_tokens=80), models(0.5)
     costs = (0.02, 0.2, 2.0)
     runs = [generate(Speculative(k="auto", draft_cost=c), [1], sampling, both) for c in costs]
@@ -112,7 +112,7 @@ def test_a_dear_draft_model_drafts_less_for_the_same_answer() -> None:
         ("k=auto:draft_cost=-1", "'draft_cost' of decoder 'spec' is -1.0; it must be 0 or above"),
     ],
 )
-def test_a_length_that_cannot_be_is_one_line(options: str, line: str) -> None:
+def test_an_invalid_draft_length_or_cost_is_refused_in_one_line(options: str, line: str) -> None:
     with pytest.raises(ValueError, match=re.escape(line)):
         build(parse_spec(f"spec:{options}"))
 
@@ -141,7 +141,7 @@ def test_every_tested_draft_has_its_probability_in_the_draft_model(
 @pytest.mark.parametrize(
     ("temperature", "verify"), [(0.0, "rejection"), (0.8, "coupled"), (0.8, "rejection")]
 )
-def test_the_last_draft_of_a_step_is_the_first_improbable_one(
+def test_drafting_stops_at_the_first_improbable_draft(
     temperature: float, verify: Literal["rejection", "coupled"]
 ) -> None:
     both, stop = models(0.6), 0.3
@@ -163,7 +163,7 @@ def test_the_last_draft_of_a_step_is_the_first_improbable_one(
 
 
 @pytest.mark.parametrize("stop", [0.0, 0.01])
-def test_coupled_drafts_are_drawn_with_the_targets_numbers(stop: float) -> None:
+def test_coupled_drafts_are_drawn_with_the_targets_uniforms(stop: float) -> None:
     """So all of a draft model's that is the target itself stand, stopping or not."""
     sampling = Sampling(temperature=1.0, max_new_tokens=60)
     decoder = Speculative(k=4, stop=stop, verify="coupled")
@@ -201,7 +201,7 @@ def test_the_draft_catches_up_on_the_last_draft_and_the_bonus_in_one_call() -> N
     assert second.draft_rows == 2 + 2  # the last draft and the bonus, then two drafts
 
 
-def test_nothing_is_drafted_that_the_budget_cannot_hold() -> None:
+def test_no_draft_exceeds_the_budget() -> None:
     answer = generate(Speculative(k=8), [1, 2], Sampling(max_new_tokens=4), models(1.0))
     assert [step.drafted for step in answer.steps] == [0, 2]
     answer = generate(Speculative(k=8), [1, 2], Sampling(max_new_tokens=2), models(1.0))
@@ -231,7 +231,7 @@ def test_coupled_equals_ar_token_for_token(temperature: float, agreement: float)
             assert generate(decoder, [1, 2, 3], sampling, both).tokens == expected
 
 
-def test_distributions_are_compared_up_to_the_draft_that_fell() -> None:
+def test_distributions_are_compared_up_to_the_first_rejected_draft() -> None:
     """Each overlap is at most 1, as is what each token adds to alpha."""
     sampling = Sampling(temperature=1.0, max_new_tokens=60)
     steps = generate(Speculative(k=5), [1, 2], sampling, models(0.9)).steps
@@ -245,7 +245,7 @@ def test_distributions_are_compared_up_to_the_draft_that_fell() -> None:
         assert 1 <= step.alpha <= len(step.tokens)
 
 
-def test_in_a_batch_each_answer_is_compared_with_its_own_drafts() -> None:
+def test_answers_with_unequal_numbers_of_drafts_are_the_same_in_a_batch_as_alone() -> None:
     """Steps of unequal numbers of drafts, merged: answers, counts and overlaps are those alone."""
     both, sampling = models(0.6), Sampling(temperature=1.0, max_new_tokens=24)
     decoder, prompts = Speculative(k=4, stop=0.3), [[1, 2], [3], [4, 5, 6]]
@@ -256,7 +256,7 @@ def test_in_a_batch_each_answer_is_compared_with_its_own_drafts() -> None:
         assert len({step.drafted for step in outcome.steps}) > 2
 
 
-def test_a_better_draft_has_more_accepted() -> None:
+def test_a_better_draft_model_has_more_drafts_accepted() -> None:
     sampling = Sampling(temperature=1.0, max_new_tokens=200)
 
     def accepted(agreement: float) -> int:

@@ -64,7 +64,7 @@ def occurrences(texts: Sequence[Sequence[int]], run: Sequence[int]) -> list[int 
 
 
 @given(TEXT, st.integers(1, 5))
-def test_matches_are_the_ends_that_occurred_before_with_all_that_followed(
+def test_matches_are_suffixes_that_occurred_before_with_counts_of_the_next_tokens(
     text: list[int], depth: int
 ) -> None:
     tree = _Suffixes(depth)
@@ -97,7 +97,7 @@ def test_matches_in_earlier_answers_never_cross_from_one_to_the_next(
         assert found == Counter(t for t in occurrences(answers, end) if t is not None)
 
 
-def test_the_longest_match_that_pays_is_continued_and_a_longer_one_further() -> None:
+def test_the_longest_match_is_continued_and_a_longer_match_gets_more_drafts() -> None:
     options = SuffixDecoding(factor=1.0)
     assert drafts(options, [1, 2, 3, 4, 5, 6, 9, 1])[0] == [2]
     assert drafts(options, [1, 2, 3, 4, 5, 6, 9, 1, 2])[0] == [3, 4]
@@ -109,7 +109,7 @@ def test_the_longest_match_that_pays_is_continued_and_a_longer_one_further() -> 
     assert drafts(options, [1, 2, 1], most=0)[0] == []
 
 
-def test_drafts_are_a_tree_of_what_followed_the_likeliest_first() -> None:
+def test_drafts_are_a_tree_of_earlier_continuations_with_the_likeliest_first() -> None:
     text = [7, 8, 1, 5, 7, 8, 1, 6, 7, 8, 2, 4, 7, 8]
     tokens, parents, _ = drafts(SuffixDecoding(), text)
     assert (tokens, parents) == ([1, 2, 5, 6], [0, 0, 1, 1])  # 2/3, then thrice 1/3, by rows
@@ -118,12 +118,12 @@ def test_drafts_are_a_tree_of_what_followed_the_likeliest_first() -> None:
     assert drafts(SuffixDecoding(chance=0.5), text)[0] == [1]
 
 
-def test_a_drafts_confidence_is_its_share_of_what_followed_the_drafts_before_it() -> None:
+def test_a_drafts_confidence_is_its_share_of_the_continuations_of_its_prefix() -> None:
     tree = drafted(SuffixDecoding(), [7, 8, 1, 5, 7, 8, 1, 6, 7, 8, 2, 4, 7, 8])
     assert tree.confidences == pytest.approx({1: 2 / 3, 2: 1 / 3, 3: 1 / 2, 4: 1 / 2})
 
 
-def test_a_draft_of_exactly_the_least_chance_is_proposed() -> None:
+def test_a_draft_of_exactly_the_minimum_chance_is_proposed() -> None:
     text = [1, 2, 1, 3, 1]
     assert drafts(SuffixDecoding(chance=0.5), text)[0] == [2, 3]
     assert drafts(SuffixDecoding(chance=0.51), text)[0] == []
@@ -134,14 +134,14 @@ def test_the_end_of_an_earlier_answer_lowers_no_chance() -> None:
     assert (tree.tokens[1:], tree.confidences) == ([2], {1: 1.0})  # all that ever followed 1
 
 
-def test_a_shorter_match_proposes_as_many_as_its_own_length_allows() -> None:
+def test_a_shorter_match_proposes_as_many_drafts_as_its_length_allows() -> None:
     usual = [2, 5, 6, 7, 8]
     text = [1, 2, 3, 1, 2, 4, *(4 * usual), 1, 2]  # after 1, 2: 3 and 4, of which none is likely
     assert drafts(SuffixDecoding(chance=0.6), text)[0] == [5, 6]
     assert drafts(SuffixDecoding(chance=0.6, factor=4.0), text)[0] == [5, 6, 7, 8]
 
 
-def test_the_better_of_text_and_earlier_answers_is_proposed() -> None:
+def test_the_better_match_of_text_and_earlier_answers_is_proposed() -> None:
     options, text = SuffixDecoding(), [1, 2, 9, 5, 6, 1, 2]
     assert drafts(options, text, [[3, 1, 2, 7, 7, 7]])[2] == {"text"}  # equal: the text's
     found = drafts(options, text, [[6, 1, 2, 7, 8, 0, 3, 4, 4]])
@@ -150,7 +150,7 @@ def test_the_better_of_text_and_earlier_answers_is_proposed() -> None:
     assert drafts(SuffixDecoding(answers=False), text)[2] == {"text"}
 
 
-def test_a_full_memory_takes_in_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_memory_adds_no_further_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suffix, "_MAX_TOKENS", 8)
     tree = _Suffixes(4)
     for first in range(5):
@@ -160,7 +160,7 @@ def test_a_full_memory_takes_in_no_more(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 @pytest.mark.parametrize("options", [{}, {"branches": False, "factor": 3.5}, {"answers": False}])
-def test_tokens_are_ars_in_batches_that_share_a_memory(
+def test_tokens_equal_ars_in_batches_that_share_a_memory(
     temperature: float, options: dict[str, Any]
 ) -> None:
     models = Models(target=TableModel(8, seed=3, max_length=400))
@@ -175,7 +175,7 @@ def test_tokens_are_ars_in_batches_that_share_a_memory(
         assert [each.tokens for each in outcomes if isinstance(each, Generation)] == expected
 
 
-def test_an_answer_heard_before_is_drafted_from_the_memory() -> None:
+def test_an_earlier_answer_is_drafted_from_the_memory() -> None:
     models = Models(target=TableModel(50, seed=3, max_length=400))
     decoder, sampling = SuffixDecoding(), Sampling(temperature=1.0, max_new_tokens=60)
     scheduler = Scheduler(decoder, models, sampling, memory=decoder.memory())
@@ -188,7 +188,7 @@ def test_an_answer_heard_before_is_drafted_from_the_memory() -> None:
     assert forgetful == [first, first]
 
 
-def test_it_remembers_by_option_and_runs_only_where_it_is_named() -> None:
+def test_suffix_remembers_answers_unless_switched_off_and_runs_only_if_named() -> None:
     assert SuffixDecoding().remembers == "answers"
     assert SuffixDecoding(answers=False).remembers is None
     assert SuffixDecoding(answers=False).memory() is None

@@ -50,12 +50,12 @@ def spec(column: str) -> float:
 
 
 @pytest.mark.parametrize("page", OURS)
-def test_speed_ups_and_intervals_stand_in_tables_of_stored_files(page: str) -> None:
+def test_speed_ups_and_intervals_appear_only_in_tables_of_stored_files(page: str) -> None:
     assert not MEASURED.findall(prose(page)), f"{page}: say it in words, or show a table"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_number_has_a_hidden_comment_of_its_own(page: str) -> None:
+def test_no_page_hides_the_source_of_a_number_in_a_comment(page: str) -> None:
     assert "<!-- from" not in PAGES[page]
 
 
@@ -118,7 +118,7 @@ def test_a_sentence_rests_on_the_whole_interval_that_it_shows(
     assert broken(f"{{0.00x [] from {ZOO} decoder=spec speedup above {middle}}}", monkeypatch)
 
 
-def test_a_number_of_the_log_stands_under_its_heading_as_it_is_shown(
+def test_a_number_quoted_from_the_log_must_occur_verbatim_under_its_heading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = '{1.16 [1.12, 1.21] from docs/log/2026-11.md "first measurements on the zoo"}'
@@ -140,7 +140,7 @@ def test_two_decoders_are_paired_prompt_by_prompt_as_in_the_report() -> None:
         assert f"{said.value:.2f}x [{said.low:.2f}, {said.high:.2f}]" == expected
 
 
-def test_ratios_losses_and_arithmetic_are_of_one_row_each() -> None:
+def test_ratios_losses_and_arithmetic_of_table_rows_are_computed() -> None:
     over = resolve(f"{ZOO} decoder=nar quality over decoder=ar".split())
     short = resolve(f"{ZOO} decoder=nar quality short-of decoder=ar".split())
     assert short.value == pytest.approx(1 - over.value)

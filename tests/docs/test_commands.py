@@ -78,7 +78,7 @@ def test_a_command_that_is_shown_is_accepted(path: str, arguments: list[str]) ->
     accept(arguments)
 
 
-def test_commands_are_found_over_lines_behind_comments_and_in_steps() -> None:
+def test_commands_are_found_over_several_lines_with_comments_and_in_workflow_steps() -> None:
     text = (
         "```sh\nbench run --model M \\\n  -d ar  # all\nls\n.venv/bin/bench ls a|b\n```\nbench x\n"
     )
@@ -101,6 +101,6 @@ def test_commands_are_found_over_lines_behind_comments_and_in_steps() -> None:
         ("paper", "Missing parameter: runs"),
     ],
 )
-def test_a_command_that_is_not_one_is_refused(line: str, reason: str) -> None:
+def test_an_invalid_command_is_refused(line: str, reason: str) -> None:
     with pytest.raises(Exception, match=re.escape(reason)):
         accept(shlex.split(line))

@@ -25,7 +25,7 @@ def test_every_option_stands_with_its_default_and_meaning(name: str) -> None:
     assert fields or text == f"`{name}` has no options.\n"
 
 
-def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
+def test_tables_of_options_show_values_and_defaults_as_users_type_them() -> None:
     text = decoder_pages.options("idlm")
     rows = {line.split("`")[1]: line for line in text.splitlines()[2:]}
     assert rows["revise"].startswith("| `revise` | `remask` | treatment of kept tokens")
@@ -35,7 +35,7 @@ def test_options_tell_words_and_defaults_as_they_are_typed() -> None:
     assert rows["adapter"].startswith("| `adapter` | `refine` | name of the adapter")
 
 
-def test_promises_follow_options_and_temperature() -> None:
+def test_guarantees_follow_options_and_temperature() -> None:
     text = decoder_pages.promises("idlm")
     assert "| `idlm` | none | none | adapter refine | yes |" in text
     isd = "same tokens | same distribution | adapter isd"
@@ -65,7 +65,7 @@ def test_measured_numbers_are_those_of_the_reference_runs() -> None:
     assert "list it as [`idlm@isd`](idlm.md#measured)" in decoder_pages.measured("isd")
 
 
-def test_decoders_of_no_timed_run_show_their_counters() -> None:
+def test_decoders_without_a_timed_run_show_their_counters() -> None:
     text = decoder_pages.measured("jacobi")
     assert text.endswith("| jacobi@b16 | zoo, without times | 0 | - | 1.05 | - |\n")
     assert "zoo, beside transformers" in decoder_pages.measured("eagle")
@@ -89,7 +89,9 @@ def test_the_index_lists_every_decoder_with_a_page_to_open() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_holds_an_algorithm_of_ten_lines_its_parts_and_its_code(name: str) -> None:
+def test_a_page_has_an_algorithm_of_up_to_ten_lines_generated_parts_and_a_link_to_the_code(
+    name: str,
+) -> None:
     text = pages()[f"docs/decoders/{name}.md"]
     assert text.startswith(f"# {name}: ")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)

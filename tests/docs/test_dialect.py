@@ -25,7 +25,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lists_and_tables_stand_where_python_markdown_looks_for_them(case: str) -> None:
+def test_lists_and_tables_are_adapted_to_python_markdown(case: str) -> None:
     given, expected = CASES[case]
     assert for_python_markdown(given) == expected
 
@@ -40,7 +40,7 @@ TEXTS |= {path: text_of(path) for path in outside(TEXTS) if path.endswith(".md")
 
 
 @pytest.mark.parametrize("path", TEXTS)
-def test_every_page_has_the_structure_that_commonmark_reads_in_it(path: str) -> None:
+def test_python_markdown_reads_every_page_with_the_structure_of_commonmark(path: str) -> None:
     markdown = pytest.importorskip("markdown", reason="Python-Markdown comes with the extra `docs`")
     pytest.importorskip("pymdownx", reason="pymdown-extensions come with the extra `docs`")
     from markdown_it import MarkdownIt

@@ -30,7 +30,7 @@ def last(log: str) -> dict[str, float]:
     return found
 
 
-def test_a_table_of_files_has_their_rows_with_the_values_that_are_asked_for() -> None:
+def test_a_table_of_files_holds_the_rows_and_columns_that_its_filters_select() -> None:
     columns = "context,sequences,tokens_per_s:tokens_a_second,share"
     head, *body = cells(files.csv_rows("h100/ar-*.csv", columns, "context=512", "sequences=1,64"))
     assert head == ["file", "context", "sequences", "tokens a second", "share"]
@@ -47,7 +47,7 @@ def test_a_table_of_files_has_their_rows_with_the_values_that_are_asked_for() ->
         assert float(shown[4]) == pytest.approx(float(said[4]), rel=0.005)
 
 
-def test_words_are_code_and_values_have_their_interval() -> None:
+def test_words_in_cells_are_formatted_as_code_and_values_show_their_interval() -> None:
     (head, row) = cells(
         files.csv_rows("h100/uniforms.csv", "drafter,over_control", "temperature=1", "drafter=u")
     )
@@ -58,7 +58,7 @@ def test_words_are_code_and_values_have_their_interval() -> None:
     assert cells(files.csv_rows("h100/uniforms.csv", "over_control", "drafter=control"))[1] == ["-"]
 
 
-def test_training_is_told_by_its_logs() -> None:
+def test_the_table_of_training_agrees_with_the_training_logs() -> None:
     head, *body = cells(files.training("zoo/smollm2-135m"))
     told = {
         (row[0].strip("`"), row[1]): dict(zip(head[2:8], row[2:8], strict=True)) for row in body
@@ -86,7 +86,7 @@ def test_the_cost_of_weights_adds_up_their_logs() -> None:
     assert files.cost("zoo/draft") == (f"{count / 1e6:.2f} M", "-", "-")
 
 
-def test_a_budget_has_the_decoders_with_weights_and_what_the_run_measured() -> None:
+def test_a_budget_table_lists_decoders_with_weights_and_the_measurements_of_the_run() -> None:
     head, *body = cells(runs.budget("cpu-zoo-rivals", "zoo"))
     told = {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
     assert set(told) == {"spec", "eagle", "medusa", "shallow", "idlm@isd", "ptp"}

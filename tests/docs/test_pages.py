@@ -36,7 +36,7 @@ def blocks(path: str, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
+def test_the_example_drafter_meets_the_contract_alone_and_in_a_hybrid(
     tmp_path: Path,
 ) -> None:
     source = blocks("docs/adding-a-decoder.md", "python")[0]
@@ -51,7 +51,7 @@ def test_the_drafter_of_a_few_lines_meets_the_contract_and_is_half_of_a_hybrid(
 
 
 @pytest.mark.parametrize("name", ["Echo", "Again"])
-def test_drafters_that_copy_draft_few_tokens(name: str, tmp_path: Path) -> None:
+def test_example_drafters_that_copy_text_draft_up_to_8_tokens(name: str, tmp_path: Path) -> None:
     file = tmp_path / "shown.py"
     file.write_text(blocks("docs/adding-a-decoder.md", "python")[0], encoding="utf-8")
     decoder: Decoder = build(parse_spec(f"{file if name == 'Echo' else SHORT}:{name}"))
@@ -61,7 +61,7 @@ def test_drafters_that_copy_draft_few_tokens(name: str, tmp_path: Path) -> None:
         assert max(step.drafted for step in answer.steps) <= 8, "long chains are slower than none"
 
 
-def test_every_short_decoder_is_named_where_the_interface_explains_its_need() -> None:
+def test_every_short_example_decoder_is_named_on_the_interface_page() -> None:
     names = re.findall(
         r"^class (\w+)\((?:Decoder|DraftAndVerify|Speculative)\)", SHORT.read_text(), re.M
     )
@@ -70,21 +70,21 @@ def test_every_short_decoder_is_named_where_the_interface_explains_its_need() ->
     assert all(re.search(rf"[`:]{name}\b", page) for name in names)
 
 
-def test_the_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
+def test_the_example_decoder_without_drafts_meets_the_contract(tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
     (source,) = (s for s in blocks("docs/adding-a-decoder.md", "python") if "class Plain" in s)
     file.write_text(source, encoding="utf-8")
     check_decoder(build(parse_spec(f"{file}:Plain")))
 
 
-def test_the_rule_of_a_few_lines_meets_the_contract_and_is_lossy() -> None:
+def test_the_example_verification_rule_meets_the_contract_and_is_lossy() -> None:
     decoder: Decoder = build(parse_spec(f"{SHORT}:TypicalSpec"))
     assert not decoder.lossless
     assert lossless(type(decoder)) == "no"
     check_decoder(decoder)
 
 
-def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it() -> None:
+def test_the_example_decoder_with_a_memory_meets_the_contract_and_uses_the_memory() -> None:
     decoder: Decoder = build(parse_spec(f"{SHORT}:Again"))
     check_tokens_ignore_the_memory(decoder)
     scheduler = Scheduler(decoder, tables(decoder), Sampling(), memory=decoder.memory())
@@ -97,7 +97,7 @@ def test_the_decoder_with_a_memory_meets_the_contract_and_uses_it() -> None:
 @pytest.mark.parametrize(
     ("name", "is_lossless"), [("Recycling", True), ("NoEcho", False), ("ByState", True)]
 )
-def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
+def test_example_decoders_with_outputs_bars_and_layers_keep_their_guarantee(
     name: str, is_lossless: bool
 ) -> None:
     decoder: Decoder = build(parse_spec(f"{SHORT}:{name}"))
@@ -108,18 +108,18 @@ def test_a_decoder_of_outputs_bars_and_layers_answers_as_it_says(
     assert (sum(step.accepted for step in answer.steps) > 0) == is_lossless
 
 
-def test_the_decoder_of_masks_meets_the_contract_on_masked_models() -> None:
+def test_the_example_decoder_of_masks_meets_the_contract_on_masked_targets() -> None:
     decoder: Decoder = build(parse_spec(f"{SHORT}:TwoPasses"))
     assert tables(decoder).target.masked is not None
     check_decoder(decoder)
 
 
-def test_the_front_page_sets_up_as_the_readme_does() -> None:
+def test_the_front_page_shows_the_setup_commands_of_the_readme() -> None:
     readme = places.text_of("README.md").split("<!-- main -->")[1].split("```")[1]
     assert blocks("docs/README.md", "sh")[0] == readme.removeprefix("sh\n")
 
 
-def test_the_recipe_for_ci_is_a_workflow_that_may_write_nothing_and_runs_no_expression() -> None:
+def test_the_example_ci_workflow_is_read_only_and_has_no_expressions_in_scripts() -> None:
     assert "(../examples/gate.yml)" in TEXTS["docs/ci.md"]
     workflow: dict[str, Any] = yaml.safe_load(places.text_of("examples/gate.yml"))
     assert workflow["permissions"] == {"contents": "read"}
@@ -134,7 +134,7 @@ def test_the_recipe_for_ci_is_a_workflow_that_may_write_nothing_and_runs_no_expr
     assert all(step["uses"] in ours for step in job["steps"] if "uses" in step)
 
 
-def test_the_recipe_stores_a_run_as_this_repository_does() -> None:
+def test_the_ci_page_and_the_makefile_store_a_run_with_the_same_command() -> None:
     for text in (places.text_of("Makefile"), "\n".join(blocks("docs/ci.md", "sh"))):
         assert re.search(r"bench export \S+ --to reference --folder \S+", text)
 
@@ -189,7 +189,7 @@ def test_a_part_is_written_once_and_replaced_when_the_code_changes(
         )
 
 
-def test_every_part_is_asked_for_and_no_other() -> None:
+def test_pages_use_every_generated_part_and_no_unknown_part() -> None:
     asked = re.findall(r"<!-- made of code: (.*?) -->", "".join(TEXTS.values()))
     assert set(asked) == {*PARTS, *OF_A_DECODER}
     with pytest.raises(ValueError, match=r"docs/a\.md asks for 'colums', which nothing makes"):

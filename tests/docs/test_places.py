@@ -21,20 +21,22 @@ FIGURE = "results/reference/cpu-zoo/figures/speedup.png"
         ("decoders/spec.py", "repository/decoders/spec.py.md"),
     ],
 )
-def test_a_file_has_one_place_and_is_found_from_it(path: str, place: str) -> None:
+def test_a_file_has_one_place_on_the_site_which_maps_back_to_the_file(
+    path: str, place: str
+) -> None:
     assert places.place_of(path) == place
     assert places.path_of(place) == path
     assert (ROOT / path).is_file()
 
 
-def test_a_folder_stands_for_its_readme_and_that_of_decisions_for_the_page_of_them_all() -> None:
+def test_a_folder_maps_to_its_readme_and_the_folder_of_decisions_to_their_index() -> None:
     assert places.place_of("results/reference") == "repository/results/reference/README.md"
     assert places.place_of("docs/adr") == "adr/index.md"
     with pytest.raises(ValueError, match="bench/records is a folder without a README"):
         places.place_of("bench/records")
 
 
-def test_links_become_those_of_the_site_and_nothing_else_changes() -> None:
+def test_links_are_rewritten_for_the_site_and_other_text_is_unchanged() -> None:
     text = (
         "[a](../../decoders/spec.py), [b](../metrics.md#speed-up 'title'), [c](#here),\n"
         "![d](../../results/reference/cpu-zoo/figures/speedup.png) <https://e.org> [f](https://g.h)\n"
@@ -48,12 +50,12 @@ def test_links_become_those_of_the_site_and_nothing_else_changes() -> None:
     )
 
 
-def test_a_page_outside_of_docs_is_relinked_from_where_it_stands_then() -> None:
+def test_links_of_a_page_outside_docs_are_rewritten_from_its_place_on_the_site() -> None:
     linked = places.relinked("[a](docs/metrics.md) [b](CHANGELOG.md)", "CONTRIBUTING.md")
     assert linked == "[a](../metrics.md) [b](CHANGELOG.md)"
 
 
-def test_what_is_linked_comes_along_and_what_that_links_to_as_well() -> None:
+def test_the_site_includes_files_linked_directly_or_through_another_file() -> None:
     report = "results/reference/cpu-zoo-passes/report.md"
     along = places.outside({"docs/x.md": f"[a](../{report})"})
     assert {report, "results/reference/cpu-zoo-passes/figures/passes.png"} <= set(along)
@@ -71,7 +73,7 @@ def test_every_link_of_every_page_leads_to_a_file() -> None:
             places.place_of(target)
 
 
-def test_code_is_shown_under_its_path_behind_a_fence_that_it_cannot_end() -> None:
+def test_code_is_shown_under_its_path_in_a_fence_that_the_code_cannot_close() -> None:
     page = places.shown("docs/generate/places.py")  # it holds fences itself
     _, head, shown = page.split("---\n", 2)
     assert head == "title: places.py\nsearch:\n  exclude: true\n"

@@ -123,7 +123,7 @@ ZOO = {"ar", "nar", "idlm", "idlm@isd", "spec", "ptp", "lookup"}
         ("cpu-zoo-t07", ZOO),
     ],
 )
-def test_the_tables_say_what_the_reference_runs_measured(name: str, decoders: set[str]) -> None:
+def test_the_tables_agree_with_the_reference_runs(name: str, decoders: set[str]) -> None:
     assert {row["decoder"] for row in reference(name)} == decoders
     table = main_table(name)
     assert f"<!-- table: run {name} -->\n{table}" in STORED, f"the page should hold:\n{table}"
@@ -174,7 +174,7 @@ def table_of_machines() -> tuple[list[str], dict[str, list[str]]]:
     return lines[1], {line[0]: line[1:] for line in lines[3:]}
 
 
-def test_the_table_of_machines_says_what_each_run_measured() -> None:
+def test_the_table_of_machines_agrees_with_each_run() -> None:
     _, rows = table_of_machines()
     ours, second = ("speedup", "speedup_low", "speedup_high"), ("aa_speedup", "aa_low", "aa_high")
     for place, name in enumerate(MACHINES):
@@ -192,14 +192,14 @@ def test_the_table_of_machines_says_what_each_run_measured() -> None:
         assert cells[-2] == f"{float(first[decoder]['acceptance_length']):.2f}"
 
 
-def test_the_table_of_machines_holds_what_keeps_the_answer_the_fastest_first() -> None:
+def test_the_table_of_machines_lists_decoders_with_a_guarantee_the_fastest_first() -> None:
     _, rows = table_of_machines()
     first = overall(MACHINES[0])
     kept = [name for name, row in first.items() if row["guarantee"] != "none" and name != "ar"]
     assert list(rows) == ["ar", *sorted(kept, key=lambda name: -float(first[name]["speedup"]))]
 
 
-def test_marks_say_which_cells_compare() -> None:
+def test_cells_that_cannot_be_compared_across_machines_are_marked() -> None:
     headings, rows = table_of_machines()
     for heading, name in zip(headings[1:], MACHINES, strict=False):
         ar = overall(name)["ar"]
@@ -232,7 +232,7 @@ def test_a_cell_is_bold_if_it_is_faster_beyond_noise() -> None:
     assert not others & bold
 
 
-def test_the_figure_of_the_readme_is_that_of_its_table() -> None:
+def test_the_figure_in_the_readme_is_current() -> None:
     new, old = (
         np.asarray(Image.open(io.BytesIO(png)).convert("L"), int)
         for png in (machines.picture(README), machines.FIGURE.read_bytes())
@@ -274,7 +274,7 @@ def columns(*names: str) -> list[str]:
     return [each.rpartition(", ")[0] for each in line.strip("| ").split(" | ")[1:-2]]
 
 
-def test_the_table_of_machines_grows_by_the_folders_of_new_machines(registry: Any) -> None:
+def test_a_run_of_a_new_machine_adds_a_column_to_the_table_of_machines(registry: Any) -> None:
     epyc, xeon, h100 = "AMD EPYC", "Intel Xeon", "NVIDIA H100"
     assert columns("cpu-smollm2") == [epyc, xeon, h100]
     assert columns("h100-smollm2-drafters", "cpu-smollm2") == [h100, epyc, xeon]
@@ -287,7 +287,7 @@ def test_the_table_of_machines_grows_by_the_folders_of_new_machines(registry: An
     assert texts == columns("cpu-smollm2")
 
 
-def test_other_work_is_not_in_the_table_of_machines(registry: Any) -> None:
+def test_runs_with_other_settings_are_not_in_the_table_of_machines(registry: Any) -> None:
     before = columns("cpu-smollm2")
     for number, config in enumerate(
         (
@@ -348,7 +348,7 @@ def test_the_page_of_results_lists_every_stored_run(registry: Any) -> None:
     assert set(names) == {f.parent.name for f in (ROOT / "results/reference").glob("*/run.json")}
 
 
-def test_the_fastest_is_one_that_keeps_ars_answers() -> None:
+def test_the_fastest_decoder_listed_for_a_run_has_a_guarantee() -> None:
     """`nar` and `ar@fast` are faster in these runs, and guarantee nothing or are not verified."""
     rows = dict(line.split("](") for line in runs.stored_runs().splitlines()[2:])
     assert "`ptp` 1.22x" in rows["| [cpu-zoo"]

@@ -55,7 +55,7 @@ def test_every_key_of_the_configuration_stands_with_its_option_and_default() -> 
     assert found["columns"][0] == "-"
 
 
-def test_the_other_files_show_the_fields_of_their_types() -> None:
+def test_the_other_files_of_a_run_are_listed_with_the_fields_of_their_types() -> None:
     text = schema.files()
     for file, types in schema.FILES.items():
         part = text.split(f"### {file}\n", 1)[1].split("\n### ", 1)[0]
@@ -82,7 +82,7 @@ def test_every_exit_code_has_a_meaning() -> None:
         ("tuple[int | float, ...] | None", "list of integer or number, or null"),
     ],
 )
-def test_types_are_told_in_words(annotation: str, words: str) -> None:
+def test_types_are_described_in_words(annotation: str, words: str) -> None:
     assert schema.kind_of(annotation) == words
 
 

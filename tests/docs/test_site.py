@@ -32,7 +32,7 @@ def test_every_page_of_docs_stands_in_the_navigation() -> None:
     assert not set(places.pages()) - listed, "put these pages into `nav` of mkdocs.yml"
 
 
-def test_every_decoder_and_decision_stands_behind_the_page_of_them_all() -> None:
+def test_every_decoder_and_decision_follows_its_index_page_in_the_navigation() -> None:
     nav = navigation.expanded([{"D": ["decoders/README.md", "x.md"]}, {"A": ["adr/index.md"]}])
     (decoders,) = nav[0].values()
     expected = [{name: f"decoders/{name}.md"} for name in decoder_pages.built_in()]
@@ -40,7 +40,7 @@ def test_every_decoder_and_decision_stands_behind_the_page_of_them_all() -> None
     assert nav[1]["A"][:2] == ["adr/index.md", "adr/0001-layout-and-names.md"]
 
 
-def test_nothing_in_the_configuration_asks_another_host() -> None:
+def test_the_configuration_makes_no_request_to_another_host() -> None:
     assert CONFIG["theme"]["font"] is False
     assert "repo_url" not in CONFIG  # its number of stars would be asked for
     assert CONFIG["plugins"] == ["search"]
@@ -57,7 +57,7 @@ def test_warnings_of_links_and_navigation_are_on() -> None:
     assert "/site/" in places.text_of(".gitignore").splitlines()
 
 
-def test_the_workflow_publishes_from_main_alone_and_may_write_pages_alone() -> None:
+def test_the_docs_workflow_publishes_only_from_main_and_may_write_only_pages() -> None:
     text = places.text_of(".github/workflows/docs.yml")
     workflow: dict[str, Any] = yaml.safe_load(text)
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
@@ -96,7 +96,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.slow
-def test_it_builds_without_a_warning_and_is_whole(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings_broken_links_or_missing_parts(tmp_path: Path) -> None:
     if importlib.util.find_spec("material") is None:
         pytest.skip("mkdocs-material is not installed: pip install -e '.[docs]'")
     done = subprocess.run(

@@ -116,7 +116,7 @@ TYPED = [path for path, all_of in PAGES.items() if all_of]
 
 
 @pytest.mark.parametrize("path", TYPED)
-def test_what_needs_the_network_or_a_gpu_is_marked_and_nothing_else_is(path: str) -> None:
+def test_commands_are_marked_exactly_if_they_need_the_network_or_a_gpu(path: str) -> None:
     for each in PAGES[path]:
         lacking = [need for need in each.needs if need not in each.title]
         assert not lacking or path == "README.md", (
@@ -128,7 +128,7 @@ def test_what_needs_the_network_or_a_gpu_is_marked_and_nothing_else_is(path: str
         assert titles <= used, f"{path}: {titles - used}: no command of the block needs it"
 
 
-def test_tests_that_are_named_exist_and_every_name_is_used() -> None:
+def test_every_test_named_for_a_command_exists_and_every_pattern_matches_a_shown_command() -> None:
     rest = [each for all_of in PAGES.values() for each in all_of if not each.needs]
     for pattern, test in ELSEWHERE.items():
         assert (ROOT / test).is_file(), test
@@ -186,7 +186,7 @@ HERE = {
 }
 
 
-def test_only_commands_of_bench_are_left_to_type() -> None:
+def test_every_shown_command_without_another_test_is_a_bench_command() -> None:
     others = {c for all_of in HERE.values() for c in all_of if not c.startswith("bench ")}
     assert not others, f"name a test that runs them in ELSEWHERE: {others}"
     assert sum(map(len, HERE.values())) > 40

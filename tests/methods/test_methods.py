@@ -41,7 +41,7 @@ def named(spec: str) -> Any:
     return build(parse_spec(f"{ROOT / folder / spec}"))
 
 
-def test_each_method_is_a_file_of_sixty_lines() -> None:
+def test_no_file_of_a_method_exceeds_sixty_lines() -> None:
     sizes = {
         file: len((ROOT / file).read_text(encoding="utf-8").splitlines())
         for method in METHODS
@@ -124,7 +124,9 @@ SPECULATIVE = [
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("spec", ["block.py:Block", "typical.py:TypicalAcceptance"])
-def test_a_rule_accepts_the_drafts_before_the_stumble(spec: str, temperature: float) -> None:
+def test_block_and_typical_acceptance_accept_the_drafts_before_the_first_wrong_draft(
+    spec: str, temperature: float
+) -> None:
     assert counted(spec, PROMPT, 8, temperature=temperature) == SPECULATIVE
 
 
@@ -137,7 +139,7 @@ def test_a_cascade_counts_the_calls_of_both_models() -> None:
     ]
 
 
-def test_recycling_verifies_the_tree_of_candidates_of_the_tokens_before() -> None:
+def test_token_recycling_verifies_a_tree_of_candidates_of_earlier_tokens() -> None:
     # size 3 with 2 candidates: paths of costs 1; 2, 1+1; 1+2, 2+1, 1+1+1: six drafts, three deep
     assert counted("recycling.py:TokenRecycling:candidates=2:size=3", [0], 9, size=4) == [
         *[ONE] * 4,  # 1 2 3 0: none of the tokens was read before
@@ -169,7 +171,7 @@ def test_confident_lookup_and_a_head_call_their_networks_once_a_step() -> None:
     assert counted("mtp_head.py:HeadDrafts", PROMPT, 4) == [PREFILL, (2, 1, 1, 1, 2, 1, 1), ONE]
 
 
-def test_blocks_of_masks_cost_their_passes() -> None:
+def test_block_diffusion_counts_the_calls_and_rows_of_every_pass() -> None:
     prompt = [0, 1, 2, 3, 4]  # a block of four, and the first token of the next
     assert counted("bd3lm.py:BD3LM:threshold=0", prompt, 7) == [
         (3, 0, 0, 1, 8, 0, 0),
@@ -185,7 +187,7 @@ def test_blocks_of_masks_cost_their_passes() -> None:
     ]
 
 
-def test_other_searches_count_the_rows_of_all_sequences_and_models() -> None:
+def test_contrastive_beam_and_best_of_n_count_the_rows_of_all_sequences_and_models() -> None:
     assert counted("contrastive.py:Contrastive", PROMPT, 2) == [
         (1, 0, 0, 1, 3, 1, 3),
         (1, 0, 0, 1, 1, 1, 1),
@@ -210,7 +212,7 @@ def test_other_searches_count_the_rows_of_all_sequences_and_models() -> None:
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_block_diffusion_says_what_dllm_says(
+def test_block_diffusion_emits_the_same_tokens_as_dllm(
     spec: str, options: dict[str, Any], temperature: float
 ) -> None:
     from decoders.core.testing.tiny_llama import tiny_models
@@ -335,7 +337,7 @@ def check_run(ended: Output, status: dict[str, Any], cells: str) -> None:
     }
 
 
-def test_verify_calls_each_wrong_form_wrong(verified: Verb) -> None:
+def test_bench_verify_detects_each_wrong_form_of_a_method(verified: Verb) -> None:
     check_verify(*verified(wrong(WRONG)), wrong(WRONG))
 
 
@@ -344,7 +346,7 @@ def test_verify_calls_each_wrong_form_wrong(verified: Verb) -> None:
     [[*WRONG][::2], pytest.param([*WRONG][1::2], marks=pytest.mark.slow)],
     ids=["half", "rest"],
 )
-def test_a_run_calls_each_wrong_form_wrong(methods: list[str], measured: Verb) -> None:
+def test_bench_run_detects_each_wrong_form_of_a_method(methods: list[str], measured: Verb) -> None:
     names = wrong({method: WRONG[method] for method in methods})
     check_run(*measured(names), names)
 
@@ -371,7 +373,7 @@ def test_right_forms_are_verified(verified: Verb) -> None:
     }
 
 
-def test_a_run_of_right_forms_is_valid_and_coupled_ones_say_what_ar_says(measured: Verb) -> None:
+def test_a_run_of_correct_forms_is_valid_and_coupled_forms_emit_ars_tokens(measured: Verb) -> None:
     ended, status = measured(CAUSAL, "--no-self-check")
     assert (ended.code, status["verdict"]) == (Exit.DONE, "VALID"), ended.err
     answers = {(r["decoder"], r["conversation"], r["repeat"]): r for r in status["records"]}
@@ -383,7 +385,7 @@ def test_a_run_of_right_forms_is_valid_and_coupled_ones_say_what_ar_says(measure
         assert sum(record["steps"]["emitted"]) == len(record["tokens"])
 
 
-def test_answers_that_a_decoder_keeps_unasked_make_a_run_invalid(measured: Verb) -> None:
+def test_a_decoder_that_secretly_keeps_earlier_answers_makes_a_run_invalid(measured: Verb) -> None:
     # tokens are right and only steps depend on the past, so `bench verify` remarks it
     ended, status = measured(
         spelled("wrong.py:HiddenSuffix"), "--temperature", 0, "--no-self-check"
@@ -423,7 +425,7 @@ def under(grammar: str) -> tuple[object, ...]:
     return ("--law", law, "--max-new-tokens", 24)
 
 
-def test_answers_under_a_grammar_are_in_its_language_and_ars(
+def test_answers_under_a_grammar_are_in_its_language_and_equal_ars(
     verified: Verb, measured: Verb
 ) -> None:
     law = under("grammar.py:Numbers")
@@ -498,7 +500,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("_installed")
-def test_an_installed_package_is_named_and_its_wrong_decoder_caught(
+def test_decoders_of_an_installed_package_are_shown_with_its_name_and_checked(
     verified: Verb, measured: Verb
 ) -> None:
     listed = {each["decoder"]: each for each in json.loads(bench("ls", "decoders", "--json").out)}

@@ -96,7 +96,7 @@ def test_any_bytes_after_a_cut_never_cost_a_whole_line(
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_a_resumed_run_cuts_a_damaged_end_off_says_so_and_completes(
+def test_a_resumed_run_cuts_off_a_damaged_end_reports_the_cut_and_completes(
     junk: bytes, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     values = {"repeats": 1, "limit": 2, "quality_limit": 1}
@@ -137,7 +137,7 @@ def test_no_field_of_a_record_takes_a_value_of_another_type(name: str) -> None:
     steps=st.none() | st.dictionaries(st.sampled_from([*LINE["steps"], "x"]), ANYTHING, max_size=2),
     left_out=st.sets(st.sampled_from([*LINE]), max_size=1),
 )
-def test_a_line_of_anything_is_a_sound_record_or_a_value_error(
+def test_a_line_with_arbitrary_values_is_a_sound_record_or_a_value_error(
     changes: dict[str, Any], steps: dict[str, Any] | None, left_out: set[str]
 ) -> None:
     line = {k: v for k, v in {**LINE, **changes}.items() if k not in left_out}
@@ -156,7 +156,7 @@ def test_a_line_of_anything_is_a_sound_record_or_a_value_error(
     name=st.sampled_from(["manifest.json", "run.json", "env.json", "config.toml", SAMPLES]),
     content=st.binary(max_size=60) | ANYTHING.map(lambda data: json.dumps(data).encode() + b"\n"),
 )
-def test_any_file_of_a_run_may_hold_anything(
+def test_a_run_with_arbitrary_bytes_in_any_file_is_read_or_refused(
     folder: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:
     for file in ("manifest.json", "run.json", "env.json", "config.toml", SAMPLES):
@@ -225,7 +225,7 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     assert not list(run_dir.glob(".*"))
 
 
-def test_a_run_that_was_killed_while_its_report_was_written_has_it_written(
+def test_resuming_a_run_killed_while_writing_its_report_writes_the_report(
     small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     def killed(_: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_disk_that_fills_up_keeps_all_whole_lines_and_resume_completes_them(
         assert before or disk is tmpfs
 
 
-def test_a_read_only_disk_is_one_line_and_a_run_on_it_goes_on_when_it_can_be_written(
+def test_a_read_only_disk_ends_a_run_with_one_line_and_the_run_resumes_once_writable(
     small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     with tmpfs(tmp_path / "disk", "4m") as change:

@@ -264,7 +264,7 @@ def try_damaged(name: str, folder: Path, seeds: range) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_a_whole_file_is_read(name: str, tmp_path: Path) -> None:
+def test_an_undamaged_file_is_read(name: str, tmp_path: Path) -> None:
     PARSERS[name].write(tmp_path)
     PARSERS[name].read(tmp_path)
 
@@ -286,7 +286,7 @@ def test_many_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path:
     try_damaged(name, tmp_path, range(first, first + PARSERS[name].many))
 
 
-def test_the_page_states_how_many_inputs_there_are() -> None:
+def test_the_security_page_states_the_numbers_of_damaged_files() -> None:
     page = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     some, many = (sum(getattr(p, kind) for p in PARSERS.values()) for kind in ("some", "many"))
     assert f"{some:,} damaged files of {len(PARSERS)} kinds" in page

@@ -114,7 +114,7 @@ NO_PLACE = ("is no generator", "forgets every yield", "ends too early")
 
 @pytest.mark.parametrize("how", HOSTILE)
 @pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_every_other_cell_survives(
+def test_a_hostile_decoder_fails_alone_and_every_other_cell_completes(
     how: str, batch_size: int, small: Any, opener: Any, progress: Any, tmp_path: Path,
     decoder_file: Any,
 ) -> None:  # fmt: skip
@@ -164,7 +164,7 @@ def test_every_other_cell_survives(
         ),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_one_line(
+def test_a_decoder_file_that_cannot_be_imported_is_refused_in_one_line(
     code: str, said: str, small: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"

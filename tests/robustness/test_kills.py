@@ -73,7 +73,7 @@ def pause_and_kill(launcher: Launcher, pid: int, seconds: float) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_killed_anywhere_is_completed_with_nothing_lost_and_nothing_twice(
+def test_resuming_a_run_killed_at_any_moment_loses_and_repeats_no_answer(
     launcher: Launcher, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = tmp_path / "whole"

@@ -73,7 +73,7 @@ def test_a_resumed_run_never_writes_into_another_file(
     )
 
 
-def test_a_link_to_no_file_makes_none(
+def test_a_dangling_link_is_refused_and_creates_no_file(
     stopped: Path, victim: Path, opener: Any, progress: Any
 ) -> None:
     (stopped / "samples.jsonl").unlink()
@@ -84,7 +84,7 @@ def test_a_link_to_no_file_makes_none(
 
 
 @pytest.mark.parametrize("name", ["run.json", "env.json", "vocab.json", "phases.json"])
-def test_small_files_replace_the_link_and_not_what_it_leads_to(
+def test_small_files_replace_a_link_and_leave_the_linked_file_unchanged(
     name: str, stopped: Path, victim: Path, opener: Any, progress: Any
 ) -> None:
     kept = (stopped / name).read_bytes() if (stopped / name).is_file() else None
@@ -98,7 +98,7 @@ def test_small_files_replace_the_link_and_not_what_it_leads_to(
     assert kept is None or elsewhere.read_bytes() == kept
 
 
-def test_tracebacks_and_other_engines_answers_are_not_written_elsewhere(
+def test_tracebacks_and_answers_of_other_engines_are_not_written_through_links(
     whole: Path, victim: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
@@ -135,7 +135,7 @@ def test_a_report_is_not_written_through_a_linked_folder(
         ("paper", ("paper",)),
     ],
 )
-def test_exports_and_papers_leave_what_links_lead_to(
+def test_exports_and_papers_refuse_to_write_through_links(
     name: str, asked: tuple[str, ...], whole: Path, victim: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
@@ -158,7 +158,9 @@ def test_an_adapter_is_not_exported_through_links(victim: Path, tmp_path: Path) 
     assert "is a link" in bench("export", adapter, "--to", "peft").err
 
 
-def test_a_page_of_runs_replaces_a_link(whole: Path, victim: Path, tmp_path: Path) -> None:
+def test_the_index_page_of_runs_replaces_a_link_of_that_name(
+    whole: Path, victim: Path, tmp_path: Path
+) -> None:
     shutil.copytree(whole, tmp_path / "results" / "run")
     (tmp_path / "results" / "index.html").symlink_to(victim / "work")
     page, _ = write_index(tmp_path / "results")
@@ -166,7 +168,7 @@ def test_a_page_of_runs_replaces_a_link(whole: Path, victim: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_sweep_measures_nothing_through_a_link(victim: Path, tmp_path: Path) -> None:
+def test_a_sweep_refuses_a_points_folder_that_is_a_link(victim: Path, tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text('decoders = "spec"\n[sweep]\nseed = [1]\n')
     (tmp_path / "made").mkdir()
@@ -176,7 +178,7 @@ def test_a_sweep_measures_nothing_through_a_link(victim: Path, tmp_path: Path) -
     assert "points is a link" in message
 
 
-def test_a_file_that_is_being_replaced_follows_no_link_of_its_temporary_name(
+def test_replacing_a_file_follows_no_link_at_the_temporary_name(
     victim: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f".report.md.{os.getpid()}").symlink_to(victim / "work")
@@ -185,7 +187,9 @@ def test_a_file_that_is_being_replaced_follows_no_link_of_its_temporary_name(
     assert not (tmp_path / "report.md").is_symlink()
 
 
-def test_leftovers_behind_a_link_stay(stopped: Path, opener: Any, progress: Any) -> None:
+def test_resume_removes_no_scratch_files_behind_a_link(
+    stopped: Path, opener: Any, progress: Any
+) -> None:
     elsewhere = stopped.parent.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / ".precious.12").write_text("kept")
@@ -194,7 +198,7 @@ def test_leftovers_behind_a_link_stay(stopped: Path, opener: Any, progress: Any)
     assert (elsewhere / ".precious.12").read_text() == "kept"
 
 
-def test_links_above_a_run_are_the_users_choice(
+def test_links_in_the_path_above_a_run_are_allowed(
     stopped: Path, whole: Path, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").symlink_to(stopped.parent)
@@ -218,7 +222,7 @@ def test_a_folder_to_write_to_may_itself_be_a_link(tmp_path: Path) -> None:
     "name",
     ["config.toml", "env.json", "vocab.json", "phases.json", "samples.jsonl", "prompts.jsonl"],
 )
-def test_nothing_waits_for_a_pipe(
+def test_neither_resume_nor_show_waits_for_a_named_pipe(
     name: str, stopped: Path, whole: Path, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))

@@ -61,7 +61,7 @@ def stored(folder: Path, kind: str, decoders: str) -> Path:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("asked", ASKS)
-def test_a_file_runs_no_code_that_the_command_line_does_not_name(
+def test_a_configuration_file_runs_no_code_that_the_command_line_does_not_allow(
     asked: str, table: str, stranger: tuple[Path, Path]
 ) -> None:
     folder, mark = stranger
@@ -77,7 +77,7 @@ def test_a_file_runs_no_code_that_the_command_line_does_not_name(
         shutil.rmtree(made)
 
 
-def test_a_folder_with_a_loop_is_code_too(stranger: tuple[Path, Path]) -> None:
+def test_a_folder_with_a_custom_loop_must_be_allowed_too(stranger: tuple[Path, Path]) -> None:
     folder, mark = stranger
     for asked in ("resume", "run", "sessions"):
         made = stored(folder, asked, '[decoders."hf@mine"]\ncustom = "loop"')
@@ -86,7 +86,7 @@ def test_a_folder_with_a_loop_is_code_too(stranger: tuple[Path, Path]) -> None:
     assert not mark.exists()
 
 
-def test_what_the_line_says_to_type_runs_it(stranger: tuple[Path, Path]) -> None:
+def test_the_command_that_the_refusal_suggests_runs_the_code(stranger: tuple[Path, Path]) -> None:
     folder, mark = stranger
     made = stored(folder, "resume", TABLES["a path"].format(file="./mine.py"))
     refused = bench("resume", made, "--progress", "none")
@@ -97,14 +97,16 @@ def test_what_the_line_says_to_type_runs_it(stranger: tuple[Path, Path]) -> None
 
 
 @pytest.mark.parametrize("named", ["mine.py", "./mine.py", "../strangers/mine.py"])
-def test_a_file_may_be_named_in_any_way(named: str, stranger: tuple[Path, Path]) -> None:
+def test_a_file_may_be_allowed_by_any_spelling_of_its_path(
+    named: str, stranger: tuple[Path, Path]
+) -> None:
     folder, mark = stranger
     made = stored(folder, "run", TABLES["a part"].format(file="mine.py"))
     ended = bench("run", "-c", made / "config.toml", "--allow", named, "--progress", "none")
     assert (ended.code, mark.exists()) == (Exit.USAGE, True), ended.err
 
 
-def test_other_code_is_not_allowed_with_it(stranger: tuple[Path, Path]) -> None:
+def test_allowing_one_file_does_not_allow_another_file(stranger: tuple[Path, Path]) -> None:
     folder, mark = stranger
     shutil.copy("mine.py", "other.py")
     two = "\n".join(TABLES["a path"].format(file=file) for file in ("mine.py", "other.py"))
@@ -125,7 +127,9 @@ def test_decoders_of_the_command_line_replace_those_of_the_file(
     assert mark.exists()
 
 
-def test_a_stored_point_of_a_sweep_runs_no_code_of_its_own(stranger: tuple[Path, Path]) -> None:
+def test_a_stored_point_of_a_sweep_runs_no_code_that_only_its_configuration_names(
+    stranger: tuple[Path, Path],
+) -> None:
     folder, mark = stranger
     file = folder / "sweep.toml"
     file.write_text(PLAIN + 'decoders = ["spec"]\n[sweep]\nbatch_size = [1]\n')
@@ -147,7 +151,9 @@ def test_a_stored_point_of_a_sweep_runs_no_code_of_its_own(stranger: tuple[Path,
     assert not mark.exists()
 
 
-def test_python_resumes_no_run_whose_file_names_code(stranger: tuple[Path, Path]) -> None:
+def test_resume_called_from_python_refuses_a_run_whose_file_names_code(
+    stranger: tuple[Path, Path],
+) -> None:
     folder, mark = stranger
     made = stored(folder, "run", TABLES["a path"].format(file="mine.py"))
     with pytest.raises(BenchError, match="names code"):
@@ -168,7 +174,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, ...]]
     return lambda: commands
 
 
-def test_a_session_may_run_what_its_series_may(
+def test_a_session_may_run_the_code_that_its_series_may_run(
     stranger: tuple[Path, Path], asked: Callable[[], list[tuple[str, ...]]]
 ) -> None:
     folder, mark = stranger
@@ -179,7 +185,7 @@ def test_a_session_may_run_what_its_series_may(
     assert not mark.exists()
 
 
-def test_a_session_is_of_this_bench_and_not_of_the_folder_it_is_started_in(
+def test_a_session_runs_this_bench_and_no_code_of_the_current_folder(
     stranger: tuple[Path, Path],
 ) -> None:
     folder, mark = stranger

@@ -153,7 +153,9 @@ def test_latex_holds_no_command_of_a_record(hostile_run: Path, tmp_path: Path) -
         assert "\x1b" not in text
 
 
-def test_a_report_of_several_runs_obeys_no_record(hostile_run: Path, tmp_path: Path) -> None:
+def test_a_report_of_several_runs_escapes_the_text_of_records(
+    hostile_run: Path, tmp_path: Path
+) -> None:
     other = write_run(tmp_path / "<b>other</b>", {"spec": 3.0}, conversations=3, repeats=1)
     status = json.loads((hostile_run / "run.json").read_text(encoding="utf-8"))
     valid = tmp_path / "valid"
@@ -174,7 +176,9 @@ def test_a_report_of_several_runs_obeys_no_record(hostile_run: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("colours", [None, "truecolor"])
-def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
+def test_the_terminal_gets_no_control_sequences_of_a_record(
+    hostile_run: Path, colours: Any
+) -> None:
     console = Console(width=200, color_system=colours, force_terminal=colours is not None)
     with console.capture() as capture:
         print_findings(Findings(load_run(hostile_run)), console)
@@ -190,7 +194,7 @@ def test_the_terminal_obeys_no_record(hostile_run: Path, colours: Any) -> None:
     assert "[bold]" in shown, "markup of a record is text"
 
 
-def test_text_is_escaped_for_where_it_stands() -> None:
+def test_text_is_escaped_for_the_terminal_markdown_and_latex() -> None:
     assert printable("a\x1b[1m\tb\nc\x7f\x85\u202e") == "a␛[1m\tb\nc␡\ufffd\ufffd"
     assert markdown("a|b\n<i> [x](y) `z`") == "a\\|b &lt;i> [x]\\(y) \\`z\\`"
     assert latex("50% of $x_1$ \\ {~^}\n#&") == (
@@ -214,7 +218,7 @@ def poison(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_a_plugin_is_run_only_by_who_names_it(
+def test_a_decoder_file_runs_only_if_the_command_names_it(
     poison: tuple[Path, Path],
     small: Any,
     opener: Any,
@@ -297,7 +301,7 @@ def test_a_pickle_beside_safetensors_is_not_even_read(tiny_model: Path, tmp_path
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
-def test_an_adapter_of_peft_beside_a_model_is_not_applied_unasked(
+def test_a_model_beside_a_peft_adapter_is_refused(
     tiny_model: Path, tmp_path: Path, name: str
 ) -> None:
     folder, mark = tmp_path / "model", tmp_path / "ran"
@@ -309,9 +313,7 @@ def test_an_adapter_of_peft_beside_a_model_is_not_applied_unasked(
     assert not mark.exists()
 
 
-def test_weights_that_are_missing_are_refused_and_not_made_up(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_with_missing_weights_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     weights = load_file(folder / "model.safetensors")
@@ -345,7 +347,7 @@ def test_code_beside_a_checkpoint_is_not_run(tiny_model: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04.", b"\0" * 64])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_checkpoint_is_one_line(
+def test_a_damaged_checkpoint_is_refused_in_one_line(
     tiny_model: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:
     folder = tmp_path / "model"

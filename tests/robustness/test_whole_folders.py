@@ -169,7 +169,7 @@ ISSUE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ISSUE)
-def test_no_such_value_gives_a_traceback_or_a_valid_run(
+def test_no_extreme_value_gives_a_traceback_or_a_valid_run(
     name: str, sound: Path, tmp_path: Path, undrawn: None
 ) -> None:
     file, values = ISSUE[name]
@@ -194,7 +194,7 @@ def test_no_such_value_gives_a_traceback_or_a_valid_run(
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW_MACHINE)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=3), verb=st.sampled_from(VERBS))
-def test_every_verb_reads_any_folder_or_says_one_line(
+def test_every_verb_reads_a_damaged_folder_or_ends_with_one_line(
     sound: Path, tmp_path: Path, undrawn: None, changes: list[Change], verb: tuple[str, ...]
 ) -> None:
     read_with(verb, damage(sound, tmp_path / "copy", changes))

@@ -43,12 +43,14 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         each.close()
 
 
-def test_questions_before_take_no_time_of_the_next_one(busy: Callable[..., Child]) -> None:
+def test_earlier_questions_do_not_use_up_the_time_of_the_next_question(
+    busy: Callable[..., Child],
+) -> None:
     asked = busy()
     assert [asked.ask(1, 0.8) for _ in range(3)] == [0.8] * 3
 
 
-def test_a_child_may_wait_for_the_next_question(busy: Callable[..., Child]) -> None:
+def test_waiting_does_not_use_up_the_time_of_the_next_question(busy: Callable[..., Child]) -> None:
     asked = busy("child._WALL_S = 1\n")
     assert asked.ask(5, 0.0) == 0
     time.sleep(1.3)

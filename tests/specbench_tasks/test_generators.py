@@ -83,7 +83,7 @@ def test_no_held_out_translation_shares_a_sentence_with_training() -> None:
     assert not sentences("train", 4000) & sentences("test", 500)
 
 
-def test_a_content_key_belongs_to_one_split_whatever_the_seed() -> None:
+def test_a_content_key_always_belongs_to_the_same_split() -> None:
     splits = [key_split(f"key {index}") for index in range(4000)]
     assert splits == [key_split(f"key {index}") for index in range(4000)]
     assert 0.1 < splits.count("test") / len(splits) < 0.15
@@ -100,7 +100,7 @@ def test_questions_are_phrased_differently_in_the_two_splits() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers_and_prompts_have_the_lengths_that_were_asked_for(family: str) -> None:
+def test_answers_and_prompts_stay_within_the_length_limits(family: str) -> None:
     examples = draw(family, "test", 400)
     answers = [num_tokens(text) for example in examples for text in example.responses]
     prompts = [num_tokens(text) for ex in examples for text in ex.turns]
@@ -145,7 +145,7 @@ def _value(side: str) -> int:
     return total
 
 
-def test_a_word_problem_is_answered_by_its_own_numbers() -> None:
+def test_the_answer_to_a_word_problem_uses_all_numbers_of_its_prompt() -> None:
     for example in draw("math_reasoning", "test", 300):
         prompt, answer = example.turns[0], example.responses[0]
         for number in re.findall(r"\d+", prompt):
@@ -171,7 +171,7 @@ def test_an_answer_to_one_question_does_not_answer_another() -> None:
         assert not any(contains_words(example.responses[0], other) for other in others)
 
 
-def test_a_held_out_rag_answer_tells_only_the_fact_that_was_asked() -> None:
+def test_a_held_out_rag_answer_repeats_the_gold_answer_that_its_prompt_contains() -> None:
     for example in draw("rag", "test", 300):
         gold = example.references[0]
         assert gold is not None
@@ -197,7 +197,7 @@ def test_the_zoo_test_set_is_fixed_and_its_prompts_are_distinct(family: str) -> 
     assert conversations[17].id == f"zoo-{family}-00017"
 
 
-def test_unknown_names_are_refused_with_what_is_allowed() -> None:
+def test_unknown_names_are_refused_with_the_allowed_names() -> None:
     with pytest.raises(ValueError, match="unknown family 'maths'; use one of mt_bench"):
         generate("maths", "train", 0)
     with pytest.raises(ValueError, match="unknown split 'dev'; use one of train, test"):

@@ -60,7 +60,7 @@ def test_lists_are_judged_item_by_item(family: str, output: str, right: bool) ->
     assert score(family, output, GoldAnswer(answers=answers))["right_list"] == right
 
 
-def test_lists_are_asked_by_name_and_by_nothing_else() -> None:
+def test_lists_are_loaded_by_name_and_are_no_part_of_the_default_tasks() -> None:
     tasks = load_tasks("shuffle,copy", limit=6)
     assert (tasks.name, tasks.families) == ("zoo:copy,shuffle", ("copy", "shuffle"))
     assert load_tasks("qa,replace", limit=4).families == ("qa", "replace")

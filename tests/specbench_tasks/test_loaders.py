@@ -47,7 +47,7 @@ def test_a_local_parquet_folder_loads_like_a_hub_dataset(hub_cache: Path) -> Non
         load_hf(str(folder), {"prompt": "q"})
 
 
-def test_a_tree_that_is_no_dataset_is_refused_before_it_is_searched(
+def test_a_folder_with_too_many_files_is_refused_without_a_full_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "_MAX_FILES", 3)
@@ -69,7 +69,9 @@ def test_a_saved_table_and_a_single_file_load_too(hub_cache: Path) -> None:
     assert load_hf(str(file))[0].turns == ("b",)
 
 
-def test_a_hub_that_cannot_be_reached_is_one_clear_line(hub_cache: Path, no_network: Path) -> None:
+def test_an_unreachable_hub_is_reported_in_one_clear_line(
+    hub_cache: Path, no_network: Path
+) -> None:
     with pytest.raises(
         DataUnavailable, match=r"cannot reach .* hub .*path of a local copy"
     ) as info:
@@ -80,7 +82,7 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_line(hub_cache: Path, no_netw
     assert not constants.HF_HUB_OFFLINE  # put back as it was
 
 
-def test_a_file_that_is_no_dataset_is_one_clear_line(hub_cache: Path) -> None:
+def test_a_file_of_an_unknown_format_is_refused_in_one_clear_line(hub_cache: Path) -> None:
     file = hub_cache / "notes.xyz"
     file.write_text("?")
     with pytest.raises(ValueError, match=r"notes\.xyz is none of JSONL, .*Parquet"):

@@ -32,7 +32,7 @@ p - q|\frac{14}{3}|9|\text{Evelyn}|42|27|90^\circ|3\sqrt{13}|4|2220|\frac{3}{56}
 @pytest.mark.parametrize(
     "gold", [gold for line in GOLDS.split("\n") for gold in line.split("|") if gold]
 )
-def test_an_answer_as_in_math_is_right_and_no_other(gold: str):
+def test_a_gold_answer_of_math_is_right_and_a_different_answer_is_wrong(gold: str):
     assert not unreadable(gold)
     assert same(rf"So the answer is $\boxed{{{gold}}}$.", gold)
     assert same(f"The answer is ${gold}$.", gold)
@@ -61,12 +61,12 @@ def test_an_answer_as_in_math_is_right_and_no_other(gold: str):
         (r"$\frac{1}{2}$ of them, so 12 in all", "12", True), (r"\boxed{東京}", "東京", True),
     ],
 )  # fmt: skip
-def test_answers_are_read_where_they_stand(said: str, gold: str, right: bool):
+def test_answers_are_read_from_boxes_formulas_and_sentences(said: str, gold: str, right: bool):
     assert same(said, gold) is right
 
 
 @pytest.mark.parametrize("gold", ["???", "2 + ", r"\frac{1", "-", "", "x is 3 where the y is 4"])
-def test_what_nothing_can_equal_is_unreadable(gold: str):
+def test_gold_answers_that_no_answer_can_equal_are_unreadable(gold: str):
     assert unreadable(gold)
 
 
@@ -79,7 +79,9 @@ def test_what_nothing_can_equal_is_unreadable(gold: str):
         ("-7", -7), ("5kg", 5), ("\\$1{,}250", 1250), ("1 000 000", 1e6), ("#### 7", 7),
     ],
 )  # fmt: skip
-def test_one_number_is_all_of_a_text_but_its_unit(text: str, number: float | None):
+def test_one_number_is_read_only_from_a_text_that_holds_no_more_than_a_number_and_its_unit(
+    text: str, number: float | None
+):
     assert one_number(text) == number
 
 
@@ -104,7 +106,7 @@ def test_the_last_closed_box_counts():
     assert boxed(r"\boxed{3") is None
 
 
-def test_an_expression_without_end_costs_seconds_and_the_next_is_compared(
+def test_comparing_an_endless_expression_times_out_and_the_next_comparison_works(
     tmp_path: Path, monkeypatch
 ):
     began = time.monotonic()
@@ -124,7 +126,7 @@ def test_text_is_never_run_as_code(tmp_path: Path):
     assert not file.exists()
 
 
-def test_a_fork_has_a_child_of_its_own():
+def test_a_forked_process_has_a_separate_child_process():
     assert equal("1 + x", "x + 1")
     ours = child._child("specbench_tasks.maths", os.getpid())
     assert child._child("specbench_tasks.maths", -1) is not ours

@@ -54,7 +54,7 @@ def test_quality_takes_40_prompts_per_family_by_default() -> None:
     assert num_prompts(load_tasks(quality_limit=1).quality, "mt_bench") == 2
 
 
-def test_the_choice_is_fixed_by_the_seed_and_smaller_limits_are_contained_in_larger() -> None:
+def test_the_seed_fixes_the_selection_and_a_larger_limit_extends_a_smaller_one() -> None:
     assert load_tasks(limit=12) == load_tasks(limit=12)
     assert set(ids(load_tasks(limit=10))) < set(ids(load_tasks(limit=30)))
     assert set(ids(load_tasks(seed=1))) != set(ids(load_tasks(seed=0)))
@@ -62,7 +62,7 @@ def test_the_choice_is_fixed_by_the_seed_and_smaller_limits_are_contained_in_lar
     assert golden == ids(load_tasks(limit=24))[:6]
 
 
-def test_the_choice_of_one_family_does_not_depend_on_the_others() -> None:
+def test_the_selection_of_one_family_does_not_depend_on_the_other_families() -> None:
     alone = load_tasks("qa", limit=4)
     among = [c for c in load_tasks(limit=24).timing if c.family == "qa"]
     assert list(alone.timing) == among
@@ -77,7 +77,7 @@ def test_family_names_choose_from_the_zoo_in_the_usual_order() -> None:
     assert len(load_tasks("qa").timing) == 24
 
 
-def test_the_two_splits_are_disjoint_and_together_all() -> None:
+def test_the_two_splits_are_disjoint_and_together_cover_all_conversations() -> None:
     tune, test, both = (load_tasks(split=split, limit=10**6) for split in ("tune", "test", None))
     assert not set(ids(tune)) & set(ids(test))
     assert sorted([*ids(tune), *ids(test)]) == sorted(ids(both))
@@ -96,7 +96,7 @@ def test_a_limit_chooses_from_a_split_and_conversations_stay_whole() -> None:
     assert {tuning_split(c) for c in few.timing} == {"tune"}
 
 
-def test_a_split_is_of_the_text_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_split_depends_only_on_the_text_of_the_turns(tmp_path: Path) -> None:
     turns = ["What is red?", "And \u00fc?"]
     rows = [
         {"id": str(i), "family": family, "turns": turns} for i, family in enumerate(("qa", "rag"))
@@ -111,7 +111,7 @@ def test_a_split_is_of_the_text_and_of_nothing_else(tmp_path: Path) -> None:
 
 
 @needs_questions
-def test_spec_bench_is_split_as_it_always_was() -> None:
+def test_the_split_of_spec_bench_does_not_change() -> None:
     tasks = load_tasks(f"specbench={QUESTIONS}")
     splits = {c.id: tuning_split(c) for c in tasks.timing}
     assert Counter(splits.values()) == {"test": 368, "tune": 112}
@@ -120,14 +120,14 @@ def test_spec_bench_is_split_as_it_always_was() -> None:
     assert tune == {81, 141, 321, 381}
 
 
-def test_a_limit_above_what_there_is_takes_everything_once_and_says_so() -> None:
+def test_a_limit_above_the_size_of_the_source_takes_all_conversations_once_with_a_note() -> None:
     tasks = load_tasks("qa", limit=1_000_000_000)
     assert len(ids(tasks)) == len(set(ids(tasks))) == 120
     assert tasks.notes == ("--limit 1000000000 exceeds the source: all 120 are used",)
     assert load_tasks("qa", limit=120).notes == ()
 
 
-def test_a_path_is_known_by_its_look_or_its_being_there_and_names_come_first(
+def test_a_path_is_recognized_by_its_form_or_existence_and_task_names_take_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,7 +142,9 @@ def test_a_path_is_known_by_its_look_or_its_being_there_and_names_come_first(
     assert ids(load_tasks("jsonl=mine")) == ids(load_tasks("mine"))
 
 
-def test_categories_of_speed_bench_are_families_after_ours(tmp_path: Path) -> None:
+def test_categories_of_speed_bench_become_families_listed_after_the_standard_families(
+    tmp_path: Path,
+) -> None:
     kinds = ("coding", "rag", "writing", "qa")
     row = {"source": "x", "src_id": "1", "turns": ["a"]}
     rows = [{**row, "question_id": f"{c}{i}", "category": c} for c in kinds for i in range(3)]
@@ -166,7 +168,7 @@ def sources(tmp_path: Path, files: dict[str, str]) -> str:
     return ",".join(f"{name}={tmp_path / name / 'test.jsonl'}" for name in files)
 
 
-def test_the_five_usual_sets_are_families_of_one_run_and_two_of_them_are_scored(
+def test_five_published_sets_become_families_of_one_run_and_two_of_them_are_scored(
     tmp_path: Path,
 ) -> None:
     tasks = load_tasks(sources(tmp_path, FILES))
@@ -197,7 +199,7 @@ def test_both_published_forms_of_a_set_are_read(tmp_path: Path) -> None:
         ("mtbench", "spec-bench", "holds mtbench-161 of translation, not only MT-bench"),
     ],
 )
-def test_a_file_of_another_set_is_refused(
+def test_a_file_of_a_different_set_than_named_is_refused(
     name: str, shape: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message) as info:
@@ -249,7 +251,7 @@ def test_a_jsonl_file_is_named_without_its_folder() -> None:
     assert (len(tasks.timing), len(tasks.quality)) == (3, 2)
 
 
-def test_columns_reach_the_file(tmp_path: Path) -> None:
+def test_a_column_mapping_applies_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text(json.dumps({"ask": "2 + 2?", "say": "#### 4"}))
     columns = {"prompt": "ask", "reference": "say", "family": "math_reasoning"}
@@ -310,7 +312,7 @@ def test_unreadable_tasks_give_one_clear_line(spec: str, message: str) -> None:
     assert "\n" not in str(info.value)
 
 
-def test_even_shares_fill_small_places_and_give_remainders_to_the_first() -> None:
+def test_even_shares_use_small_pools_up_and_give_remainders_to_the_first_pools() -> None:
     def shares(capacities: list[int], total: int) -> list[int]:
         pools: dict[str, list[Conversation]] = {}
         for family, capacity in zip("abc", capacities, strict=False):
@@ -340,7 +342,7 @@ def test_every_zoo_conversation_can_be_scored() -> None:
     assert all(scorable(c) for c in load_tasks(limit=10_000).timing)
 
 
-def test_each_pass_draws_conversations_of_its_own() -> None:
+def test_timing_and_quality_passes_draw_different_conversations() -> None:
     tasks = load_tasks("qa,rag", limit=20, quality_limit=10)
     timed, scored = ({c.id for c in each} for each in (tasks.timing, tasks.quality))
     assert len(timed) == len(scored) == 20

@@ -33,7 +33,7 @@ def test_every_family_and_list_has_a_primary_metric() -> None:
     ("text", "number"),
     [("so 3 + 4 = 7.", 7), ("The answer is 1,250.", 1250), ("-2.5", -2.5), ("none", None)],
 )
-def test_the_final_number_is_the_last_one(text: str, number: float | None) -> None:
+def test_the_final_number_is_the_last_number_of_a_text(text: str, number: float | None) -> None:
     assert final_number(text) == number
 
 
@@ -60,7 +60,9 @@ def test_the_final_number_is_the_last_one(text: str, number: float | None) -> No
         ("", None), ("-", None), ("two.", None), ("H2O", None),
     ],
 )  # fmt: skip
-def test_numbers_are_read_as_they_are_written(text: str, number: float | None) -> None:
+def test_final_numbers_are_read_with_signs_separators_units_and_fractions(
+    text: str, number: float | None
+) -> None:
     assert final_number(text) == number
 
 
@@ -76,7 +78,7 @@ def test_math_compares_numbers_not_digits(output: str, gold: str, right: int) ->
     assert score("math_reasoning", output, answers(gold))["exact_number"] == right
 
 
-def test_numbers_of_any_length_are_read_in_a_moment() -> None:
+def test_numbers_of_any_length_are_parsed_quickly() -> None:
     assert final_number("9" * 5000 + "/7") == float("inf")
     for piece in ("1", "1,", "1 ", "1/", "-", "$ ", "a1", ".", "1,111"):
         final_number(piece * 20000)
@@ -98,14 +100,14 @@ def test_answers_count_as_whole_words_only() -> None:
 
 
 @pytest.mark.parametrize("family", ["qa", "rag"])
-def test_any_gold_answer_suffices_and_f1_stands_beside_it(family: str) -> None:
+def test_any_gold_answer_suffices_and_f1_is_reported_too(family: str) -> None:
     row = score(family, "It is Rome.", answers("Paris", "Rome"))
     assert row["contains_answer"] == 1
     assert row["f1"] == pytest.approx(0.5)
     assert score(family, "Roman", answers("Paris", "Rome"))["contains_answer"] == 0
 
 
-def test_f1_counts_repeated_words_once_each() -> None:
+def test_f1_matches_each_word_of_the_gold_answer_only_once() -> None:
     assert token_f1("red red boat", "red boat") == pytest.approx(0.8)
     assert token_f1("", "red") == 0
 
@@ -123,7 +125,7 @@ def test_f1_counts_repeated_words_once_each() -> None:
         ("—the boat", "boat", 2 / 3), ("the\nboat\t", "boat", 1), ("Straße", "strasse", 0),
     ],
 )  # fmt: skip
-def test_f1_is_that_of_squad(text: str, gold: str, f1: float) -> None:
+def test_f1_equals_that_of_the_squad_evaluation(text: str, gold: str, f1: float) -> None:
     assert token_f1(text, gold) == pytest.approx(f1)
 
 
@@ -177,7 +179,7 @@ def test_translation_is_corpus_bleu_and_not_the_mean_of_sentences() -> None:
     assert 0.5 < single[0]["chrf"] < 1
 
 
-def test_corpus_bleu_of_counted_texts_is_sacrebleus() -> None:
+def test_corpus_bleu_equals_that_of_sacrebleu() -> None:
     """Of texts that share some words, none or all, with one or more gold answers."""
     draw = random.Random(1)
     words = ["Der", "Hund", "sieht", "die", "Katze", "im", "alten", "Garten", "."]
@@ -194,7 +196,7 @@ def test_corpus_bleu_of_counted_texts_is_sacrebleus() -> None:
             assert corpus_bleu(pairs) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_summary_is_scored_by_rouge_l_in_order() -> None:
+def test_rouge_l_of_a_summary_depends_on_word_order_and_rouge_1_does_not() -> None:
     gold = answers("the red fox ran home")
     assert score("summarization", "the red fox ran home", gold)["rouge_l"] == pytest.approx(1)
     shuffled = score("summarization", "home ran fox red the", gold)
@@ -202,7 +204,7 @@ def test_a_summary_is_scored_by_rouge_l_in_order() -> None:
     assert shuffled["rouge_l"] == pytest.approx(0.2)
 
 
-def test_a_translation_in_another_case_is_another() -> None:
+def test_bleu_of_a_translation_is_case_sensitive() -> None:
     gold = answers("Der alte Hund sieht die Katze im Garten.")
     right, lower = gold.answers[0], gold.answers[0].lower()
     assert score("translation", right, gold)["bleu"] == pytest.approx(1)
@@ -228,21 +230,21 @@ def test_a_summary_is_scored_by_precision_and_recall_together(metric: str) -> No
     assert long == pytest.approx(2 * (5 / 10) * 1 / (5 / 10 + 1))
 
 
-def test_a_summary_is_scored_by_its_words_as_they_stand_and_by_its_nearest_reference() -> None:
+def test_a_summary_is_scored_without_stemming_and_against_its_nearest_reference() -> None:
     gold = answers("the fox runs home", "a cat sleeps")
     assert score("summarization", "the fox running home", gold)["rouge_l"] == pytest.approx(0.75)
     for metric in ("rouge_l", "rouge_1"):
         assert score("summarization", "a cat sleeps", gold)[metric] == pytest.approx(1)
 
 
-def test_surrounding_blanks_and_thoughts_do_not_matter() -> None:
+def test_surrounding_blanks_and_thinking_text_do_not_change_a_score() -> None:
     output, gold = " Anna kauft ein Buch.\n", answers("Anna kauft ein Buch.")
     assert score("translation", output, gold)["exact"] == 1
     assert corpus_bleu([(output, gold.answers)]) == pytest.approx(1)
     assert corpus_bleu([(f"Ein Buch?</think>{output}", gold.answers)]) == pytest.approx(1)
 
 
-def test_an_exact_translation_is_any_of_its_own_gold_answers() -> None:
+def test_an_exact_translation_equals_any_of_its_gold_answers() -> None:
     gold = answers("Ja.", "Doch.")
     for text, exact in {"Doch.": 1, "Ja.": 1, "Nie.": 0, "Ja": 0, "Ja.!": 0, "och": 0}.items():
         assert score("translation", text, gold)["exact"] == exact
@@ -255,7 +257,9 @@ def test_an_exact_translation_is_any_of_its_own_gold_answers() -> None:
         ("math_reasoning", "2 + ", "2"), ("translation", " ", "Ja"),
     ],
 )  # fmt: skip
-def test_a_reference_that_nothing_can_equal_is_found(family: str, useless: str, good: str) -> None:
+def test_a_reference_that_no_answer_can_match_is_reported(
+    family: str, useless: str, good: str
+) -> None:
     assert unreadable(family, answers(useless)) == useless
     assert unreadable(family, answers(good)) is None
     assert unreadable(family, answers(useless, good)) is None

@@ -20,7 +20,9 @@ Write = Callable[..., Path]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_shape_loads_by_its_path_whatever_the_file(name: str, tmp_path: Path) -> None:
+def test_a_published_shape_loads_by_its_path_from_every_kind_of_file(
+    name: str, tmp_path: Path
+) -> None:
     pytest.importorskip("datasets").disable_progress_bars()
     published = PUBLISHED[name]
     for file, write in WRITERS.items():
@@ -41,7 +43,7 @@ def test_a_published_shape_loads_by_its_path_whatever_the_file(name: str, tmp_pa
         assert tasks.name == f"file:{file}"
 
 
-def test_what_a_conversation_of_sharegpt_cannot_be_asked_for_is_counted(tmp_path: Path) -> None:
+def test_unusable_sharegpt_conversations_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "share.json"
     WRITERS["rows.json"](path, PUBLISHED["sharegpt"].rows)
     notes = load_tasks(str(path)).notes
@@ -53,7 +55,9 @@ def test_what_a_conversation_of_sharegpt_cannot_be_asked_for_is_counted(tmp_path
         load_tasks(str(path))
 
 
-def test_answers_of_messages_are_history_and_gold_where_no_column_gives_any(write: Write) -> None:
+def test_assistant_messages_are_history_and_also_gold_answers_without_a_reference_column(
+    write: Write,
+) -> None:
     said = [
         {"role": "user", "content": "6 + 12?"}, {"role": "assistant", "content": "It is\n#### 18"},
         {"role": "assistant", "content": "Ask on."}, {"role": "user", "content": "And 2?"},
@@ -93,7 +97,7 @@ def test_answers_of_messages_are_history_and_gold_where_no_column_gives_any(writ
          "placeholder of SPEED-Bench, not its text: fill the file in with prepare_data.py"),
     ],
 )  # fmt: skip
-def test_a_row_that_is_ambiguous_or_unknown_says_what_it_has_and_what_is_wanted(
+def test_an_ambiguous_or_unknown_row_is_refused_with_its_fields_and_the_expected_fields(
     write: Write, row: dict[str, Any], message: str | None
 ) -> None:
     path = write({"prompt": "fine"}, row)
@@ -106,7 +110,7 @@ def test_a_row_that_is_ambiguous_or_unknown_says_what_it_has_and_what_is_wanted(
     assert "\n" not in str(caught.value)
 
 
-def test_a_named_prompt_settles_what_is_ambiguous(write: Write) -> None:
+def test_naming_the_prompt_field_resolves_an_ambiguous_row(write: Write) -> None:
     row = {"instruction": "a", "input": "b", "prompt": "c"}
     reading = load_file(write(row), {"prompt": "instruction"})
     assert reading.conversations[0].turns == ("a",)
@@ -114,7 +118,7 @@ def test_a_named_prompt_settles_what_is_ambiguous(write: Write) -> None:
     assert reading.notes[1] == "fields that are not read: input, prompt"
 
 
-def test_rows_of_several_shapes_are_counted_each(write: Write) -> None:
+def test_rows_of_several_shapes_are_counted_for_each_shape(write: Write) -> None:
     rows = [*PUBLISHED["alpaca"].rows, *PUBLISHED["gsm8k"].rows]
     note = load_file(write(*rows)).notes[0]
     assert "is read as Alpaca (2), GSM8K (1): 3 conversations (other 2, math_reasoning 1)" in note
@@ -126,7 +130,7 @@ def test_a_heading_in_an_answer_does_not_make_it_gsm8k(write: Write) -> None:
 
 
 @pytest.mark.skipif(not QUESTIONS.is_file(), reason=f"needs {QUESTIONS.name}")
-def test_spec_benchs_own_file_is_the_same_by_its_path_its_folder_and_its_name() -> None:
+def test_the_spec_bench_file_loads_equally_by_its_path_its_folder_and_the_task_name() -> None:
     by_name = load_tasks(f"specbench={QUESTIONS}")
     for path in (QUESTIONS, QUESTIONS.parent):
         by_path = load_tasks(str(path))

@@ -71,11 +71,11 @@ def test_references_are_kept_where_the_file_has_them() -> None:
 
 
 @needs_questions
-def test_a_folder_that_holds_the_questions_is_as_good_as_the_file() -> None:
+def test_the_folder_of_the_question_file_loads_like_the_file() -> None:
     assert load_specbench(QUESTIONS.parent) == load_specbench(QUESTIONS)
 
 
-def test_translations_are_scored_against_what_a_writer_would_write(tmp_path: Path) -> None:
+def test_gold_translations_are_detokenised_before_scoring(tmp_path: Path) -> None:
     file = tmp_path / "question.jsonl"
     tokenised = 'The darker the meat , the higher the pH value ( 50 % ) , " he said " .'
     rows = [
@@ -109,7 +109,9 @@ def test_gold_answers_of_qa_may_lie_in_a_file_beside_the_questions(tmp_path: Pat
             load_specbench(file)
 
 
-def test_gold_answers_of_qa_come_from_all_files_and_replace_none(tmp_path: Path) -> None:
+def test_gold_answers_of_qa_are_read_from_all_files_and_never_replace_a_reference(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "question.jsonl"
     rows = [{"question_id": i, "category": "qa", "turns": ["a"]} for i in (1, 2, 3)]
     rows[2]["reference"] = ["its own"]
@@ -121,7 +123,9 @@ def test_gold_answers_of_qa_come_from_all_files_and_replace_none(tmp_path: Path)
     assert golds == [("a",), ("b",), ("its own",)]
 
 
-def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_path: Path) -> None:
+def test_an_empty_reference_of_one_turn_is_none_and_does_not_shift_the_next_turns_reference(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "question.jsonl"
     row = {"question_id": 1, "category": "coding", "turns": ["a", "b"], "reference": ["", "x"]}
     file.write_text(json.dumps(row))
@@ -132,7 +136,9 @@ def test_empty_references_of_one_turn_are_none_and_do_not_shift_the_other(tmp_pa
     assert second.answers == ("x",)
 
 
-def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path: Path) -> None:
+def test_a_missing_file_and_rows_of_another_shape_are_refused_with_one_line(
+    write: Write, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"no file .*nowhere\.jsonl"):
         load_specbench(tmp_path / "nowhere.jsonl")
     with pytest.raises(
@@ -143,7 +149,9 @@ def test_missing_file_and_foreign_rows_are_one_clear_line(write: Write, tmp_path
         load_specbench(write({"question_id": 1, "category": "qa", "turns": 7}))
 
 
-def test_offline_without_a_cached_copy_says_what_to_do(no_network: Path) -> None:
+def test_loading_offline_without_a_cached_copy_explains_how_to_pass_a_file(
+    no_network: Path,
+) -> None:
     with pytest.raises(DataUnavailable, match=r"Name or service not known.*specbench=PATH") as info:
         load_specbench(None)
     assert "\n" not in str(info.value)
@@ -154,7 +162,7 @@ def test_offline_without_a_cached_copy_says_what_to_do(no_network: Path) -> None
     ("variable", "folder"),
     [("XDG_CACHE_HOME", "decoding-bench/spec_bench"), ("DECODING_BENCH_CACHE", "spec_bench")],
 )
-def test_the_download_is_cached_and_asked_for_once(
+def test_the_download_is_cached_and_repeated_only_if_the_cached_file_is_damaged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, folder: str
 ) -> None:
     data = json.dumps({"question_id": 7, "category": "qa", "turns": ["Why?"]}).encode()
@@ -182,7 +190,7 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_line(
+def test_an_unwritable_cache_is_reported_with_the_variable_that_moves_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "decoding-bench").write_text("a file where a folder should be")

@@ -25,7 +25,7 @@ from tests.specbench_tasks.published import write_parquet
         ("a.tsv", "p\tq\na,b\t\u2028\r\n", [(2, {"p": "a,b", "q": "\u2028"})]),
     ],
 )  # fmt: skip
-def test_a_kind_is_told_by_content_or_extension_and_rows_keep_their_numbers(
+def test_a_files_kind_is_detected_by_content_or_extension_and_rows_keep_their_line_numbers(
     name: str, text: str, rows: object, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(text.encode())
@@ -65,7 +65,7 @@ def test_a_cell_may_be_longer_than_128_kib(tmp_path: Path) -> None:
         ("a.bin", "red", "is none of JSONL, a JSON list, CSV"),
     ],
 )
-def test_a_file_that_is_no_table_is_one_clear_line(
+def test_an_invalid_table_is_refused_with_one_line(
     name: str, text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_table_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_and_a_pipe_are_no_files_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_folder_or_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     for path in (tmp_path, tmp_path / "pipe.jsonl", tmp_path / "none.jsonl"):
         with pytest.raises(

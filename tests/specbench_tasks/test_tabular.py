@@ -58,7 +58,7 @@ def test_usual_column_names_are_found_and_a_mapping_overrides_them(write: Write)
     assert (plain.family, answers(plain)) == ("other", ("a",))
 
 
-def test_a_column_that_is_called_like_a_family_is_a_column(write: Write) -> None:
+def test_a_family_mapping_prefers_a_column_to_a_family_of_the_same_name(write: Write) -> None:
     path = write({"prompt": "p", "answer": "a", "qa": "rag"})
     (conversation,) = load_jsonl(path, {"family": "qa"})
     assert conversation.family == "rag"
@@ -99,7 +99,9 @@ def test_an_empty_prompt_is_refused_with_its_line(write: Write, row: dict[str, A
 @pytest.mark.parametrize(
     "row", [{"prompt": "Hi \ud83d!"}, {"prompt": "Hi", "answer": ["x", "\udc00"]}]
 )
-def test_half_a_character_is_refused_with_its_line(write: Write, row: dict[str, Any]) -> None:
+def test_a_lone_surrogate_is_refused_with_its_line_number(
+    write: Write, row: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match=r"data\.jsonl, line 2 holds half a character") as caught:
         load_jsonl(write({"prompt": "\U0001f600"}, row))
     assert str(caught.value).isascii()
@@ -107,7 +109,7 @@ def test_half_a_character_is_refused_with_its_line(write: Write, row: dict[str, 
     assert re.search(r"surrogate \\ud(83d|c00)\)", str(caught.value))
 
 
-def test_a_whole_character_may_be_written_as_two_escapes(write: Write) -> None:
+def test_a_surrogate_pair_of_two_escapes_is_read_as_one_character(write: Write) -> None:
     path = write({"prompt": "x"})
     path.write_text(r'{"prompt": "\ud83d\ude00"}' + "\n", encoding="utf-8")
     assert load_jsonl(path)[0].turns == ("\U0001f600",)
@@ -132,7 +134,7 @@ def test_ids_come_from_the_file_or_are_running_numbers_and_stay_unique(write: Wr
         load_jsonl(write(rows[0], rows[0]))
 
 
-def test_missing_columns_are_named_with_those_present(write: Write) -> None:
+def test_an_error_about_a_missing_column_lists_the_columns_present(write: Write) -> None:
     path = write({"text": "a", "label": 1})
     with pytest.raises(ValueError, match=r"line 1: none of prompt, .* in it; it has text, label"):
         load_jsonl(path)
@@ -180,7 +182,7 @@ def test_line_separators_inside_a_text_do_not_split_the_row(tmp_path: Path) -> N
     assert load_jsonl(file)[0].turns == ("a\u2028b\u0085c",)
 
 
-def test_only_answers_before_a_later_turn_are_called_its_history(write: Write) -> None:
+def test_only_answers_before_a_later_turn_are_reported_as_history(write: Write) -> None:
     asked, told = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
     talks = ([asked, told], [asked, told, asked], [asked, asked, told])
     for talk, is_history in zip(talks, (False, True, False), strict=True):

@@ -37,7 +37,7 @@ def latin(draw: random.Random) -> str:
     return draw.choice(["", " "]).join(draw.choices(PIECES, k=draw.randrange(1, 14)))
 
 
-def test_latin_text_has_the_words_of_rouge_score():
+def test_latin_text_is_split_into_the_same_words_as_by_rouge_score():
     draw, theirs = random.Random(1), DefaultTokenizer(use_stemmer=False)
     for _ in range(500):
         text = latin(draw)
@@ -79,7 +79,7 @@ def test_chinese_is_cut_as_sacrebleu_cuts_it():
         ("コーヒー", ["コ", "ー", "ヒ", "ー"]),
     ],
 )
-def test_words_of_other_scripts(text: str, words: list[str]):
+def test_words_of_non_latin_scripts_are_split_by_script(text: str, words: list[str]):
     assert RougeWords().tokenize(text) == words
     assert normalized_words(text) == words
 

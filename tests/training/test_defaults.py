@@ -44,7 +44,9 @@ def test_no_verb_writes_to_the_shipped_zoo_unless_it_is_named(
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_training_runs_where_bench_run_does(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_chooses_the_same_default_device_as_bench_run(
+    has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(has_gpu))
     assert _choose_device(None).type == open_device(None).type == ("cuda" if has_gpu else "cpu")

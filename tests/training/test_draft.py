@@ -66,7 +66,7 @@ def tables(home: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_draft_is_distilled_written_in_half_precision_and_drafts(
+def test_a_draft_model_is_distilled_saved_in_half_precision_and_drafts_losslessly(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -88,7 +88,7 @@ def test_a_draft_is_distilled_written_in_half_precision_and_drafts(
     assert generate(Speculative(k=3), [4, 9], sampling, models).tokens == plain
 
 
-def test_matrices_stored_in_eight_bits_load_in_the_dtype_that_is_asked_for(
+def test_matrices_stored_in_eight_bits_load_in_the_requested_dtype(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["run"] |= {"num_steps": 4, "eval_steps": 4}
@@ -115,7 +115,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_its_words_begin_where_the_targets_are_near_one_another() -> None:
+def test_a_fresh_draft_models_embeddings_keep_the_cosines_of_the_targets_embeddings() -> None:
     sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 2}
     config = LlamaConfig(**sizes, intermediate_size=16, num_hidden_layers=1)
     with torch.random.fork_rng(devices=[]):
@@ -134,7 +134,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_the_teacher_is_asked_once_about_a_row(tmp_path: Path) -> None:
+def test_the_teacher_is_called_once_for_each_row(tmp_path: Path) -> None:
     asked = []
 
     def logits(row: Row) -> torch.Tensor:
@@ -149,12 +149,14 @@ def test_the_teacher_is_asked_once_about_a_row(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-def test_leading_runs_count_what_stands_before_the_first_wrong_one() -> None:
+def test_leading_runs_count_the_correct_tokens_before_the_first_wrong_token() -> None:
     right = [True, True, False, True, True, True, True, True]
     assert leading_runs(right) == [2, 1, 0, 4, 4, 3, 2, 1]
 
 
-def test_the_command_trains_and_refuses_in_one_line(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_trains_a_draft_model_and_refuses_an_unknown_key(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
     tables["run"]["num_steps"] = 2
     path = tmp_path / "draft.toml"
     path.write_text(toml_of(tables), encoding="utf-8")
@@ -167,7 +169,7 @@ def test_the_command_trains_and_refuses_in_one_line(tables: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("prompt_weight", [0.0, 0.25])
-def test_the_loss_is_against_what_the_target_says_before_each_token(
+def test_the_loss_uses_the_targets_distribution_before_each_token(
     tables: dict[str, Any], home: Path, tmp_path: Path, prompt_weight: float
 ) -> None:
     """Row by row through both models: half of it against labels, half against the likeliest."""
@@ -219,7 +221,7 @@ def test_prompts_are_learnt_at_their_own_weight_and_temperature(
     assert kept[0] == (13, 4)  # 2 + 12 tokens, the first of which nothing predicts
 
 
-def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
+def test_a_draft_model_can_start_only_from_a_draft_model_of_the_same_sizes(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["run"]["num_steps"] = 2
@@ -235,7 +237,7 @@ def test_a_draft_begins_as_another_of_its_sizes_and_of_no_other(
 
 
 @pytest.mark.parametrize(("last", "written"), [(0.4, 1), (0.6, 2)], ids=["before", "last"])
-def test_the_model_whose_drafts_stood_most_often_is_written(
+def test_the_model_with_the_longest_mean_run_of_correct_drafts_is_written(
     tables: dict[str, Any], tmp_path: Path, last: float, written: int
 ) -> None:
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
@@ -252,7 +254,7 @@ def test_the_model_whose_drafts_stood_most_often_is_written(
     assert kept["model.norm.weight"].unique().tolist() == [written]
 
 
-def test_an_evaluation_offers_its_weights(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_an_evaluation_saves_the_best_weights(tables: dict[str, Any], tmp_path: Path) -> None:
     tables["run"] |= {"num_steps": 2, "eval_steps": 1}
     train_draft(tables, tmp_path / "out", progress="none")
     kept = torch.load(tmp_path / "out" / ".training" / "best.pt", weights_only=True)

@@ -128,7 +128,7 @@ QUICK = ("ptp", "medusa", "drafter", "draft")
     "kind",
     [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
-def test_training_has_the_losses_of_the_cpu(
+def test_training_on_a_pretended_gpu_has_the_losses_of_the_cpu(
     kind: str,
     recipe: dict[str, Any],
     home: Path,

@@ -11,7 +11,7 @@ from bench.progress import Live, Plain
 from training.reporter import Reporter, TrainingProgress
 
 
-def test_where_nobody_watches_a_terminal_training_writes_plain_lines(
+def test_training_writes_plain_lines_in_ci_and_a_live_display_in_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -24,7 +24,7 @@ def test_where_nobody_watches_a_terminal_training_writes_plain_lines(
         Reporter("loud", "x", tmp_path / "x.jsonl")
 
 
-def test_a_plain_line_says_how_long_is_left_at_this_runs_pace(
+def test_a_plain_line_shows_the_time_left_at_the_pace_of_this_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A resumed run: steps 101 to 120 took 40 s, 80 steps are left."""
@@ -39,7 +39,7 @@ def test_a_plain_line_says_how_long_is_left_at_this_runs_pace(
     assert first == "training x 120/200  2 min 40 s left  loss 1.500, 50 tokens/s"
 
 
-def test_a_quiet_run_keeps_its_log_and_a_further_worker_has_none(
+def test_a_quiet_run_still_writes_its_log_and_a_further_worker_writes_no_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for log in (tmp_path / "x.jsonl", None):

@@ -34,7 +34,7 @@ print(kept >> 20, psutil.Process().memory_info().rss >> 20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
 @pytest.mark.slow
-def test_gaps_between_blocks_are_given_back() -> None:
+def test_memory_in_gaps_between_live_blocks_is_returned_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True
     )
@@ -49,7 +49,7 @@ def fail_while_another_works() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_worker_raises_is_all_that_is_said() -> None:
+def test_a_workers_exception_is_raised_without_a_log_record() -> None:
     said = queue.SimpleQueue[logging.LogRecord]()
     logger = logging.getLogger("torch.multiprocessing.spawn")
     handler = logging.handlers.QueueHandler(said)

@@ -17,7 +17,7 @@ SPECS = ["spec", "ptp", "medusa", "eagle", "shallow", "hf"]
 @pytest.mark.parametrize(
     ("per_family", "num"), [(1, 3), pytest.param(9, 50, marks=pytest.mark.slow)]
 )
-def test_ar_spec_and_all_adapters_and_transformers_give_the_same_ids(
+def test_ar_spec_adapter_decoders_and_transformers_emit_the_same_tokens(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, per_family: int, num: int
 ) -> None:
     target = HFModel.load(ROOT / "zoo" / "target", dtype=torch.float32, device="cpu")

@@ -88,7 +88,7 @@ def check(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
-def test_answers_of_every_decoder_are_those_of_the_plain_module(
+def test_compiled_calls_give_the_answers_of_the_plain_module_for_every_decoder(
     spec: str, plain: HFModel, compiled: HFModel, zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     check(spec, plain, compiled, zoo.draft, tokenizer)
@@ -105,7 +105,7 @@ def cache(library: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFact
     ("spec", "batch_sizes"),
     [("ar", (1, 2)), ("ptp", (1, 2)), ("eagle", (1,)), ("medusa", (1,)), ("shallow", (1,))],
 )
-def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
+def test_compiled_and_cached_kernels_give_the_answers_of_the_plain_module(
     spec: str,
     batch_sizes: Sequence[int],
     plain: HFModel,
@@ -141,7 +141,7 @@ def test_answers_of_compiled_kernels_are_those_of_the_plain_module(
         ("eager", False, MERGED_ROWS + 1, 0),
     ],
 )
-def test_prompts_are_graphs_up_to_a_length(
+def test_prompts_run_as_graphs_up_to_a_maximum_length(
     backend: Backend, lone: bool, num_rows: int, graphs: int
 ) -> None:
     made, plain = opened(backend, ()), opened(None, ())

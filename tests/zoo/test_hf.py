@@ -47,7 +47,7 @@ def test_a_loop_of_transformers_gives_ars_tokens_to_many_prompts(
 
 
 @pytest.mark.slow
-def test_assisted_generation_accepts_what_spec_accepts(
+def test_assisted_generation_emits_about_as_many_tokens_per_step_as_spec(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     # It drafts before the prompt's own token and ends a draft at EOS, so steps begin elsewhere:
@@ -62,7 +62,7 @@ def test_assisted_generation_accepts_what_spec_accepts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ptp", "spec"])
-def test_a_user_of_transformers_runs_ours_and_has_the_same_ids(
+def test_generate_of_transformers_with_our_decoder_emits_its_greedy_ids(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, spec: str
 ) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(ROOT / "zoo" / "target", dtype=torch.float32)

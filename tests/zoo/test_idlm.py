@@ -71,7 +71,7 @@ def check(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stride", [2, 3, 4, 8])
-def test_greedy_strides_are_ars_tokens(
+def test_greedy_strided_decoding_with_a_random_adapter_emits_ars_tokens(
     masked: Models, tokenizer: PreTrainedTokenizerBase, stride: int
 ) -> None:
     prompts, sampling = held_out(tokenizer, 1), sampling_for(masked, tokenizer)
@@ -80,7 +80,7 @@ def test_greedy_strides_are_ars_tokens(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stride", [2, 3, 4, 8])
-def test_greedy_strides_are_ars_tokens_on_every_held_out_prompt(
+def test_greedy_strided_decoding_emits_ars_tokens_on_every_held_out_prompt(
     shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int
 ) -> None:
     prompts = held_out(tokenizer, None)
@@ -90,7 +90,7 @@ def test_greedy_strides_are_ars_tokens_on_every_held_out_prompt(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stride", "least"), [(4, 2.5), (8, 3.2)])
-def test_the_shipped_strides_stand(
+def test_the_shipped_isd_adapter_reaches_its_minimum_of_tokens_per_call(
     shipped: Models, tokenizer: PreTrainedTokenizerBase, stride: int, least: float
 ) -> None:
     sampling = sampling_for(shipped, tokenizer, temperature=0.7, seed=1)
@@ -101,7 +101,7 @@ def test_the_shipped_strides_stand(
 
 
 @pytest.mark.slow
-def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
+def test_answers_of_the_shipped_refine_adapter_match_ars_more_often_with_more_passes(
     shipped: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     prompts, sampling = held_out(tokenizer, 4), sampling_for(shipped, tokenizer)
@@ -122,7 +122,7 @@ def test_the_shipped_blocks_come_nearer_to_ars_answers_with_every_pass(
 @pytest.mark.parametrize(
     "decoder", [StridedDecoding(verify="coupled"), Jacobi()], ids=["isd", "jacobi"]
 )
-def test_coupled_decoding_is_ars_tokens_in_sampling_too(
+def test_coupled_decoding_emits_ars_tokens_when_sampling(
     masked: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
 ) -> None:
     sampling = sampling_for(masked, tokenizer, seed=5, temperature=0.7, top_p=0.95)

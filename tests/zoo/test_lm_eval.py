@@ -40,7 +40,7 @@ metric_list:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_same_prompts_get_the_same_answers(
+def test_bench_eval_gives_the_answers_of_bench_run_to_the_same_prompts(
     temperature: float, tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -78,7 +78,7 @@ def test_the_same_prompts_get_the_same_answers(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_verb_prints_lm_evals_table_and_where_it_all_lies(
+def test_bench_eval_prints_the_table_of_lm_eval_and_the_path_of_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -18,7 +18,7 @@ from tests.zoo.answers import edge_distance, held_out, sampling_for, tokens_of, 
 
 
 @pytest.mark.slow
-def test_ar_emits_what_transformers_generates(
+def test_ar_emits_the_same_tokens_as_transformers(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     prompts = held_out(tokenizer, 1)
@@ -54,7 +54,7 @@ def test_a_batch_of_8_emits_the_same_tokens_as_each_alone(
 @pytest.mark.parametrize(
     "decoder", [Speculative(), Speculative(k=6, verify="coupled"), PromptLookup()]
 )
-def test_greedy_drafts_leave_ars_tokens(
+def test_greedy_decoding_with_drafts_emits_ars_tokens(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, decoder: Decoder
 ) -> None:
     prompts, sampling = held_out(tokenizer, 3), sampling_for(zoo, tokenizer)
@@ -66,7 +66,7 @@ def test_greedy_drafts_leave_ars_tokens(
 @pytest.mark.parametrize(
     ("top_k", "top_p"), [pytest.param(0, 1.0, marks=pytest.mark.slow), (20, 0.9)]
 )
-def test_coupled_drafts_leave_ars_tokens_for_the_same_seed(
+def test_coupled_decoding_with_drafts_emits_ars_tokens_for_the_same_seed(
     zoo: Models, tokenizer: PreTrainedTokenizerBase, top_k: int, top_p: float
 ) -> None:
     prompts = held_out(tokenizer, 3)
@@ -87,7 +87,7 @@ def test_greedy_spec_emits_ars_tokens_on_every_held_out_prompt(
 
 
 @pytest.mark.slow
-def test_coupled_spec_leaves_ars_tokens_only_where_u_meets_a_cdf_edge(
+def test_coupled_spec_differs_from_ar_only_where_a_uniform_meets_a_cdf_edge(
     zoo: Models, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     # Kernels of another shape round a distribution by about 1e-7; over 34,000 tokens some u falls
@@ -103,7 +103,7 @@ def test_coupled_spec_leaves_ars_tokens_only_where_u_meets_a_cdf_edge(
 
 
 @pytest.mark.slow
-def test_stories260k_writes_what_transformers_generates_from_the_empty_prompt(
+def test_stories260k_emits_the_same_tokens_as_transformers_from_the_empty_prompt(
     stories: HFModel,
 ) -> None:
     prompt = [int(stories.module.config.bos_token_id)]

@@ -114,7 +114,7 @@ def test_a_decoder_answers_as_on_the_cpu_within_its_budget_of_waits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "launches"), [("eagle", 550), ("shallow", 290), ("medusa", 170)])
-def test_sequences_share_calls_so_that_a_batch_waits_as_often_as_its_longest_answer(
+def test_a_batch_shares_calls_and_waits_only_as_often_as_its_longest_answer(
     spec: str, launches: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     prompts = [prompt[-24:] for prompt in held_out(tokenizer, 3)]  # one call feeds all
@@ -140,7 +140,7 @@ def test_sequences_share_calls_so_that_a_batch_waits_as_often_as_its_longest_ans
         for place in range(len(BATCHES) * len(TEMPERATURES))
     ],
 )
-def test_a_step_of_graphs_issues_what_its_budget_says_and_decodes_as_on_the_cpu(
+def test_a_step_with_graphs_keeps_its_budget_of_host_operations_and_decodes_as_on_the_cpu(
     spec: str, place: int, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     batch, temperature = BATCHES[place % 3], TEMPERATURES[place // 3]
@@ -170,7 +170,9 @@ def test_a_step_of_graphs_issues_what_its_budget_says_and_decodes_as_on_the_cpu(
     assert most - 1 < per_step <= most, device.launches.most_common(8)
 
 
-def test_graphs_are_made_anew_after_all_were_dropped(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_graphs_are_captured_again_after_all_graphs_were_dropped(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     prompt = held_out(tokenizer, 3)[0]
     sampling = Sampling(max_new_tokens=4)
     with PretendedCuda() as device:
@@ -237,7 +239,7 @@ def tokens_of(outcome: object) -> tuple[int, ...]:
     return outcome.tokens
 
 
-def test_a_process_with_a_gpu_attends_without_cudnn_and_a_model_changes_nothing() -> None:
+def test_only_preparing_a_process_for_a_gpu_disables_cudnn_attention() -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
@@ -251,7 +253,7 @@ def test_a_process_with_a_gpu_attends_without_cudnn_and_a_model_changes_nothing(
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def test_tensors_of_two_devices_do_not_meet() -> None:
+def test_an_operation_on_tensors_of_two_devices_is_an_error() -> None:
     with PretendedCuda(), pytest.raises(RuntimeError, match="add of tensors on cuda:0 and cpu"):
         torch.add(place(torch.ones(2)), torch.ones(2))
     with PretendedCuda():

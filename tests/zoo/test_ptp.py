@@ -93,7 +93,7 @@ def test_the_shipped_adapter_proposes_accepted_tokens(
 
 
 @pytest.mark.slow
-def test_ptp_emits_ars_tokens_on_a_model_nobody_here_made(stories: HFModel) -> None:
+def test_ptp_emits_ars_tokens_on_a_third_party_model(stories: HFModel) -> None:
     config = AdapterConfig(
         layers=layer_shapes(stories.module), width=64, rank=8, alpha=8, num_slots=8, greedy=True
     )

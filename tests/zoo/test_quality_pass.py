@@ -24,7 +24,7 @@ from tests.answer_records import run_of
 
 @pytest.mark.slow
 @pytest.mark.parametrize("per_family", [1, 6])
-def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_family: int) -> None:
+def test_greedy_answers_in_full_batches_equal_those_of_each_prompt_alone(per_family: int) -> None:
     """6 a family are more prompts than a batch holds: places are taken over as others end."""
     progress = choose("none")
     values = {"limit": 1, "quality_limit": per_family, "dtype": "float32", "device": "cpu"}
@@ -45,7 +45,7 @@ def test_greedy_answers_in_batches_of_all_prompts_are_those_of_each_alone(per_fa
 
 
 @pytest.mark.slow
-def test_likelihood_tells_lossy_decoders_from_ar_and_lossless_ones_not() -> None:
+def test_likelihood_distinguishes_lossy_but_not_lossless_decoders_from_ar() -> None:
     progress, taken = choose("none"), LineCollector()
     values = {"tasks": "translation,math_reasoning", "quality_limit": 12, "limit": 1}
     values |= {"dtype": "float32", "device": "cpu", "threads": 1, "max_new_tokens": 64}

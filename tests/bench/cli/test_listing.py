@@ -36,7 +36,7 @@ def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_every_decoder_is_listed_with_what_it_is_and_its_options() -> None:
+def test_every_decoder_is_listed_with_its_needs_guarantee_and_options() -> None:
     text = rendered(listing.facts_table("decoders", ROOT))
     for name in registry.names():
         assert line_of(text, name)
@@ -71,7 +71,7 @@ def test_every_task_is_listed_with_its_count_and_licence() -> None:
     assert "Apache-2.0" in line_of(text, "specbench")
 
 
-def test_a_listing_that_is_piped_is_neither_folded_nor_cut(tmp_path: Path) -> None:
+def test_a_piped_listing_is_neither_wrapped_nor_truncated(tmp_path: Path) -> None:
     name = f"20260101T000000Z-{'long-' * 30}1"
     (tmp_path / name).mkdir()
     (tmp_path / name / "run.json").write_text('{"status": "done"}')
@@ -113,7 +113,7 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     assert "zoo (int8)" in line_of(rendered(listing.facts_table("runs", tmp_path)), done.name)
 
 
-def test_on_a_terminal_a_runs_name_is_never_broken(tmp_path: Path) -> None:
+def test_a_terminal_never_breaks_the_name_of_a_run_across_lines(tmp_path: Path) -> None:
     run = tmp_path / "20260101-120000-idlm+idlm@isd+lookup+nar+ptp+spec-53e5"
     run.mkdir()
     (run / "run.json").write_text('{"status": "interrupted"}')
@@ -159,7 +159,7 @@ def test_every_list_can_be_read_by_a_program(tmp_path: Path) -> None:
         ({"differences": [{"cell": "x", "num_wrong": 0}]}, "VALID"),
     ],
 )
-def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
+def test_a_listed_verdict_comes_from_the_runs_files_and_not_from_the_recorded_verdict(
     status: dict[str, object], verdict: str, tmp_path: Path
 ) -> None:
     written = {"status": "complete", "verdict": "VALID", **status}
@@ -174,7 +174,7 @@ def test_a_listed_verdict_is_what_the_folder_shows_whatever_was_written_once(
     assert found["verdict"] == "DAMAGED"
 
 
-def test_a_stored_reference_is_listed_with_its_answers_and_damaged_without(tmp_path: Path) -> None:
+def test_a_stored_reference_without_its_answers_is_listed_as_damaged(tmp_path: Path) -> None:
     reference = shutil.copytree(REFERENCES / "h100-zoo", tmp_path / "h100-zoo")
     status = json.loads((reference / "run.json").read_text())
     (found,) = listing.list_facts("runs", tmp_path)
@@ -185,7 +185,7 @@ def test_a_stored_reference_is_listed_with_its_answers_and_damaged_without(tmp_p
     assert (found["verdict"], found["records"]) == ("DAMAGED", 0)
 
 
-def test_superseded_lines_are_no_records_and_do_not_hide_lost_ones(
+def test_superseded_records_are_not_counted_and_do_not_hide_lost_records(
     synthetic_run: Callable[..., Path],
 ) -> None:
     run = synthetic_run()
@@ -233,7 +233,7 @@ def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path)
     assert "[… 1418 characters …]" in text
 
 
-def test_a_turn_without_reference_says_so() -> None:
+def test_a_missing_reference_of_a_turn_is_shown() -> None:
     console = Console(file=io.StringIO())
     chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
     listing.show_prompts(replace(load_tasks("qa"), timing=(chat,)), console)

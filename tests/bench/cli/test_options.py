@@ -48,7 +48,7 @@ def test_a_new_field_is_in_the_help_the_configuration_and_the_docs() -> None:
     assert "--sharpness: it must be 1 or more (got 0)" in bench("run", "-x", 0, "--dry-run").err
 
 
-def test_every_field_has_documentation_and_a_heading_that_is_one() -> None:
+def test_every_field_has_documentation_and_an_existing_heading_of_the_help() -> None:
     for name, about in field_settings(RunConfig).items():
         assert about.help.partition("[default")[0], name
         assert about.panel in (None, *PANELS), name
@@ -66,7 +66,7 @@ def test_a_wrong_adapter_is_refused_under_the_name_of_its_option() -> None:
         options.configuration({"adapters": ["ptp= "]})
 
 
-def test_the_help_of_all_verbs_reads_no_configuration() -> None:
+def test_bench_help_imports_neither_pydantic_nor_the_configuration() -> None:
     code = (
         "import sys, cli\nsys.argv = ['bench', '--help']\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"

@@ -71,7 +71,7 @@ def test_equal_runs_have_a_passing_case_for_each_measure_and_no_annotation(pair:
     assert github_commands(comparison, PLACES) == []
 
 
-def test_what_is_inconclusive_is_skipped_and_warned_of_unless_it_must_be_decided(
+def test_an_inconclusive_measure_is_skipped_with_a_warning_and_fails_under_a_strict_gate(
     pair: Pair,
 ) -> None:
     runs = pair(slower_as_ar)
@@ -82,7 +82,7 @@ def test_what_is_inconclusive_is_skipped_and_warned_of_unless_it_must_be_decided
     assert all(line.startswith("::error ") for line in github_commands(strict, PLACES))
 
 
-def test_what_cannot_be_compared_is_an_error(pair: Pair) -> None:
+def test_a_decoder_that_cannot_be_compared_is_an_error(pair: Pair) -> None:
     base, head = pair()
     manifest = json.loads((head / "manifest.json").read_text())
     manifest["cells"] = [cell for cell in manifest["cells"] if cell["cell"] != "ptp"]
@@ -100,7 +100,7 @@ def test_a_wrong_decoder_fails_as_not_lossless(pair: Pair) -> None:
     assert any("lossless WRONG::" in line for line in github_commands(comparison, PLACES))
 
 
-def test_a_message_of_the_code_under_test_is_no_command(pair: Pair) -> None:
+def test_a_newline_in_a_file_name_cannot_inject_a_github_command(pair: Pair) -> None:
     """A file's name may hold a new line; GitHub would read what follows as a command."""
     place = {"spec": Place("a\n::stop-commands::x", 1)}
     (line,) = github_commands(judged(pair(one_call_more)), place)

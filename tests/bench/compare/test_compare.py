@@ -88,7 +88,9 @@ def test_two_per_cent_fewer_accepted_drafts_regress_without_any_timing(
             run.rename(run.with_name(f"{run.name}-{env is None}"))
 
 
-def test_one_call_more_regresses_on_one_machine_and_is_tolerated_elsewhere(pair: Pair) -> None:
+def test_one_more_call_regresses_on_the_same_machine_and_is_tolerated_on_another(
+    pair: Pair,
+) -> None:
     once = iter([True])
 
     def change(record: dict[str, Any]) -> None:
@@ -121,7 +123,7 @@ def test_a_changed_token_of_a_lossless_decoder_regresses(pair: Pair) -> None:
     assert measure(comparison, "spec", "changed_answers").verdict is Regression.regressed
 
 
-def test_a_changed_token_of_a_lossy_decoder_is_told_and_not_judged(pair: Pair) -> None:
+def test_a_changed_token_of_a_lossy_decoder_is_counted_and_does_not_regress(pair: Pair) -> None:
     def change(record: dict[str, Any]) -> None:
         if record["decoder"] == "nar" and record["tokens"]:
             record["tokens"][-1] = 79
@@ -131,7 +133,7 @@ def test_a_changed_token_of_a_lossy_decoder_is_told_and_not_judged(pair: Pair) -
     assert comparison.cells[1].num_changed
 
 
-def test_leaving_ars_tokens_regresses_exactness(
+def test_answers_that_depart_from_ars_tokens_regress_exactness(
     pair: Pair, altered: Callable[[Path, Change], None]
 ) -> None:
     def agree(record: dict[str, Any]) -> None:
@@ -179,7 +181,7 @@ def spoil(run: Path, cell: str = "spec") -> None:
     (run / "run.json").write_text(json.dumps(status | {"differences": wrong}))
 
 
-def test_a_decoder_that_is_wrong_in_head_is_wrong_on_any_machine_and_whatever_base_did(
+def test_a_decoder_that_is_wrong_in_head_fails_on_any_machine_even_if_base_is_wrong_too(
     pair: Pair,
 ) -> None:
     base, head = pair(env={"comparability_key": "elsewhere"})
@@ -204,7 +206,7 @@ def test_a_new_decoder_that_is_wrong_does_not_pass_as_new(
     assert judged((base, head)).exit_code == Exit.REGRESSION
 
 
-def test_a_decoder_that_was_wrong_in_base_is_told_and_its_mending_passes(pair: Pair) -> None:
+def test_a_decoder_that_is_wrong_in_base_and_fixed_in_head_passes_with_a_note(pair: Pair) -> None:
     base, head = pair()
     spoil(base)
     comparison = judged((base, head))
@@ -254,14 +256,14 @@ def test_a_slow_down_beyond_the_margin_regresses(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.15, "pass"), (0.7, "improved")])
-def test_within_the_margin_time_passes_and_below_it_improved(
+def test_time_within_the_margin_passes_and_a_speed_up_beyond_it_improves(
     pair: Pair, factor: float, verdict: str
 ) -> None:
     assert verdicts(judged(pair(slower(factor))))["spec"] == verdict
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.5, "inconclusive"), (0.6, "pass")])
-def test_a_machine_that_changed_for_ar_too_is_no_change_of_decoders(
+def test_a_change_of_time_that_ar_shares_is_attributed_to_the_machine(
     pair: Pair, factor: float, verdict: str
 ) -> None:
     def loaded(record: dict[str, Any]) -> None:
@@ -274,13 +276,13 @@ def test_a_machine_that_changed_for_ar_too_is_no_change_of_decoders(
     assert comparison.exit_code == Exit.DONE
 
 
-def test_ar_alone_has_no_control_in_separate_runs(pair: Pair) -> None:
+def test_a_slow_down_of_ar_itself_is_inconclusive_in_separate_runs(pair: Pair) -> None:
     comparison = judged(pair(slower(1.5, "ar")))
     assert verdicts(comparison) == {"ar": "inconclusive", "spec": "pass", "ptp": "pass"}
 
 
 @pytest.mark.parametrize("control", ["ar", "dllm"])  # a diffusion model has no ar
-def test_a_load_on_a_whole_run_cancels_in_units_of_the_baselines_time(
+def test_load_during_a_whole_run_cancels_in_times_relative_to_the_baseline(
     pair: Pair, control: str
 ) -> None:
     def loaded(record: dict[str, Any]) -> None:
@@ -321,7 +323,7 @@ def own_repository(*runs: Path, benchmark: str = "b") -> None:
         (run / "env.json").write_text(json.dumps(env))
 
 
-def test_in_ones_own_repository_ar_is_the_control_also_of_interleaved_runs(pair: Pair) -> None:
+def test_ar_is_the_control_of_interleaved_runs_in_a_repository_of_decoders(pair: Pair) -> None:
     def loaded(record: dict[str, Any]) -> None:
         for cell in ("ar", "spec", "ptp"):
             slower(1.08, cell)(record)
@@ -340,7 +342,7 @@ def test_in_ones_own_repository_ar_is_the_control_also_of_interleaved_runs(pair:
     assert not other.control
 
 
-def test_ars_own_noise_hides_no_slow_down_of_interleaved_sides(pair: Pair) -> None:
+def test_noise_of_ar_does_not_hide_a_slow_down_of_interleaved_runs(pair: Pair) -> None:
     rng = np.random.default_rng(1)
 
     def change(record: dict[str, Any]) -> None:
@@ -371,7 +373,9 @@ def test_a_comparison_names_the_commits_of_the_decoders_and_their_code(pair: Pai
     assert codes["ptp"] == ("0" * 9, "0" * 9)
 
 
-def test_tokens_per_step_are_shown_and_judged_only_if_the_gate_says_so(pair: Pair) -> None:
+def test_tokens_per_step_are_always_shown_and_judged_only_if_the_gate_sets_a_tolerance(
+    pair: Pair,
+) -> None:
     def shorter(record: dict[str, Any]) -> None:
         if record["decoder"] == "spec" and record["kind"] == "timing":
             steps = record["steps"]
@@ -389,7 +393,9 @@ def test_tokens_per_step_are_shown_and_judged_only_if_the_gate_says_so(pair: Pai
     assert measure(judged(runs[::-1], strict), "spec", "tokens_per_step").verdict == "regressed"
 
 
-def test_interleaved_runs_compare_repeat_by_repeat_and_others_by_medians(pair: Pair) -> None:
+def test_interleaved_runs_are_compared_repeat_by_repeat_and_separate_runs_by_medians(
+    pair: Pair,
+) -> None:
     def change(record: dict[str, Any]) -> None:
         if record["decoder"] == "spec" and record["total_s"] and record["repeat"] == 0:
             record["total_s"] *= 2
@@ -413,7 +419,9 @@ def test_time_is_not_judged_on_another_machine(pair: Pair) -> None:
     assert any("different machines" in line for line in comparison.unjudged)
 
 
-def test_noise_around_the_margin_is_inconclusive_and_fails_only_when_asked(pair: Pair) -> None:
+def test_noise_around_the_margin_is_inconclusive_and_fails_only_under_a_strict_gate(
+    pair: Pair,
+) -> None:
     rng = np.random.default_rng(0)
 
     def change(record: dict[str, Any]) -> None:
@@ -469,7 +477,7 @@ def test_a_slow_down_must_exceed_the_drift_of_a_machine_unless_interleaved(
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_of_two_drifts_the_larger_counts(pair: Pair, side: int) -> None:
+def test_the_larger_drift_of_the_two_runs_counts(pair: Pair, side: int) -> None:
     runs = pair(slower(1.3))
     for run, drift in ((runs[side], 0.16), (runs[1 - side], 0.06)):
         status = json.loads((run / "run.json").read_text()) | {"drift": drift}
@@ -477,7 +485,7 @@ def test_of_two_drifts_the_larger_counts(pair: Pair, side: int) -> None:
     assert verdicts(judged(runs))["spec"] == "inconclusive"
 
 
-def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
+def test_a_gate_may_report_time_without_failing(pair: Pair) -> None:
     gate = Gate(time={"fail": False})  # type: ignore[arg-type]
     comparison = judged(pair(slower(2)), gate)
     assert comparison.exit_code == Exit.DONE
@@ -488,13 +496,13 @@ def test_a_gate_may_tell_of_time_without_failing(pair: Pair) -> None:
 # ---------------------------------------------------------------- comparability
 
 
-def test_other_prompts_are_not_comparable(pair: Pair) -> None:
+def test_runs_of_different_prompts_are_not_comparable(pair: Pair) -> None:
     comparison = judged(pair(lambda record: record.update(prompt_hash="other")))
     assert set(verdicts(comparison).values()) == {"not comparable"}
     assert comparison.exit_code == Exit.UNAVAILABLE
 
 
-def test_some_other_prompts_leave_the_rest_comparable(pair: Pair) -> None:
+def test_shared_prompts_are_compared_even_if_some_prompts_differ(pair: Pair) -> None:
     def change(record: dict[str, Any]) -> None:
         if record["family"] == "qa":
             record["prompt_hash"] += "-new"
@@ -516,7 +524,7 @@ def test_renamed_prompts_still_join_by_their_hash(pair: Pair) -> None:
     assert measure(comparison, "ar", "time").change == 0
 
 
-def test_changed_options_are_told_and_not_refused(pair: Pair) -> None:
+def test_changed_options_are_reported_and_not_refused(pair: Pair) -> None:
     base, head = pair()
     manifest = json.loads((head / "manifest.json").read_text())
     for cell in manifest["cells"]:
@@ -527,7 +535,7 @@ def test_changed_options_are_told_and_not_refused(pair: Pair) -> None:
     assert comparison.exit_code == Exit.DONE
 
 
-def test_another_sampling_distribution_is_not_comparable(pair: Pair) -> None:
+def test_runs_of_different_temperatures_are_not_comparable(pair: Pair) -> None:
     base, head = pair()
     for run, temperature in ((base, 0.0), (head, 0.7)):
         (run / "config.toml").write_text(f"temperature = {temperature}\n")
@@ -536,7 +544,7 @@ def test_another_sampling_distribution_is_not_comparable(pair: Pair) -> None:
     assert comparison.unlike == ("temperature is 0.0 in base and 0.7 in head",)
 
 
-def test_the_seed_decides_answers_only_when_sampling(pair: Pair) -> None:
+def test_runs_of_different_seeds_are_comparable_only_if_greedy(pair: Pair) -> None:
     base, head = pair()
     for temperature, refused in ((0.0, ()), (0.7, ("seed is 0 in base and 1 in head",))):
         for seed, run in enumerate((base, head)):
@@ -544,7 +552,7 @@ def test_the_seed_decides_answers_only_when_sampling(pair: Pair) -> None:
         assert judged((base, head)).unlike == refused
 
 
-def test_another_batch_size_leaves_counters_and_no_time(pair: Pair) -> None:
+def test_runs_of_different_batch_sizes_compare_counters_and_not_time(pair: Pair) -> None:
     def change(record: dict[str, Any]) -> None:
         if record["kind"] == "timing":
             record |= {"batch_size": 4, "group_s": record["total_s"], "total_s": None}
@@ -555,7 +563,7 @@ def test_another_batch_size_leaves_counters_and_no_time(pair: Pair) -> None:
     assert "batch sizes differ" in comparison.cells[0].notes[0]
 
 
-def test_a_group_of_a_batch_that_one_side_measured_in_part_has_no_time(pair: Pair) -> None:
+def test_time_is_not_judged_if_the_groups_of_a_batch_differ_in_their_prompts(pair: Pair) -> None:
     """Its seconds are also those of the prompts that the other side lacks."""
 
     def change(record: dict[str, Any], other: str = "") -> None:
@@ -578,7 +586,7 @@ def test_a_group_of_a_batch_that_one_side_measured_in_part_has_no_time(pair: Pai
     assert notes.count("time is not judged: the groups of prompts differ") == len(comparison.cells)
 
 
-def test_a_decoder_that_is_gone_is_not_comparable_and_a_new_one_passes(
+def test_a_removed_decoder_is_not_comparable_and_an_added_decoder_is_new(
     synthetic_run: Callable[..., Path],
 ) -> None:
     base = synthetic_run({"spec": 3.0}, name="base")
@@ -601,7 +609,7 @@ def test_an_invalid_run_never_passes(pair: Pair) -> None:
 # ---------------------------------------------------------------- stored references
 
 
-def test_a_stored_reference_is_the_run_that_was_stored(
+def test_a_stored_reference_compares_like_the_original_run(
     synthetic_run: Callable[..., Path], stored: Callable[[Path], Path]
 ) -> None:
     env = {"device": "cpu", "dtype": "float32", "comparability_key": "one-machine"}
@@ -614,7 +622,7 @@ def test_a_stored_reference_is_the_run_that_was_stored(
     assert alone == comparison
 
 
-def test_a_summary_without_answers_is_refused_in_a_line(
+def test_a_stored_reference_without_answers_is_refused_with_one_line(
     pair: Pair, stored: Callable[[Path], Path]
 ) -> None:
     base, head = pair()
@@ -627,7 +635,7 @@ def test_a_summary_without_answers_is_refused_in_a_line(
     assert "\n" not in refused.value.message
 
 
-def test_another_split_is_told(pair: Pair) -> None:
+def test_a_different_split_is_reported(pair: Pair) -> None:
     base, head = pair()
     with (head / "config.toml").open("a") as config:
         config.write('split = "test"\n')
@@ -644,7 +652,7 @@ def test_the_committed_reference_can_be_read() -> None:
 # ---------------------------------------------------------------- gates
 
 
-def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
+def test_a_tolerance_in_a_gate_file_replaces_the_default(tmp_path: Path, pair: Pair) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("[hard]\naccepted = 0.05\n")
     runs = pair(fewer_accepted(0.02))
@@ -668,7 +676,7 @@ def test_a_gate_file_changes_what_it_names(tmp_path: Path, pair: Pair) -> None:
         ("nonsense", "is not TOML"),
     ],
 )
-def test_a_wrong_gate_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_gate_file_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "gate.toml"
     file.write_text(text)
     with pytest.raises(BenchError, match=said) as refused:
@@ -699,7 +707,9 @@ def test_a_decoder_that_failed_on_every_answer_of_both_runs_is_not_comparable(pa
     assert judged((base, head)).exit_code == Exit.REGRESSION, "new failures regress as before"
 
 
-def test_an_empty_option_or_setting_is_none_and_equals_one_that_is_not_there(pair: Pair) -> None:
+def test_an_empty_option_is_shown_as_none_and_an_empty_setting_equals_a_missing_setting(
+    pair: Pair,
+) -> None:
     base, head = pair()
     for side, cascade in ((base, ""), (head, "tiny")):
         manifest = json.loads((side / "manifest.json").read_text())
@@ -714,7 +724,7 @@ def test_an_empty_option_or_setting_is_none_and_equals_one_that_is_not_there(pai
     assert not any(change.startswith("models") for change in comparison.changes)
 
 
-def test_a_time_over_one_of_ar_that_failed_does_not_count() -> None:
+def test_an_answer_whose_baseline_failed_has_no_relative_time() -> None:
     def units(*oks: bool) -> list[Unit]:
         facts: dict[str, Any] = {"cluster": "c", "family": "qa", "repeat": 0, "tokens": 2}
         return [Unit(key=f"p{i}", ok=ok, seconds=4.0, **facts) for i, ok in enumerate(oks)]

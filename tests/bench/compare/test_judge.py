@@ -31,18 +31,20 @@ def hard(name: str, base: float, head: float, gate: Gate | None = None, **how: A
 
 
 @pytest.mark.parametrize("name", LESS)
-def test_less_of_what_costs_or_fails_improves_and_more_regresses(name: str) -> None:
+def test_fewer_calls_rows_or_faults_improve_and_more_regress(name: str) -> None:
     assert hard(name, 0.5, 0.4).verdict is Regression.improved
     assert hard(name, 0.5, 0.6).verdict is Regression.regressed
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_more_of_what_is_wanted_improves_and_less_regresses(name: str) -> None:
+def test_higher_acceptance_quality_or_agreement_with_ar_improves_and_lower_regresses(
+    name: str,
+) -> None:
     assert hard(name, 0.5, 0.6).verdict is Regression.improved
     assert hard(name, 0.5, 0.4).verdict is Regression.regressed
 
 
-def test_answers_of_another_length_regress_whichever_way() -> None:
+def test_longer_and_shorter_answers_both_regress() -> None:
     assert {hard("emitted", 100, head).verdict for head in (99, 101)} == {Regression.regressed}
     assert set(HARD) == {*LESS, *MORE, "emitted", KEY_FIGURE}
 
@@ -54,12 +56,12 @@ def test_counters_change_relative_to_base_and_shares_by_their_difference() -> No
     assert hard("draft_calls", 0, 3).change == math.inf
 
 
-def test_one_call_in_a_million_regresses_and_the_last_bit_of_a_mean_does_not() -> None:
+def test_one_more_call_in_a_million_regresses_and_a_rounding_error_of_a_mean_does_not() -> None:
     assert hard("calls", 1e6, 1e6 + 1).verdict is Regression.regressed
     assert hard("quality", 0.1 + 0.2, 0.3).verdict is Regression.passed
 
 
-def test_elsewhere_a_single_answer_may_turn_and_half_a_per_cent_but_no_fault_is_excused() -> None:
+def test_on_another_machine_half_a_per_cent_or_one_answer_is_tolerated_and_no_fault() -> None:
     elsewhere = functools.partial(hard, exact=False)
     assert elsewhere("calls", 1000, 1004).verdict is Regression.passed
     assert elsewhere("calls", 1000, 1006).verdict is Regression.regressed
@@ -69,7 +71,7 @@ def test_elsewhere_a_single_answer_may_turn_and_half_a_per_cent_but_no_fault_is_
         assert elsewhere(fault, 0, 0.001).verdict is Regression.regressed
 
 
-def test_a_gates_own_tolerance_goes_before_both() -> None:
+def test_a_tolerance_set_in_the_gate_overrides_the_defaults_on_any_machine() -> None:
     gate = Gate(hard={"calls": 0.02})  # type: ignore[arg-type]
     assert hard("calls", 1000, 1015, gate).verdict is Regression.passed
     assert hard("calls", 1000, 1025, gate, exact=False).verdict is Regression.regressed
@@ -108,12 +110,12 @@ def test_time_is_judged_by_where_its_whole_interval_lies(
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_an_interval_that_is_unknown_tells_nothing() -> None:
+def test_time_without_an_interval_is_inconclusive() -> None:
     ratio = Estimate(value=0.5, num=1, clusters=1)
     assert judge_time(ratio, 1.0, 2.0, Gate(), margin=0.1).verdict is Regression.inconclusive
 
 
-def test_what_is_needed_grows_with_the_square_of_the_precision() -> None:
+def test_the_number_of_conversations_needed_grows_with_the_square_of_the_precision() -> None:
     """Half-width 0.2 and 0.1 from the margin: four times the conversations, three times more."""
     centre = math.exp(-(math.log1p(0.1) - 0.1))
     ratio = Estimate(value=centre, high=centre * math.exp(0.2), clusters=10)
@@ -140,7 +142,7 @@ def compared(
     )
 
 
-def test_the_worst_measure_decides_and_what_is_unknown_is_worse_than_what_improved() -> None:
+def test_the_worst_measure_decides_and_inconclusive_is_worse_than_improved() -> None:
     order = (Regression.regressed, Regression.inconclusive, Regression.improved, Regression.passed)
     for place, verdict in enumerate(order):
         assert worst(measured(*reversed(order[place:]))) is verdict

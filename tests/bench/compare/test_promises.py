@@ -61,7 +61,7 @@ def fail(record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_a_decoder_that_gives_up_its_promise_is_held_to_that_of_base(
+def test_a_decoder_that_drops_its_guarantee_is_judged_by_the_guarantee_of_base(
     pair: Pair, stored: Stored, altered: Altered, reference: bool
 ) -> None:
     base, head = pair()
@@ -78,7 +78,7 @@ def test_a_decoder_that_gives_up_its_promise_is_held_to_that_of_base(
     assert of(left, "ptp").verdict is Regression.passed
 
 
-def test_near_ties_of_one_decoder_excuse_no_other(pair: Pair) -> None:
+def test_near_ties_of_one_decoder_do_not_excuse_another_decoder(pair: Pair) -> None:
     base, head = pair(leave_ar, env=ELSEWHERE)
     give_up(head)
     ties = [{"cell": "ptp", "num_wrong": 0, "num_answers": 3}]
@@ -89,7 +89,7 @@ def test_near_ties_of_one_decoder_excuse_no_other(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_a_decoder_that_never_promised_may_leave_ars_tokens_further(
+def test_a_decoder_without_a_guarantee_may_depart_further_from_ars_tokens(
     pair: Pair, stored: Stored, altered: Altered, reference: bool
 ) -> None:
     base, head = pair()
@@ -146,7 +146,7 @@ def worse_in(num: int, *families: str) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_elsewhere_one_answer_may_turn_in_a_family_and_two_may_not(
+def test_on_another_machine_one_worse_answer_in_a_family_passes_and_two_regress(
     pair: Pair, stored: Stored, altered: Altered, reference: bool
 ) -> None:
     base, head = pair(worse_in(1, "qa"), env=ELSEWHERE)
@@ -162,7 +162,7 @@ def test_elsewhere_one_answer_may_turn_in_a_family_and_two_may_not(
     assert measures(judged((base, head)), "ptp")["quality.qa"].verdict is Regression.regressed
 
 
-def test_elsewhere_one_answer_less_in_every_family_regresses_their_mean(pair: Pair) -> None:
+def test_on_another_machine_one_worse_answer_in_every_family_regresses_the_mean(pair: Pair) -> None:
     families = ("mt_bench", "summarization", "qa", "math_reasoning", "rag")
     found = measures(judged(pair(worse_in(1, *families), env=ELSEWHERE)), "ptp")
     assert {found[f"quality.{family}"].verdict for family in families} == {Regression.passed}
@@ -170,12 +170,12 @@ def test_elsewhere_one_answer_less_in_every_family_regresses_their_mean(pair: Pa
     assert found["quality"].tolerance == pytest.approx(1 / 4 / 6)
 
 
-def test_on_one_machine_no_answer_may_turn(pair: Pair) -> None:
+def test_on_the_same_machine_one_worse_answer_regresses(pair: Pair) -> None:
     found = measures(judged(pair(worse_in(1, "qa"))), "ptp")["quality.qa"]
     assert (found.tolerance, found.verdict) == (0, Regression.regressed)
 
 
-def test_a_tolerance_is_no_finer_than_an_answer_unless_it_is_given() -> None:
+def test_a_tolerance_is_at_least_one_answer_on_another_machine_unless_the_gate_sets_it() -> None:
     hard = Gate().hard
     assert hard.of("quality", exact=False, step=1 / 8) == 1 / 8
     assert hard.of("quality", exact=False, step=1 / 400) == hard.tolerance_elsewhere
@@ -209,6 +209,6 @@ def test_a_decoder_that_fails_throughout_regresses(pair: Pair) -> None:
     assert comparison.exit_code == Exit.REGRESSION
 
 
-def test_errors_are_never_tolerated_for_being_few() -> None:
+def test_errors_and_wrong_answers_have_no_tolerance_even_on_another_machine() -> None:
     assert Gate().hard.of("errors", exact=False) == 0
     assert Gate().hard.of("wrong_answers", exact=False) == 0

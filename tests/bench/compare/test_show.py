@@ -50,7 +50,7 @@ def other_token(record: dict[str, Any]) -> None:
         record["tokens"][2] = 79
 
 
-def test_the_markdown_says_what_regressed_and_by_how_much(pair: Pair) -> None:
+def test_the_markdown_names_each_regressed_measure_and_its_change(pair: Pair) -> None:
     text = to_markdown(judged(pair(other_token)))
     assert text.startswith("### head against base: regressed")
     row = next(line for line in text.splitlines() if line.startswith("| spec | "))
@@ -102,7 +102,9 @@ def test_the_revision_that_was_checked_out_is_named(pair: Pair) -> None:
     assert load_side(str(runs[0]), runs[0].parent).code == f"{'c' * 9} (origin/main)"
 
 
-def test_the_key_figure_has_both_values_and_the_control_one_name_everywhere(pair: Pair) -> None:
+def test_both_outputs_show_both_values_of_the_key_figure_and_the_same_name_of_the_control(
+    pair: Pair,
+) -> None:
     def more_steps(record: dict[str, Any]) -> None:
         steps = record["steps"]
         if record["decoder"] == "spec" and record["kind"] == "timing":
@@ -123,7 +125,7 @@ def test_the_key_figure_has_both_values_and_the_control_one_name_everywhere(pair
     assert "| 1.00 = |" in row
 
 
-def test_what_settles_an_inconclusive_result_is_said(pair: Pair) -> None:
+def test_an_inconclusive_result_states_how_many_more_conversations_would_decide(pair: Pair) -> None:
     rng = np.random.default_rng(0)
 
     def noisy(record: dict[str, Any]) -> None:
@@ -139,7 +141,7 @@ def test_what_settles_an_inconclusive_result_is_said(pair: Pair) -> None:
         assert "ends with 0; with --fail-inconclusive it ends with 4" in flat
 
 
-def test_times_that_the_gate_only_reports_are_called_so(pair: Pair) -> None:
+def test_times_that_the_gate_only_reports_are_marked_as_reported(pair: Pair) -> None:
     runs = pair()
     reported = to_markdown(judged(runs, time={"fail": False}))
     assert "it is only reported" in reported
@@ -161,7 +163,7 @@ def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pa
     assert "! head: the machine was busy" in shown
 
 
-def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
+def test_the_markdown_for_a_pull_request_reports_a_wrong_decoder(pair: Pair) -> None:
     base, head = pair()
     status = json.loads((head / "run.json").read_text())
     wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
@@ -173,7 +175,7 @@ def test_a_pull_request_is_told_of_a_wrong_decoder(pair: Pair) -> None:
     assert to_json(judged((base, head)))["exit_code"] == 3
 
 
-def test_the_terminal_shows_the_same_and_ends_with_the_verdict(pair: Pair) -> None:
+def test_the_terminal_shows_changed_answers_and_ends_with_the_verdict(pair: Pair) -> None:
     comparison = judged(pair(other_token))
     text = printed(lambda console: print_comparison(comparison, console))
     assert text.rstrip().splitlines()[-1] == "regressed"
@@ -189,7 +191,7 @@ def test_the_terminal_counts_the_differences_that_it_leaves_out(pair: Pair) -> N
 
 
 @pytest.mark.parametrize("verdict", ["improved", "regressed", "pass"])
-def test_a_measure_beside_the_usual_ones_has_a_column_once_it_moved(
+def test_an_unusual_measure_has_a_column_only_if_its_verdict_is_not_pass(
     pair: Pair, verdict: str
 ) -> None:
     comparison = judged(pair(other_token))
@@ -206,7 +208,7 @@ def test_a_measure_beside_the_usual_ones_has_a_column_once_it_moved(
         (("a1", "a1"), "code of decoders: spec s1 on both sides, ptp p1 -> p2"),
     ],
 )
-def test_the_code_of_decoders_is_told_but_for_an_unchanged_ar(
+def test_the_code_of_every_decoder_is_listed_except_an_unchanged_ar(
     pair: Pair, ar: tuple[str, str], line: str
 ) -> None:
     codes = {"ar": ar, "spec": ("s1", "s1"), "ptp": ("p1", "p2"), "nar": (None, "n1")}
@@ -269,7 +271,7 @@ def test_answers_of_a_stored_reference_are_shown(
     assert " w79]" in printed(lambda console: show_changes(before, after, console))
 
 
-def test_what_only_one_side_has_is_marked() -> None:
+def test_tokens_that_only_one_side_has_are_marked() -> None:
     text = marked((1, 2, 3), (1, 3, 4), "<{}>".format, "red", brackets=True)
     assert text.plain == "<1>[<2>]<3>"
     assert [str(span.style) for span in text.spans] == ["red"]
@@ -305,7 +307,7 @@ def test_compare_writes_its_files_and_ends_with_3_without_torch(pair: Pair, tmp_
     assert json.loads(files[1].read_text())["exit_code"] == 3
 
 
-def test_a_folder_that_is_no_run_is_one_line(
+def test_comparing_a_folder_that_is_not_a_run_is_a_usage_error(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import cli
@@ -318,7 +320,7 @@ def test_a_folder_that_is_no_run_is_one_line(
     assert "no run folder" in capsys.readouterr().err
 
 
-def test_shares_that_would_print_alike_have_more_decimals() -> None:
+def test_shares_that_would_look_equal_when_rounded_get_more_decimals() -> None:
     def shown(base: float, head: float) -> str:
         made = Measure(
             name="quality.qa",

@@ -37,7 +37,7 @@ def with_targets(runs: tuple[Path, Path], *targets: dict[str, Any]) -> tuple[Pat
 # ---------------------------------------------------------------- the target
 
 
-def test_large_models_are_told_apart_by_their_sampled_hashes(pair: Pair) -> None:
+def test_large_models_are_distinguished_by_their_sampled_hashes(pair: Pair) -> None:
     hashes = ["sampled:" + "a" * 63 + last for last in "bc"]
     runs = with_targets(pair(), *({"weights_sha256": digest} for digest in hashes))
     assert judged(runs).unlike == ("the target models differ",)
@@ -45,7 +45,7 @@ def test_large_models_are_told_apart_by_their_sampled_hashes(pair: Pair) -> None
     assert not judged((runs[0], runs[0])).unlike
 
 
-def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> None:
+def test_targets_without_a_hash_are_compared_by_name(pair: Pair) -> None:
     runs = pair()
     for run, name in zip(runs, ("owner/one", "owner/other"), strict=True):
         (run / "config.toml").write_text(f'model = "{name}"\n')
@@ -56,7 +56,7 @@ def test_where_a_hash_is_unknown_the_name_of_the_target_decides(pair: Pair) -> N
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_packed_weights_of_one_checkpoint_are_another_model(
+def test_packed_weights_of_a_checkpoint_count_as_a_different_model(
     pair: Pair, stored: Callable[[Path], Path], reference: bool
 ) -> None:
     same = {"weights_sha256": "a" * 64}
@@ -91,7 +91,7 @@ def test_a_run_without_a_status_never_passes(pair: Pair) -> None:
     assert judged(runs).exit_code == Exit.INVALID
 
 
-def test_answers_that_nobody_looked_at_are_not_counted_as_right(pair: Pair) -> None:
+def test_unverified_answers_are_not_counted_as_right(pair: Pair) -> None:
     runs = pair()
     assert "wrong_answers" not in {m.name for m in judged(runs).cells[1].measures}
     for run in runs:
@@ -102,7 +102,7 @@ def test_answers_that_nobody_looked_at_are_not_counted_as_right(pair: Pair) -> N
 # ---------------------------------------------------------------- the prompts
 
 
-def test_fewer_repeats_and_a_pass_less_are_no_other_prompts(
+def test_runs_with_fewer_repeats_and_no_quality_pass_remain_comparable(
     synthetic_run: Callable[..., Path],
 ) -> None:
     base = synthetic_run(name="base", repeats=3, quality=8)
@@ -114,7 +114,7 @@ def test_fewer_repeats_and_a_pass_less_are_no_other_prompts(
     assert all(c.notes == ("only answers that both sides have count",) for c in comparison.cells)
 
 
-def test_a_pass_with_too_few_of_the_same_prompts_is_not_comparable_and_says_how_few(
+def test_a_pass_with_too_few_shared_prompts_is_not_comparable_and_their_number_is_shown(
     pair: Pair,
 ) -> None:
     def change(record: dict[str, Any]) -> None:

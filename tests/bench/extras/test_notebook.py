@@ -66,21 +66,23 @@ def test_figures_are_those_of_the_report(reported_run: Path) -> None:
     assert len(figure.axes) > 0
 
 
-def test_what_a_notebook_shows_is_inert(synthetic_run: Callable[..., Path]) -> None:
+def test_html_in_a_decoders_name_is_escaped_in_notebooks(
+    synthetic_run: Callable[..., Path],
+) -> None:
     shown = load_run(synthetic_run({"spec@<script>x</script>": 3.0}))._repr_html_()
     assert "<p>VALID: " in shown
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
 
 
-def test_a_changed_frame_changes_nothing_else(reported_run: Path) -> None:
+def test_changing_a_frame_does_not_change_the_results(reported_run: Path) -> None:
     results = load_run(reported_run)
     frame = results.summary
     frame["speedup"] = 0.0
     assert (results.summary["speedup"] != 0).any()
 
 
-def test_bad_input_is_a_line(tmp_path: Path) -> None:
+def test_bad_input_is_refused_and_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no run folder 'latest'") as caught:
         load_run(output=tmp_path)
     assert caught.value.exit_code == Exit.USAGE
@@ -103,7 +105,7 @@ def test_opening_a_run_needs_no_model(reported_run: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_results_are_named_at_the_top() -> None:
+def test_the_package_exports_results_and_load_run() -> None:
     assert bench.Results is Results
     assert bench.load_run is load_run
 

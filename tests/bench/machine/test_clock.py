@@ -8,7 +8,7 @@ from bench.machine.clock import Clock, Stopwatch
 from tests.fake_clock import FakeClock
 
 
-def test_first_and_total_run_from_the_start() -> None:
+def test_time_to_first_token_and_total_time_count_from_the_start() -> None:
     clock = FakeClock()
     clock.advance(7.0)
     with Stopwatch(clock) as watch:
@@ -18,7 +18,7 @@ def test_first_and_total_run_from_the_start() -> None:
     assert (watch.ended_s[0], watch.total_s) == (0.25, 1.25)
 
 
-def test_only_the_first_stamp_counts() -> None:
+def test_a_repeated_stamp_of_the_first_step_is_ignored() -> None:
     clock = FakeClock()
     with Stopwatch(clock) as watch:
         clock.advance(1.0)
@@ -41,7 +41,7 @@ def test_later_steps_are_stamped_without_waiting_for_the_device() -> None:
     assert (watch.ended_s[0], watch.total_s) == (1.5, 2.375)
 
 
-def test_an_answer_ends_with_its_last_token_and_not_with_what_is_still_queued() -> None:
+def test_an_answer_ends_with_its_last_token_and_not_with_work_still_queued() -> None:
     class Queued(FakeClock):
         """Every reading that waits costs half a second."""
 
@@ -66,14 +66,14 @@ def test_without_a_first_token_there_is_no_stamp() -> None:
     assert watch.ended_s == ()
 
 
-def test_the_collector_is_off_inside_and_back_on_outside() -> None:
+def test_the_garbage_collector_is_off_inside_the_stopwatch_and_on_again_after_it() -> None:
     assert gc.isenabled()
     with Stopwatch(FakeClock()):
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
-def test_the_collector_comes_back_after_an_exception_and_after_ctrl_c() -> None:
+def test_the_garbage_collector_is_on_again_after_an_exception_or_ctrl_c() -> None:
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), Stopwatch(FakeClock()):
             raise error

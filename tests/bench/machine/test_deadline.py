@@ -78,7 +78,7 @@ def answers(way: str, limit: TimeLimit, batch_size: int = 1) -> list[Outcome]:
         *(pytest.param(way, 3, marks=pytest.mark.slow) for way in WAYS[1:]),
     ],
 )
-def test_an_answer_without_an_end_is_stopped_and_all_others_are_given(
+def test_an_endless_answer_is_stopped_and_all_other_answers_are_complete(
     way: str, batch_size: int
 ) -> None:
     outcomes = answers(way, TimeLimit(SHORT_S), batch_size)
@@ -106,13 +106,13 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_in_a_thread_endless_calls_are_stopped_as_well() -> None:
+def test_endless_calls_are_also_stopped_in_a_thread() -> None:
     outcomes = in_a_thread(lambda: answers("calls", TimeLimit(SHORT_S)))
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds == [Generation, TimeoutError, Generation, Generation]
 
 
-def test_who_never_ends_is_not_asked_forever() -> None:
+def test_no_further_answer_is_started_after_too_many_timeouts_in_a_row() -> None:
     limit = TimeLimit(0.05)
     scheduler = Scheduler(
         Hanging(way="calls"), Models(target=TableModel()), Sampling(), deadline=limit
@@ -127,7 +127,7 @@ def test_who_never_ends_is_not_asked_forever() -> None:
     assert limit.refuses() is None
 
 
-def test_one_that_ends_starts_the_count_over() -> None:
+def test_a_finished_answer_resets_the_count_of_timeouts() -> None:
     hung = [[3]] * (MAX_TIMEOUTS - 1)
     limit = TimeLimit(0.05)
     decoder, models = Hanging(way="calls"), Models(target=TableModel())
@@ -140,7 +140,7 @@ def test_one_that_ends_starts_the_count_over() -> None:
     assert limit.refuses() is None
 
 
-def test_a_failure_for_want_of_time_is_not_interrupted_itself() -> None:
+def test_the_handling_of_a_timeout_is_not_interrupted_by_the_deadline() -> None:
     deadline, inside = Deadline(1.0), list[float | None]()
 
     class Job:
@@ -157,7 +157,7 @@ def test_a_failure_for_want_of_time_is_not_interrupted_itself() -> None:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_without_a_timer_answers_are_always_looked_at_again(always: bool) -> None:
+def test_without_a_timer_a_check_for_overdue_answers_is_always_due(always: bool) -> None:
     deadline = Deadline(1.0, always_due=always)
     assert deadline.due == always
     deadline.due = True  # as a timer does
@@ -165,11 +165,11 @@ def test_without_a_timer_answers_are_always_looked_at_again(always: bool) -> Non
     assert deadline.due == always
 
 
-def test_the_limit_where_none_is_given_is_minutes() -> None:
+def test_the_default_time_limit_is_five_minutes_plus_five_seconds_per_token() -> None:
     assert default_limit_s(256) == 300 + 5 * 256
 
 
-def test_of_answers_about_as_old_that_with_most_idle_calls_is_stopped() -> None:
+def test_among_answers_of_similar_age_the_idlest_answer_is_stopped() -> None:
     now, stopped = [0.0], list[int]()
     deadline = Deadline(10.0, lambda: now[0])
 

@@ -34,7 +34,7 @@ def captured() -> Environment:
     return capture(device="cpu", dtype="float32", models=ModelFacts(target={"layers": 2}))
 
 
-def test_it_says_what_the_numbers_were_measured_on(captured: Environment) -> None:
+def test_the_environment_records_the_machine_packages_and_models(captured: Environment) -> None:
     assert captured.machine.cpu
     assert (captured.machine.memory_bytes or 0) > 0
     assert (captured.torch.threads or 0) >= 1
@@ -44,7 +44,7 @@ def test_it_says_what_the_numbers_were_measured_on(captured: Environment) -> Non
     assert len(captured.comparability_key or "") == 12
 
 
-def test_processors_under_one_masked_name_are_two_machines(
+def test_cpu_families_that_share_a_masked_model_name_are_different_machines(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seen(text: str) -> Environment:
@@ -59,7 +59,7 @@ def test_processors_under_one_masked_name_are_two_machines(
     assert seen("model name : Cortex-A76").machine.cpu == "Cortex-A76"
 
 
-def test_wide_instructions_of_the_processor_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_instructions_of_the_processor_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(*lines: str) -> tuple[str, ...] | None:
         monkeypatch.setattr(environment, "_lines", lambda path: list(lines))
         return environment._machine().instructions
@@ -77,7 +77,7 @@ def test_wide_instructions_of_the_processor_are_named(monkeypatch: pytest.Monkey
     assert not environment.has_bfloat16()
 
 
-def test_it_names_neither_the_host_nor_a_path(
+def test_the_environment_contains_no_host_name_path_or_secret(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret-token")
@@ -187,7 +187,7 @@ def test_the_load_watch_sees_another_process_and_not_its_own() -> None:
     assert load.other_cores > 0.05
 
 
-def test_the_load_is_that_of_other_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_counts_only_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of this one or its workers; a number that is given again is that of a new process."""
     now_s, used_s = [0.0], {(os.getpid(), 0.0): 50.0, (7, 0.0): 10.0, (8, 0.0): 3.0}
 
@@ -212,7 +212,7 @@ def test_the_load_is_that_of_other_processes_alone(monkeypatch: pytest.MonkeyPat
     assert load(((7, 9.0), 2.0)) == 0.5
 
 
-def test_a_processor_that_slowed_down_since_the_last_look_is_named(
+def test_cpu_throttling_since_the_previous_reading_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "_CPUS", tmp_path)
@@ -235,7 +235,7 @@ def test_a_processor_that_slowed_down_since_the_last_look_is_named(
         (0x8 | 0x40, "hardware slow-down, hardware thermal"),
     ],
 )
-def test_a_gpu_that_slows_down_says_why(
+def test_a_throttled_gpu_is_reported_with_the_reasons(
     reasons: int, line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -246,7 +246,7 @@ def test_a_gpu_that_slows_down_says_why(
     assert LoadWatch("cuda:0").lap().throttled == line
 
 
-def test_the_facts_of_a_gpu_are_those_of_its_driver_if_it_has_a_handle(
+def test_facts_from_the_driver_are_added_for_a_gpu_with_a_handle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = ["nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetTemperature"]
@@ -263,14 +263,16 @@ def test_the_facts_of_a_gpu_are_those_of_its_driver_if_it_has_a_handle(
     assert known.items() >= {**facts, "driver": "570", "sm_clock_mhz": 7}.items()
 
 
-def test_a_groups_limit_of_memory_leaves_no_more_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_memory_is_capped_by_the_limit_of_the_control_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100))
     for limit, available in ((None, 100), (40, 40), (400, 100)):
         monkeypatch.setattr(usage, "cgroup_memory_bytes", lambda limit=limit: limit)
         assert usage.available_bytes("cpu") == available
 
 
-def test_it_records_the_attention_kernels_of_a_gpu_alone(
+def test_attention_kernels_are_recorded_only_on_a_gpu(
     captured: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert captured.torch.attention is None

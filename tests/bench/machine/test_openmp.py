@@ -22,26 +22,28 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_threads_spin_shortly_where_nobody_chose(unset: pytest.MonkeyPatch) -> None:
+def test_threads_spin_only_briefly_unless_the_user_chose_otherwise(
+    unset: pytest.MonkeyPatch,
+) -> None:
     shorten_spinning()
     assert os.environ[SPIN_COUNT] == "10000"
 
 
 @pytest.mark.parametrize("name", [WAIT_POLICY, SPIN_COUNT])
-def test_what_the_user_chose_stays(unset: pytest.MonkeyPatch, name: str) -> None:
+def test_openmp_settings_of_the_user_are_kept(unset: pytest.MonkeyPatch, name: str) -> None:
     unset.setenv(name, "chosen")
     shorten_spinning()
     assert os.environ[name] == "chosen"
     assert {WAIT_POLICY, SPIN_COUNT} & set(os.environ) == {name}
 
 
-def test_nothing_is_set_that_nobody_would_read(unset: pytest.MonkeyPatch) -> None:
+def test_the_spin_count_is_not_set_once_torch_is_imported(unset: pytest.MonkeyPatch) -> None:
     unset.setitem(sys.modules, "torch", ModuleType("torch"))
     shorten_spinning()
     assert SPIN_COUNT not in os.environ
 
 
-def test_every_command_sets_it_before_torch_is_imported() -> None:
+def test_every_command_shortens_spinning_before_torch_is_imported() -> None:
     code = (
         "import os, sys, cli\n"
         "cli.app = lambda: print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))\n"
@@ -54,7 +56,9 @@ def test_every_command_sets_it_before_torch_is_imported() -> None:
     assert done.stdout.split() == ["False", "10000"]
 
 
-def test_a_run_records_it_and_the_doctor_tells_it(unset: pytest.MonkeyPatch) -> None:
+def test_a_run_records_the_spin_settings_and_the_doctor_advises_on_them(
+    unset: pytest.MonkeyPatch,
+) -> None:
     assert {WAIT_POLICY, SPIN_COUNT} <= set(VARIABLES)
     assert waiting_threads().advice == (
         "export GOMP_SPINCOUNT=10000: spinning threads slow calls under other load"

@@ -53,7 +53,9 @@ def courses(run: Run) -> dict[Any, Any]:
     }
 
 
-def test_repeats_have_one_order_and_their_own_memory_and_the_run_is_valid(measured: Any) -> None:
+def test_with_a_memory_every_repeat_has_the_same_order_and_steps_and_the_run_is_valid(
+    measured: Any,
+) -> None:
     run = measured()
     assert run.status.verdict == "VALID"
     assert {c.cell: c.remembers for c in run.plan.cells} == {"ar": None, "suffix": "answers"}
@@ -65,7 +67,7 @@ def test_repeats_have_one_order_and_their_own_memory_and_the_run_is_valid(measur
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_the_memory_makes_steps_longer_than_without_answers(measured: Any, batch_size: int) -> None:
+def test_remembered_answers_reduce_the_number_of_steps(measured: Any, batch_size: int) -> None:
     values = {"batch_size": batch_size, "limit": 12, "quality_limit": 12}
     run = measured(decoders="suffix,suffix@text:answers=false", **values)
     assert run.status.verdict == "VALID"
@@ -110,7 +112,7 @@ def test_an_answer_timed_again_begins_with_the_memory_of_the_first_try(
 @pytest.mark.parametrize(
     "stop_at", [20, *(pytest.param(n, marks=pytest.mark.slow) for n in (9, 31))]
 )
-def test_a_resumed_run_takes_the_steps_of_one_that_never_stopped(
+def test_a_resumed_run_with_a_memory_takes_the_steps_of_an_uninterrupted_run(
     measured: Any, progress: Any, opener: Any, stop_at: int, batch_size: int
 ) -> None:
     values = {"batch_size": batch_size, "limit": 10}
@@ -176,7 +178,7 @@ def test_after_a_batch_the_memory_has_all_its_answers_in_the_plans_order() -> No
 
 
 @pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow), 3])
-def test_no_memory_has_an_answer_before_its_question_is_answered(
+def test_a_decoders_memory_has_no_answer_to_the_current_or_a_later_turn(
     measured: Any, tmp_path: Path, batch_size: int
 ) -> None:
     file, questions = tmp_path / "quotes.py", tmp_path / "questions.jsonl"
@@ -222,7 +224,7 @@ def test_undeclared_state_beside_a_memory_makes_the_run_invalid(
     ("option", "values"),
     [("--part", {"part": "1/2"}), ("--workers", {"spread": WorkerConfig(workers=2)})],
 )
-def test_what_gives_a_process_some_answers_only_is_refused(
+def test_part_and_workers_are_refused_for_a_decoder_that_remembers_answers(
     tmp_path: Path, small: Any, opener: Any, progress: Any, option: str, values: dict[str, Any]
 ) -> None:
     line = f"decoder 'suffix' remembers answers; {option} gives a process only some; leave out"
@@ -232,7 +234,7 @@ def test_what_gives_a_process_some_answers_only_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_orders_of_repeats_are_the_same_only_if_asked() -> None:
+def test_repeats_have_the_same_order_of_blocks_only_with_the_option_same_order() -> None:
     def order(same_order: bool) -> list[list[tuple[str, ...]]]:
         blocks = order_blocks(
             [f"{name}#1" for name in "abcdefgh"],
@@ -249,7 +251,7 @@ def test_orders_of_repeats_are_the_same_only_if_asked() -> None:
     assert order(False)[0] != order(False)[1]
 
 
-def test_the_report_shows_tokens_per_step_by_answers_seen(measured: Any) -> None:
+def test_the_report_shows_tokens_per_step_by_the_number_of_earlier_answers(measured: Any) -> None:
     run = measured(decoders="suffix,suffix@text:answers=false,spec", limit=6)
     table = memory(run.plan.cells, run.records)
     assert table is not None
@@ -264,7 +266,7 @@ def test_the_report_shows_tokens_per_step_by_answers_seen(measured: Any) -> None
     assert memory(cells, run.records) is None
 
 
-def test_verify_compares_answers_that_remember(
+def test_verify_keeps_the_memory_of_a_decoder_between_its_answers(
     small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []

@@ -86,7 +86,7 @@ def test_time_is_charged_to_the_phase_it_passes_in() -> None:
     assert spent == {"scheduler": 2.5, "verify": 2.0, "sampling": 0.5}
 
 
-def test_what_passes_before_the_start_counts_for_nothing() -> None:
+def test_time_before_the_clock_starts_is_in_no_phase() -> None:
     now = Ticks()
     now.time_s = 100.0
     clock = PhaseClock(now)
@@ -98,7 +98,7 @@ def test_what_passes_before_the_start_counts_for_nothing() -> None:
     assert sum(clock.seconds.values()) == clock.seconds["scheduler"] == 1.0
 
 
-def test_all_before_the_first_token_is_the_prefills() -> None:
+def test_all_time_before_the_first_token_counts_as_prefill() -> None:
     now = Ticks()
     clock = PhaseClock(now)
     clock.start()
@@ -114,7 +114,7 @@ def test_all_before_the_first_token_is_the_prefills() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("cell", ["ar", "spec"])
-def test_the_measuring_scheduler_gives_the_same_answers(
+def test_the_scheduler_that_measures_phases_gives_the_same_answers_as_the_plain_one(
     small: Any, opener: Any, progress: Any, cell: str, batch_size: int
 ) -> None:
     setup = opener(choose_decoders(small(), progress().note))
@@ -131,7 +131,7 @@ def test_the_measuring_scheduler_gives_the_same_answers(
     assert clock.seconds["sampling"] > 0
 
 
-def test_every_call_is_charged_to_what_it_is_for(
+def test_every_refinement_pass_is_timed_as_prefill_verification_or_drafting(
     small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refinement pass that feeds no token only proposes; one that commits tokens verifies."""
@@ -162,7 +162,7 @@ def test_every_call_is_charged_to_what_it_is_for(
     assert clock.seconds["prefill"] == 10 * fed["prefill"]
 
 
-def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
+def test_padding_rows_of_merged_calls_are_counted_separately() -> None:
     model, clock = HFModel(fresh("gpt2")), PhaseClock(Ticks())
     model.reserve(3, 20)
     sessions = [model.open() for _ in range(3)]
@@ -173,7 +173,7 @@ def test_rows_that_fill_merged_calls_up_are_counted_apart() -> None:
     assert (clock.rows, clock.padded_rows) == (7 + 3, 3 + 2)
 
 
-def test_the_rows_of_a_chain_in_one_graph_are_those_of_its_calls() -> None:
+def test_a_chain_of_calls_in_one_graph_counts_the_rows_of_every_call() -> None:
     _, sessions = opened("llama-gqa", (5, 6, 7), (8, 9))
     clock, before = PhaseClock(Ticks()), sum(session.rows for session in sessions)
     calls = [session.call([3], output="draws", chain=Chain(3, 3)) for session in sessions]
@@ -213,7 +213,9 @@ def test_the_table_has_a_column_of_padding_where_answers_ran_in_groups() -> None
     assert [row[column].text for row in table.rows] == ["10.0", "-"]
 
 
-def test_a_loop_that_runs_by_itself_is_left_out(small: Any, opener: Any, progress: Any) -> None:
+def test_a_decoder_that_drives_a_loop_by_itself_has_no_phases(
+    small: Any, opener: Any, progress: Any
+) -> None:
     setup = opener(choose_decoders(small(decoders="ar"), progress().note))
     plan, prompts = make_plan(setup, "test", progress())
     loop = dataclasses.replace(setup.arm("ar"), decoder=SelfDriven())
@@ -222,7 +224,7 @@ def test_a_loop_that_runs_by_itself_is_left_out(small: Any, opener: Any, progres
     assert answer.decoder == "ar"
 
 
-def test_a_decoders_own_code_is_other_and_nothing_else_is(
+def test_only_the_code_of_the_decoder_itself_is_charged_to_the_phase_other(
     small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
 ) -> None:
     now = Ticks()
@@ -255,7 +257,7 @@ def test_a_decoders_own_code_is_other_and_nothing_else_is(
     assert {phase: s for phase, s in clock.seconds.items() if s} == {"other": 3 * 1.0 + 2 * 2.0}
 
 
-def test_the_prompts_of_a_batch_are_prefill_and_the_rest_is_not(
+def test_in_a_batch_passes_over_prompts_are_prefill_and_later_passes_are_verification(
     small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = opener(choose_decoders(small(decoders="ar"), progress().note))
@@ -279,7 +281,7 @@ def test_the_prompts_of_a_batch_are_prefill_and_the_rest_is_not(
     assert clock.seconds["verify"] == passes[False] > 0
 
 
-def test_a_decoder_that_fails_fails_there_too(
+def test_a_failing_decoder_also_fails_in_the_second_pass(
     small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
 ) -> None:
     spec = decoder_file('raise RuntimeError("boom")\nyield')
@@ -317,7 +319,7 @@ def test_a_run_stores_the_phases_of_a_few_prompts_and_adds_no_record(
 
 
 @pytest.mark.usefixtures("no_report")
-def test_the_second_pass_has_the_seed_of_the_answer_that_it_follows(
+def test_the_second_pass_repeats_an_answer_with_the_same_seed(
     tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
     config = small(decoders="spec:verify=coupled", temperature=1.0, phase_limit=4)
@@ -413,7 +415,9 @@ def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
     assert sorted(repeat for _, repeat in repeats if repeat is not None) == [0, 0, 1, 1, 2, 2]
 
 
-def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progress: Any) -> None:
+def test_groups_for_the_second_pass_are_chosen_from_all_families_in_turn(
+    small: Any, opener: Any, progress: Any
+) -> None:
     setup = opener(choose_decoders(small(limit=6), progress().note))
     plan, _ = make_plan(setup, "test", progress())
     families = {prompt.prompt: prompt.family for prompt in plan.prompts}
@@ -424,7 +428,7 @@ def test_groups_come_from_all_families_by_turns(small: Any, opener: Any, progres
 
 
 @pytest.mark.parametrize(("limit", "num"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (99, 3)])
-def test_groups_have_together_no_more_prompts_than_the_limit_but_there_is_one(
+def test_chosen_groups_stay_within_the_prompt_limit_except_for_the_first_group(
     limit: int, num: int
 ) -> None:
     names = [(f"a{n}", f"b{n}") for n in range(3)]
@@ -434,7 +438,7 @@ def test_groups_have_together_no_more_prompts_than_the_limit_but_there_is_one(
     assert chosen_groups(plan, limit) == names[:num]
 
 
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_damaged_phases_file_is_reported_as_damaged(tmp_path: Path) -> None:
     assert read_phases(tmp_path) == ()
     (tmp_path / PHASES_FILE).write_text('{"answers": [{"decoder": "ar"}]}', encoding="utf-8")
     with pytest.raises(BenchError, match="is damaged"):
@@ -479,7 +483,9 @@ def test_a_speedup_is_tokens_per_step_over_the_cost_of_a_step(record: Make) -> N
     assert found.residual == pytest.approx(2.0 / 1.5 - 1)
 
 
-def test_shares_add_up_and_the_pass_is_held_against_the_timed_one(record: Make) -> None:
+def test_shares_add_up_to_one_and_the_second_pass_is_compared_with_the_timed_answers(
+    record: Make,
+) -> None:
     base, spec = splits(ANSWERS, timed_records(record), ["ar", "spec"])
     assert sum(spec.shares.values()) == pytest.approx(1.0)
     assert spec.shares["draft"] == pytest.approx(2.4 / 9.0)
@@ -487,7 +493,7 @@ def test_shares_add_up_and_the_pass_is_held_against_the_timed_one(record: Make) 
     assert spec.against_timed == pytest.approx(9.0 / 7.0)
 
 
-def test_an_answer_is_held_against_the_same_answer_and_not_against_other_repeats(
+def test_the_second_pass_is_compared_with_the_same_repeat_and_not_with_other_repeats(
     record: Make,
 ) -> None:
     again = [dataclasses.replace(r, repeat=1, total_s=99.0) for r in timed_records(record)]
@@ -508,7 +514,7 @@ def test_an_answer_is_held_against_the_same_answer_and_not_against_other_repeats
         ((0.74,), None),
     ],
 )
-def test_a_second_pass_that_lies_on_one_side_of_the_timed_one_for_all_decoders_is_told(
+def test_a_second_pass_that_is_faster_or_slower_for_every_decoder_is_reported(
     against: tuple[float, ...], said: str | None
 ) -> None:
     shares = dict.fromkeys(PHASES, 1 / len(PHASES))
@@ -532,7 +538,7 @@ def test_times_of_prompts_that_the_pass_did_not_ask_are_left_out(record: Make) -
         assert part(ANSWERS, [*others, *asked], decoders) == part(ANSWERS, asked, decoders)
 
 
-def test_without_the_baselines_own_phases_nothing_is_taken_apart(record: Make) -> None:
+def test_without_phases_of_the_baseline_no_speedup_is_decomposed(record: Make) -> None:
     assert decompositions(ANSWERS[1:], timed_records(record), ["ar", "spec"]) == []
     assert decompositions((), [], ["ar", "spec"]) == []
     group = [dataclasses.replace(a, prompts=("c0#1", "c1#1")) for a in ANSWERS]
@@ -594,7 +600,9 @@ def hand_made(path: Path, record: Make) -> Path:
     return path
 
 
-def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, record: Make) -> None:
+def test_explain_shows_where_the_time_went_and_which_change_would_help_most(
+    tmp_path: Path, record: Make
+) -> None:
     text = explained(hand_made(tmp_path / "run", record))
     assert "ar: 1000.00 ms a token: 76.9 % model calls after the first" in text
     assert "step: 3.00 tokens, costs 2.00: verifying 1.20, drafting 0.60, overhead 0.20" in text
@@ -611,7 +619,7 @@ def test_it_says_where_the_time_went_and_what_would_help_most(tmp_path: Path, re
     assert row[-1].bold
 
 
-def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
+def test_a_decoder_that_verifies_no_drafts_has_time_for_predicting_and_not_verifying(
     tmp_path: Path, record: Make
 ) -> None:
     path = hand_made(tmp_path / "run", record)
@@ -631,7 +639,9 @@ def test_the_time_of_what_verifies_nothing_is_called_by_another_word(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) -> None:
+def test_a_run_without_a_second_pass_is_explained_and_the_missing_file_is_named(
+    synthetic_run: Write,
+) -> None:
     path = synthetic_run(quality=0)
     text = explained(path)
     assert "This run has no second pass (phases.json)" in text
@@ -641,13 +651,15 @@ def test_an_old_run_is_explained_and_says_what_is_missing(synthetic_run: Write) 
     assert "What the speed-up is made of" not in (path / "report.md").read_text(encoding="utf-8")
 
 
-def test_a_run_without_answers_says_so(synthetic_run: Write) -> None:
+def test_explain_says_that_a_run_without_answers_is_not_measured_yet(synthetic_run: Write) -> None:
     path = synthetic_run()
     (path / "samples.jsonl").unlink()
     assert explained(path) == "Nothing is measured yet."
 
 
-def test_what_the_turn_before_left_is_in_no_phase(small: Any, opener: Any, progress: Any) -> None:
+def test_refilling_the_cache_of_the_previous_turn_is_in_no_phase(
+    small: Any, opener: Any, progress: Any
+) -> None:
     setup = opener(choose_decoders(small(), progress().note))
     _, prompts = make_plan(setup, "test", progress())
     ids, now = next(iter(prompts.values())).ids, Ticks()
@@ -662,7 +674,9 @@ def test_what_the_turn_before_left_is_in_no_phase(small: Any, opener: Any, progr
     assert sum(clock.seconds.values()) == 1.0
 
 
-def test_an_explanation_names_failures_and_prints_no_holes(tmp_path: Path, record: Make) -> None:
+def test_an_explanation_names_failures_and_prints_no_empty_values(
+    tmp_path: Path, record: Make
+) -> None:
     path = hand_made(tmp_path / "run", record)
     failed = record("dead", error="ValueError: no")
     with (path / "samples.jsonl").open("a", encoding="utf-8") as file:

@@ -58,7 +58,7 @@ def test_every_arm_but_the_second_baseline_answers_every_held_out_prompt(scored:
         ("cpu", "float32", True, 10**6, 32),
     ],
 )
-def test_answers_are_batched_unless_compiled_rows_must_keep_their_bits(
+def test_quality_answers_are_batched_unless_the_bits_of_a_row_would_depend_on_the_batch(
     small: Any, opener: Any, device: str, dtype: str, compiled: bool, num_weights: Any, size: int
 ) -> None:
     setup = opener(choose_decoders(small(), print))
@@ -70,7 +70,7 @@ def test_answers_are_batched_unless_compiled_rows_must_keep_their_bits(
     assert quality_batch_size(setup) == size
 
 
-def test_a_record_is_scored_and_has_no_time(scored: Any) -> None:
+def test_a_quality_record_has_scores_and_no_times(scored: Any) -> None:
     records, setup, _, _ = scored()
     for record in records:
         assert record.kind == "quality"
@@ -92,7 +92,7 @@ def test_held_out_prompts_are_not_those_that_are_timed(
     }
 
 
-def test_what_is_answered_already_is_not_asked_again(scored: Any) -> None:
+def test_prompts_that_are_already_answered_are_not_repeated(scored: Any) -> None:
     first, _, _, _ = scored()
     done = {(r.decoder, r.prompt) for r in first[:3]}
     again, _, _, shown = scored(done=done)
@@ -109,7 +109,9 @@ def test_answers_given_before_an_interrupt_are_kept(
     assert len(read_lines(tmp_path / "samples.jsonl")[0]) == 3
 
 
-def test_a_decoder_that_raises_leaves_a_row(scored: Any, decoder_file: Any) -> None:
+def test_an_answer_of_a_failing_decoder_is_recorded_with_its_error(
+    scored: Any, decoder_file: Any
+) -> None:
     records, _, _, _ = scored(decoders=decoder_file("raise ValueError('no')\nyield"))
     errors = [r for r in records if r.error]
     assert {r.error for r in errors} == {"ValueError: no"}
@@ -117,7 +119,7 @@ def test_a_decoder_that_raises_leaves_a_row(scored: Any, decoder_file: Any) -> N
     assert len(errors) == 4
 
 
-def test_the_target_reads_an_answer_that_several_decoders_gave_once(
+def test_the_target_scores_an_identical_answer_of_several_decoders_only_once(
     scored: Any, decoder_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`spec` gives ar's answers; one that says the same whatever it is asked gives others."""
@@ -176,7 +178,7 @@ def test_histories_are_sampled_where_the_run_samples(scored: Any) -> None:
     assert baseline_answers(plain, asked) != sampled
 
 
-def test_the_answers_that_are_scored_are_sampled_as_the_timed_ones_are(scored: Any) -> None:
+def test_scored_answers_are_sampled_like_timed_answers(scored: Any) -> None:
     records, setup, asked, _ = scored(temperature=1.5, decoders="spec:verify=coupled")
     arm = setup.arms["ar"]
     for prompt in asked:
@@ -185,7 +187,7 @@ def test_the_answers_that_are_scored_are_sampled_as_the_timed_ones_are(scored: A
         assert found == {expected.tokens}
 
 
-def test_the_stop_token_is_no_part_of_what_is_scored(
+def test_the_stop_token_is_not_part_of_the_scored_text(
     scored: Any, opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every answer is the right word and a stop token that can be read."""

@@ -26,7 +26,9 @@ def measured(config: Any, folder: Any, progress: Any) -> Run:
     return load_run(bench_run.run(config, folder, progress(), opener, report=None).run_dir)
 
 
-def test_only_the_rows_of_later_turns_are_fewer(small: Any, progress: Any, tmp_path: Any) -> None:
+def test_prefix_reuse_reduces_only_the_target_rows_of_later_turns(
+    small: Any, progress: Any, tmp_path: Any
+) -> None:
     values = {"decoders": "spec,lookup", "tasks": "mt_bench", "limit": 3, "repeats": 1}
     plain = measured(small(**values), tmp_path / "plain", progress)
     reused = measured(small(**values, reuse_prefix=True), tmp_path / "reused", progress)
@@ -59,7 +61,7 @@ def test_only_the_rows_of_later_turns_are_fewer(small: Any, progress: Any, tmp_p
         ({"decoders": "hf"}, "decoder 'hf' runs its own loop and cache"),
     ],
 )
-def test_what_does_not_go_with_it_is_told(
+def test_settings_that_conflict_with_reuse_prefix_are_refused(
     small: Any, opener: Any, values: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(BenchError, match=told) as raised:
@@ -68,7 +70,7 @@ def test_what_does_not_go_with_it_is_told(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_takes_it(tmp_path: Any) -> None:
+def test_the_run_command_accepts_and_records_reuse_prefix(tmp_path: Any) -> None:
     from tests.command_line import bench
 
     model = save_checkpoint(tmp_path / "model")

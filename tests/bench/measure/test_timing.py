@@ -104,7 +104,7 @@ def test_each_session_of_a_job_has_its_own_order_of_the_same_blocks(
     assert load_config(file, {}).session == 2
 
 
-def test_records_are_sound_and_say_how_the_work_was_done(measured: Any) -> None:
+def test_records_break_no_invariant_and_state_seed_order_and_prompt_length(measured: Any) -> None:
     records, setup, _ = measured()
     for record in records:
         assert broken_invariants(record, setup.config.max_new_tokens) == ()
@@ -157,7 +157,7 @@ def test_only_start_first_token_and_end_are_read(measured: Any) -> None:
     assert {(r.ttft_s, r.total_s, r.group_s) for r in records} == {(0.5, 1.0, None)}
 
 
-def test_every_step_has_its_end_and_no_step_is_waited_for(measured: Any) -> None:
+def test_every_step_has_an_end_time_without_waiting_for_the_device(measured: Any) -> None:
     for record in measured()[0]:
         assert record.steps is not None
         # the fake clock moves at readings that wait, and the steps' ends are none
@@ -177,7 +177,7 @@ while True:
 """
 
 
-def test_the_time_to_the_first_token_is_that_of_a_token_and_not_of_an_empty_step(
+def test_time_to_first_token_ends_at_the_first_token_and_not_at_an_earlier_empty_step(
     measured: Any, decoder_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def glance(clock: FakeClock) -> float:
@@ -203,7 +203,7 @@ def test_steps_of_answers_in_a_batch_have_no_ends(measured: Any) -> None:
 
 
 @pytest.mark.parametrize("prepared", ["Scheduler", "PeakMemory"])
-def test_what_is_made_ready_before_a_request_is_in_no_time(
+def test_setting_up_the_scheduler_or_the_memory_meter_is_not_timed(
     measured: Any, monkeypatch: pytest.MonkeyPatch, prepared: str
 ) -> None:
     plain: Any = getattr(runner_module, prepared)
@@ -234,7 +234,7 @@ def _remembering(initialise: Callable[..., None], made: list[FakeClock]) -> Call
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
-def test_no_timed_region_makes_a_cache(
+def test_caches_are_reserved_before_the_first_answer_and_never_while_timed(
     sequences: int, measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that is reserved is reserved once, before the first answer, for all its sequences."""
@@ -318,7 +318,7 @@ def test_a_decoder_that_raises_on_one_prompt_leaves_a_row_and_the_run_goes_on(
     assert not [r for r in records if r.error and not r.decoder.endswith("@mine")]
 
 
-def test_the_second_pass_is_told_which_decoders_failed_in_a_block(
+def test_the_second_pass_learns_which_decoders_failed_in_a_block(
     tmp_path: Path, small: Any, opener: Any, progress: Any, decoder_file: Callable[[str], str]
 ) -> None:
     shown, told = progress(), list[tuple[tuple[str, ...], set[str]]]()
@@ -359,7 +359,7 @@ def test_other_prompts_of_a_group_survive_a_failure(
     assert {r.group_s for r in mine if not r.error} == {0.5}
 
 
-def test_every_arm_answers_a_prompt_of_every_length_before_anything_is_measured(
+def test_every_arm_warms_up_on_prompts_of_every_length_before_the_first_timing_block(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed, measure = Runner._time_answers, Runner.measure
@@ -435,7 +435,7 @@ def test_warm_up_of_a_length_bucket_ends_when_times_are_stable(warmed: Any) -> N
     assert warmed([0.1, 0.1, 0.104]) == [10, 100] * 3
 
 
-def test_a_slow_first_turn_is_what_warm_up_is_for(warmed: Any) -> None:
+def test_warm_up_repeats_turns_until_their_times_are_stable(warmed: Any) -> None:
     assert warmed([0.9, 0.1, 0.1, 0.102]) == [10, 100] * 4
     assert warmed([0.9, 0.9, 0.1, 0.1, 0.1]) == [10, 100] * 5  # a faster turn is not stable either
 
@@ -444,19 +444,21 @@ def test_warm_up_ends_at_its_cap_where_times_never_settle(warmed: Any) -> None:
     assert warmed([0.1, 0.2, 0.4]) == [10, 100] * runner_module.WARMUP_MAX
 
 
-def test_warm_up_past_its_budget_is_one_turn_each(warmed: Any) -> None:
+def test_warm_up_past_its_budget_has_one_turn_per_length_bucket(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S + 1]) == [10, 100]
 
 
-def test_the_budget_of_warm_up_is_shared_by_turns(warmed: Any) -> None:
+def test_all_turns_of_warm_up_share_one_time_budget(warmed: Any) -> None:
     assert warmed([runner_module.WARMUP_BUDGET_S * n for n in (0.2, 0.4)]) == [10, 100] * 2
 
 
-def test_a_decoder_that_fails_in_warm_up_has_one_turn_there_and_is_measured(warmed: Any) -> None:
+def test_a_decoder_that_fails_in_warm_up_gets_no_further_turns_and_is_still_measured(
+    warmed: Any,
+) -> None:
     assert warmed([0.1], *[TimeoutError()] * MAX_TIMEOUTS) == [10, 100]
 
 
-def test_warm_up_answers_as_many_prompts_at_once_as_a_batch_has(
+def test_warm_up_answers_prompts_in_batches_of_the_batch_size(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes, time_answers = set[int](), Runner._time_answers
@@ -471,7 +473,7 @@ def test_warm_up_answers_as_many_prompts_at_once_as_a_batch_has(
 
 
 @pytest.mark.parametrize("law", [None, lambda answer, logits: logits])
-def test_warm_up_asks_no_measured_prompt_and_does_not_end_early_without_a_law(
+def test_warm_up_uses_no_measured_prompt_and_without_a_law_no_stop_ids(
     law: Any, tmp_path: Path, small: Any, opener: Any, progress: Any
 ) -> None:
     setup = opener(choose_decoders(small(decoders="ar"), print))
@@ -496,7 +498,7 @@ def test_warm_up_asks_no_measured_prompt_and_does_not_end_early_without_a_law(
     assert asked[0][1].stop_ids == (frozenset() if law is None else {9})
 
 
-def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_protocol(
+def test_spec_benchs_token_count_is_recorded_only_for_the_baseline_under_its_protocol(
     measured: Any,
 ) -> None:
     records, _, _ = measured(protocol="specbench", tasks="qa", repeats=1, max_new_tokens=12)
@@ -506,7 +508,7 @@ def test_spec_benchs_own_count_is_taken_of_the_baseline_alone_and_under_its_prot
     assert all(r.recounted == len(r.text or "") for r in records if r.decoder == "ar")
 
 
-def test_without_a_protocol_nothing_is_counted_again(measured: Any) -> None:
+def test_without_a_protocol_tokens_are_not_recounted(measured: Any) -> None:
     assert {r.recounted for r in measured(repeats=1)[0]} == {None}
 
 
@@ -554,7 +556,7 @@ def test_an_answers_record_has_the_peak_of_its_memory(
     assert {r.peak_memory_bytes for r in measured(limit=2, batch_size=batch_size)[0]} == {4096}
 
 
-def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
+def test_on_a_gpu_the_peak_memory_of_a_library_decoder_leaves_out_our_idle_caches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class OnGpu:
@@ -573,7 +575,7 @@ def test_on_a_gpu_our_idle_caches_are_no_memory_of_a_library(
     assert PeakMemory(models, models, build_decoder("hf", {})).peak_bytes() == 100 + 100
 
 
-def test_an_answers_energy_ends_before_its_memory_is_searched(
+def test_the_energy_of_an_answer_is_read_before_its_peak_memory(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = list[str]()
@@ -584,7 +586,7 @@ def test_an_answers_energy_ends_before_its_memory_is_searched(
     assert order == ["energy", "energy", "memory"] * (len(order) // 3)
 
 
-def test_no_meter_covers_a_model_on_several_devices(small: Any, opener: Any) -> None:
+def test_energy_is_not_metered_for_a_model_on_several_devices(small: Any, opener: Any) -> None:
     setup = opener(choose_decoders(small(), print))
     meters = list[str]()
     with pytest.MonkeyPatch.context() as patch:
@@ -596,7 +598,7 @@ def test_no_meter_covers_a_model_on_several_devices(small: Any, opener: Any) -> 
     assert meters == ["cpu", ""]
 
 
-def test_no_recorded_time_holds_the_compiling_of_a_graph(
+def test_no_recorded_time_includes_the_compilation_of_a_graph(
     measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A graph is compiled for every new width of a call, here in 100 s each."""
@@ -632,7 +634,7 @@ def test_no_recorded_time_holds_the_compiling_of_a_graph(
     assert told.num_graphs >= len(widths)
 
 
-def test_answers_that_always_make_graphs_end_with_a_line(
+def test_answers_that_keep_needing_new_graphs_end_the_run_with_one_line(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU keeps a limited number of graphs, so that an answer may need more than there can be."""
@@ -644,7 +646,9 @@ def test_answers_that_always_make_graphs_end_with_a_line(
     assert raised.value.exit_code == 1
 
 
-def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path: Path) -> None:
+def test_a_run_without_compilation_has_no_number_of_graphs_and_no_compile_time(
+    measured: Any, tmp_path: Path
+) -> None:
     measured()
     told = judge(load_run(tmp_path))
     assert (told.num_graphs, told.compile_s) == (None, None)
@@ -652,7 +656,7 @@ def test_a_run_that_compiles_nothing_says_nothing_of_it(measured: Any, tmp_path:
 
 @pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("joules", [3.0, None])
-def test_energy_is_read_around_every_timed_region_and_shared_in_a_group(
+def test_energy_is_read_around_every_timed_region_and_split_evenly_within_a_group(
     measured: Any, monkeypatch: pytest.MonkeyPatch, joules: float | None, batch_size: int
 ) -> None:
     class Meter:

@@ -96,7 +96,7 @@ def test_an_embedded_adapter_is_offered_to_the_zoo_target_by_the_name_of_its_fol
     assert choose_decoders(config, print).config == config
 
 
-def test_a_named_model_is_offered_what_is_embedded_for_it(root: Path, small: Any) -> None:
+def test_a_named_model_gets_its_embedded_adapters_and_draft_model(root: Path, small: Any) -> None:
     asked = small(model="smollm2-135m", decoders="idlm:mode=isd,spec", draft=None)
     config = choose_decoders(asked, print).config
     assert config.adapters == {"isd": "zoo/smollm2-135m"}
@@ -120,7 +120,7 @@ def test_another_model_is_offered_no_embedded_adapter(root: Path, small: Any) ->
     ), notes
 
 
-def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: Any) -> None:
+def test_without_named_decoders_both_modes_of_idlm_run(root: Path, small: Any) -> None:
     for name in ("refine", "isd"):
         (root / "zoo" / name).mkdir()
         (root / "zoo" / name / "adapter.json").write_text("{}")
@@ -129,7 +129,9 @@ def test_without_named_decoders_both_things_called_idlm_run(root: Path, small: A
     assert (cells["idlm"]["mode"], cells["idlm@isd"]["mode"]) == ("refine", "isd")
 
 
-def test_what_is_given_wins_over_what_is_embedded(root: Path, small: Any) -> None:
+def test_explicit_adapters_and_draft_models_take_precedence_over_embedded_ones(
+    root: Path, small: Any
+) -> None:
     asked = small(model="zoo", decoders="ptp", adapters={"ptp": "mine"})
     assert choose_decoders(asked, print).config.adapters == {"ptp": "mine"}
     asked = small(model="smollm2-135m", decoders="spec", draft="mine")
@@ -137,7 +139,7 @@ def test_what_is_given_wins_over_what_is_embedded(root: Path, small: Any) -> Non
 
 
 @pytest.mark.usefixtures("root")
-def test_an_adapter_that_nothing_takes_is_left_shut(small: Any) -> None:
+def test_an_adapter_that_no_decoder_needs_is_not_opened(small: Any) -> None:
     assert choose_decoders(small(model="zoo"), print).config.adapters == {}
 
 
@@ -157,7 +159,7 @@ def test_an_adapter_can_have_any_name(small: Any) -> None:
         ("idlm:mode=isd", "isd", "target"),
     ],
 )
-def test_a_named_decoder_without_its_adapter_is_refused_with_what_to_do(
+def test_a_decoder_without_its_adapter_is_refused_with_the_option_to_pass_or_command_to_train(
     small: Any, decoder: str, adapter: str, model: str
 ) -> None:
     with pytest.raises(BenchError) as refused:
@@ -169,7 +171,7 @@ def test_a_named_decoder_without_its_adapter_is_refused_with_what_to_do(
     )
 
 
-def test_of_several_given_adapters_the_one_that_nothing_takes_is_named(small: Any) -> None:
+def test_an_adapter_that_no_decoder_needs_is_refused_by_its_name(small: Any) -> None:
     given = {"ptp": "a", "spare": "b"}
     with pytest.raises(BenchError, match="--adapter spare=…: none of ar, ptp needs it"):
         choose_decoders(small(decoders="ptp", adapters=given), print)
@@ -178,7 +180,7 @@ def test_of_several_given_adapters_the_one_that_nothing_takes_is_named(small: An
 # ---------------------------------------------------------------- a run
 
 
-def test_a_run_with_an_adapter_repeats_the_baseline_and_records_what_it_used(
+def test_a_run_with_an_adapter_repeats_the_baselines_tokens_and_records_the_adapter(
     small: Any, with_adapter: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "somewhere"})
@@ -200,7 +202,7 @@ def test_a_run_with_an_adapter_repeats_the_baseline_and_records_what_it_used(
     assert calls["ptp"] < calls["ar"]
 
 
-def test_a_run_stopped_half_way_goes_on_with_its_adapter_and_with_no_other(
+def test_an_interrupted_run_resumes_with_its_adapter_and_refuses_a_changed_adapter(
     small: Any, with_adapter: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "somewhere"})
@@ -229,7 +231,9 @@ def test_the_identity_of_a_run_is_another_with_another_adapter(
     assert setup_identity(first) == setup_identity(with_adapter(run))
 
 
-def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: Any) -> None:
+def test_an_arm_whose_model_lacks_its_adapter_is_refused_in_one_line(
+    small: Any, opener: Any
+) -> None:
     run = choose_decoders(small(decoders="ptp", adapters={"ptp": "x"}), print)
     with pytest.raises(BenchError, match="needs an adapter named 'ptp' of the target") as refused:
         opener(run.with_values(adapters={}))
@@ -250,7 +254,7 @@ def test_an_arm_whose_model_lacks_the_adapter_is_one_line(small: Any, opener: An
         ({"temperature": 0.0}, {"base_weights_sha256": "bb"}, "trained with other target weights"),
     ],
 )
-def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
+def test_an_adapter_used_outside_its_training_is_reported_with_the_settings_that_differ(
     distribution: dict[str, Any], trained: dict[str, Any], said: str
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
@@ -272,7 +276,7 @@ def test_an_adapter_used_outside_its_training_is_one_line_that_says_where(
         ({"temperature": 1.5, "top_k": 50}, {"masked": True}),
     ],
 )
-def test_within_its_training_or_where_nothing_is_known_nothing_is_said(
+def test_an_adapter_within_its_training_or_with_unknown_training_causes_no_warning(
     distribution: dict[str, Any], trained: dict[str, Any]
 ) -> None:
     config = {"top_p": 1.0, "top_k": 0} | distribution
@@ -280,7 +284,7 @@ def test_within_its_training_or_where_nothing_is_known_nothing_is_said(
     assert model_warnings(config, models, []) == []
 
 
-def test_all_that_is_amiss_with_an_adapter_is_said_at_the_start_and_kept_in_the_run(
+def test_adapter_warnings_are_shown_at_the_start_and_stored_in_the_run(
     small: Any, with_adapter: Any, progress: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="ptp", adapters={"ptp": "x"}, temperature=1.2, top_p=0.5)
@@ -327,7 +331,9 @@ def test_peak_memory_counts_the_adapter_of_an_arm_that_uses_it_and_no_other(
         assert PeakMemory(loaded, used, decoder).peak_bytes() == plain + size
 
 
-def test_on_a_gpu_what_lies_idle_is_taken_off_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_on_a_gpu_leaves_out_models_and_adapters_that_the_decoder_does_not_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     allocator(monkeypatch, (900, 1000))
     target, draft = Weighed("cuda", 100), Weighed("cuda", 20)
     loaded, used = models(target, draft), models(target)

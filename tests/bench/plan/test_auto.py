@@ -33,7 +33,7 @@ def test_the_cost_of_a_row_is_read_off_the_curve_at_the_runs_batch_size(cost, ba
     assert any(note.startswith("ptp: row_cost=auto is 0.") for note in notes)
 
 
-def test_the_cost_of_a_draft_call_is_what_a_run_said_by_cell_or_by_name(cost):
+def test_draft_cost_auto_takes_the_measured_cost_of_the_cell_or_else_of_its_decoder(cost):
     write_draft_costs(cost, {"spec": 0.25, "spec@long": 0.3125})
     how = "k=auto:draft_cost=auto"
     config = config_of(f"spec:{how},spec@long:{how},spec@other:{how}", cost)
@@ -43,12 +43,12 @@ def test_the_cost_of_a_draft_call_is_what_a_run_said_by_cell_or_by_name(cost):
     assert {options["k"] for options in chosen.values()} == {"auto"}  # decided in every step
 
 
-def test_a_number_of_drafts_by_confidences_needs_no_measured_costs():
+def test_an_automatic_number_of_drafts_needs_no_measured_costs():
     chosen = choose_decoders(config_of("spec:k=auto"), lambda note: None)
     assert chosen.decoders["spec"] == Speculative(k="auto")
 
 
-def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
+def test_the_stored_configuration_has_the_resolved_draft_cost_and_resolves_to_itself(cost):
     write_draft_costs(cost, {"spec": 0.25})
     both = "spec:k=auto:row_cost=auto:draft_cost=auto"
     chosen = choose_decoders(config_of(both, cost), lambda note: None).config
@@ -58,7 +58,7 @@ def test_the_stored_configuration_says_the_number_and_resolves_to_itself(cost):
     assert choose_decoders(chosen, lambda note: None).config == chosen
 
 
-def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
+def test_an_automatic_draft_cost_without_a_cost_folder_or_a_measured_run_is_refused(cost):
     with pytest.raises(BenchError, match="give --cost a folder") as missing:
         choose_decoders(config_of("spec:k=auto:draft_cost=auto"), lambda note: None)
     assert missing.value.exit_code == 2
@@ -67,6 +67,6 @@ def test_auto_without_a_curve_or_without_a_run_is_one_line(cost):
     assert unknown.value.exit_code == 2
 
 
-def test_a_cost_folder_that_is_none_is_found_out_before_anything_is_measured(tmp_path):
+def test_an_invalid_cost_folder_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(BenchError, match="not a cost folder"):
         choose_decoders(config_of("spec", tmp_path), lambda note: None)

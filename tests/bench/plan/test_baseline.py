@@ -64,7 +64,7 @@ def test_speedups_floor_and_pairs_refer_to_the_baseline_and_tokens_to_ar(
     assert "as fast as lookup" in findings.conclusion
 
 
-def test_a_run_that_stopped_goes_on_with_its_baseline(
+def test_an_interrupted_run_resumes_with_its_baseline(
     small: Any, opener: Any, tmp_path: Path
 ) -> None:
     config = small(decoders="spec", baseline="spec", repeats=2)
@@ -87,7 +87,9 @@ def test_a_run_that_stopped_goes_on_with_its_baseline(
         ({"decoders": "dllm"}, "'dllm' needs a target that predicts masked tokens"),
     ],
 )
-def test_a_baseline_that_is_not_there_is_one_line(settings: dict[str, Any], says: str) -> None:
+def test_an_invalid_choice_of_baseline_or_decoders_is_refused_in_one_line(
+    settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises(UsageError, match=says):
         check_first(load_config(None, settings), lambda _: None, brings_models=True)
 
@@ -141,7 +143,7 @@ def test_a_run_of_a_masked_model_that_names_no_decoder_runs_dllm(masked: Path) -
         (("train", "eagle", "--data", "text=README.md"), "training needs a causal model"),
     ],
 )
-def test_other_verbs_refuse_a_masked_model(
+def test_verify_and_train_refuse_a_masked_model(
     masked: Path, arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     output = ("--output", tmp_path / "adapter") if arguments[0] == "train" else ()
@@ -163,7 +165,9 @@ def test_a_dry_run_omits_empty_options_and_names_the_baseline_that_runs_twice() 
     assert last == "1 block, 3 timed answers (spec twice)"
 
 
-def test_a_law_that_leaves_a_masked_model_no_decoder_is_one_line(masked: Path) -> None:
+def test_a_law_that_leaves_a_masked_model_without_a_decoder_is_refused_in_one_line(
+    masked: Path,
+) -> None:
     notes: list[str] = []
     config = load_config(None, {"model": str(masked), "law": "a.py:Law"})
     with pytest.raises(UsageError, match="no decoder is left to run; name one that suits the"):

@@ -43,7 +43,9 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("wrong")
-def test_a_model_with_other_logits_is_refused_by_its_role(small: Any, folder: Path) -> None:
+def test_a_model_with_wrong_logits_is_refused_in_one_line_that_names_its_role(
+    small: Any, folder: Path
+) -> None:
     line = r"^target refused: LlamaForCausalLM gives other logits for a prompt alone .*\(--no-self"
     with pytest.raises(BenchError, match=line) as caught:
         opened(small, folder)
@@ -52,7 +54,7 @@ def test_a_model_with_other_logits_is_refused_by_its_role(small: Any, folder: Pa
 
 
 @pytest.mark.usefixtures("wrong", "undrawn")
-def test_without_the_check_it_runs_and_the_report_says_so(
+def test_a_run_without_the_self_check_completes_and_its_report_has_a_warning(
     small: Any, folder: Path, tmp_path: Path, progress: Any
 ) -> None:
     shown = progress()
@@ -69,6 +71,6 @@ def test_without_the_check_it_runs_and_the_report_says_so(
     assert f"target: {unchecked}" in shown.notes
 
 
-def test_a_sound_model_opens_without_a_word_of_the_check(small: Any, folder: Path) -> None:
+def test_a_sound_model_opens_without_a_note_on_the_self_check(small: Any, folder: Path) -> None:
     facts = opened(small, folder).facts.target or {}
     assert [note for note in facts["notes"] if "compared" in note] == []

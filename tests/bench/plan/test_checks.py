@@ -74,7 +74,7 @@ def run(job: Job, output: Path) -> Output:
     return bench("run", *arguments(job), "--progress", "none", "--output", output)
 
 
-def test_of_many_faults_the_cheapest_is_told_first_and_weights_come_last(
+def test_the_cheapest_of_several_faults_is_reported_first_and_weights_are_checked_last(
     begun: list[str],
     target: Path,
     other: Path,
@@ -134,7 +134,7 @@ FAULTS: dict[str, tuple[Job, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", ["run", "verify"])
-def test_no_fault_that_is_cheap_to_see_opens_weights_or_converts_a_file(
+def test_cheap_checks_fail_before_weights_are_opened_or_a_file_is_converted(
     fault: str, verb: str, begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.machine.env import ROOT
@@ -155,7 +155,7 @@ def test_no_fault_that_is_cheap_to_see_opens_weights_or_converts_a_file(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_gguf_file_is_not_converted_for_a_wrong_task(
+def test_a_gguf_file_is_not_converted_if_a_task_is_unknown(
     begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "model.gguf"
@@ -171,7 +171,7 @@ def test_a_gguf_file_is_not_converted_for_a_wrong_task(
         run({"model": file, "decoders": "lookup", "tasks": "qa"}, tmp_path / "out")
 
 
-def test_a_model_that_is_nowhere_says_at_once_how_to_get_it(
+def test_a_missing_model_is_refused_at_once_with_a_hint_how_to_get_it(
     begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
@@ -189,7 +189,9 @@ def test_a_model_that_is_nowhere_says_at_once_how_to_get_it(
     assert (named.code, unknown.code, len(asked), begun) == (5, 5, 2, [])
 
 
-def test_another_model_on_the_embedded_tasks_is_told_of(target: Path) -> None:
+def test_a_model_that_is_not_the_embedded_one_on_the_embedded_tasks_is_reported(
+    target: Path,
+) -> None:
     def notes_of(**values: object) -> list[str]:
         notes: list[str] = []
         few = {"decoders": "lookup", "limit": 1, "max_new_tokens": 8, **values}

@@ -40,7 +40,9 @@ def test_the_modules_that_a_decoder_imports_from_its_package_are_its_code(toy: T
     assert names == {"toy.py", "match.py"}
 
 
-def test_the_hash_follows_the_package_and_nothing_else(tmp_path: Path) -> None:
+def test_the_code_hash_changes_only_with_the_modules_that_the_decoder_imports(
+    tmp_path: Path,
+) -> None:
     toys = [Toy.written(tmp_path / name) for name in ("one", "two", "three")]
     toys[1].change("LONGEST = 3", "LONGEST = 4", file="match.py")
     (toys[2].root / "src" / "toydec" / "unused.py").write_text("")
@@ -53,7 +55,7 @@ def test_the_hash_follows_the_package_and_nothing_else(tmp_path: Path) -> None:
     assert None not in hashes
 
 
-def test_the_command_to_resume_names_the_code_that_a_run_has(tmp_path: Path) -> None:
+def test_the_command_to_resume_allows_the_decoder_files_of_the_run(tmp_path: Path) -> None:
     decoders: dict[str, dict[str, str]] = {"spec": {}, "b c.py:Mine": {}, "a.py:Mine": {}}
     config = load_config(None, {"decoders": decoders})
     code = "--allow 'b c.py' --allow a.py"
@@ -61,7 +63,7 @@ def test_the_command_to_resume_names_the_code_that_a_run_has(tmp_path: Path) -> 
     assert resume_command(tmp_path, load_config(None, {})) == f"bench resume {tmp_path}"
 
 
-def test_a_built_in_decoder_owns_its_file_and_the_building_blocks_of_drafting() -> None:
+def test_the_code_of_a_built_in_decoder_is_its_file_and_the_building_blocks_of_drafting() -> None:
     files = {file.relative_to(ROOT).as_posix() for file in own_files(build(parse_spec("spec")))}
     assert {"decoders/spec.py", "decoders/core/drafting/verification.py"} <= files
     assert not any(file.startswith("decoders/core/engine") for file in files)
@@ -85,7 +87,7 @@ def test_the_parts_of_a_hybrid_are_its_code(tmp_path: Path) -> None:
     assert files.count(mine.resolve()) == 1
 
 
-def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
+def test_the_code_of_a_single_file_includes_imported_neighbours_and_no_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the environment lies beside it, as `.venv` does."""
@@ -104,7 +106,7 @@ def test_a_file_alone_owns_its_neighbours_and_no_installed_package(
     assert own_files(made) == [file, tmp_path / "neighbour.py"]
 
 
-def test_the_repository_of_decoders_is_dirty_by_what_they_are_made_of(toy: Toy) -> None:
+def test_the_repository_of_decoders_is_dirty_only_if_their_code_has_changed(toy: Toy) -> None:
     state = repository_state([decoder(toy)])
     assert state == GitState(
         commit=toy.git("rev-parse", "HEAD").strip(), branch="main", dirty=False

@@ -57,7 +57,7 @@ def config(run: Path) -> dict[str, Any]:
 
 @pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
 @pytest.mark.slow
-def test_a_run_is_compiled_where_nobody_chose_its_table_says_so_and_the_cache_can_be_emptied(
+def test_a_run_is_compiled_by_default_and_its_graphs_are_reported_listed_and_removed(
     tmp_path: Path, library: Callable[[Path], Path]
 ) -> None:
     library(tmp_path / "cache")
@@ -109,7 +109,9 @@ def undecided(**values: Any) -> ResolvedRun:
 @pytest.mark.parametrize(
     "values", [{"numerics": "invariant"}, {"device_map": "auto"}, {"quantize": "int8"}]
 )
-def test_what_has_no_graphs_yet_is_eager_by_default(values: dict[str, Any]) -> None:
+def test_runs_whose_settings_have_no_graphs_yet_are_eager_by_default(
+    values: dict[str, Any],
+) -> None:
     said: list[str] = []
     chosen = undecided(**values)
     assert not open_compiled(chosen, lambda c: c, said.append).config.compile
@@ -117,7 +119,7 @@ def test_what_has_no_graphs_yet_is_eager_by_default(values: dict[str, Any]) -> N
     assert "are eager by default" in said[0]
 
 
-def test_a_model_of_which_no_graph_can_be_made_is_eager_unless_graphs_were_asked_for() -> None:
+def test_a_model_that_cannot_be_compiled_is_eager_by_default_and_an_error_with_compile() -> None:
     said: list[str] = []
 
     def ready(opened: ResolvedRun) -> ResolvedRun:
@@ -158,7 +160,7 @@ def test_graphs_are_compared_with_transformers_before_a_run_uses_them(
     make_graphs(unchecked, progress())
 
 
-def test_graphs_are_made_without_a_law_that_may_end_every_answer(
+def test_graphs_are_built_without_applying_the_law_of_the_run(
     small: Any, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = opener(stored_decoders(small(decoders="ar,lookup", compile=True, self_check=False)))
@@ -177,7 +179,7 @@ def test_graphs_are_made_without_a_law_that_may_end_every_answer(
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_without_a_compiler_graphs_that_are_there_are_used(
+def test_without_a_compiler_graphs_are_used_only_if_they_are_cached(
     warm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -190,7 +192,7 @@ def test_without_a_compiler_graphs_that_are_there_are_used(
 
 @pytest.mark.skipif(missing_compiler() is not None, reason="no C++ compiler")
 @pytest.mark.slow
-def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(
+def test_cached_graphs_are_used_without_a_compiler_and_damaged_graphs_are_rebuilt(
     tmp_path: Path, library: Callable[[Path], Path]
 ) -> None:
     """In processes of their own, because a library that is cut short ends the one that loads it."""
@@ -233,7 +235,9 @@ def test_a_cache_serves_without_a_compiler_and_damaged_files_are_made_again(
     assert all(file.stat().st_mtime_ns > before for file, before in times.items())
 
 
-def test_torchs_own_switch_and_no_compile_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabling_compilation_by_no_compile_or_torchs_variable_prints_no_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said: list[str] = []
     refused = undecided(compile=False)
     assert open_compiled(refused, lambda c: c, said.append).config.compile is False

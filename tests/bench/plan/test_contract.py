@@ -90,7 +90,7 @@ def test_wrong_tokens_are_refuted_in_a_greedy_run_too(name: str) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_sampled_run_of_a_wrong_decoder_is_wrong_and_of_a_right_one_verified(
+def test_a_sampled_run_marks_a_wrong_decoder_as_wrong_and_a_right_decoder_as_verified(
     small: Any, opener: Any, progress: Any, tmp_path: Path, undrawn: None
 ) -> None:
     shown = progress()
@@ -124,7 +124,7 @@ WIDE = """\
 
 
 @pytest.mark.slow
-def test_a_decoder_that_fits_one_model_claims_and_says_why(
+def test_a_decoder_that_fits_only_one_model_stays_claimed_and_a_warning_gives_the_reason(
     small: Any, opener: Any, progress: Any, tmp_path: Path, undrawn: None
 ) -> None:
     (tmp_path / "wide.py").write_text(HEAD + WIDE)
@@ -162,7 +162,7 @@ def test_a_decoder_that_reads_the_models_modules_is_verified_on_the_llama(tmp_pa
     assert "does not follow" in str(examine(decoder, sampled=True).note)
 
 
-def test_an_assertion_of_the_decoder_is_no_verdict(tmp_path: Path) -> None:
+def test_a_failed_assertion_in_a_decoder_leaves_its_guarantee_claimed(tmp_path: Path) -> None:
     body = "        assert request.target.model.vocab_size > 100, 'too few words'\n"
     (tmp_path / "large.py").write_text(HEAD + body + PLAIN)
     found = examine(build(parse_spec(f"{tmp_path / 'large.py'}:Mine")), sampled=False)
@@ -180,14 +180,16 @@ IN_PLACE = """\
 """
 
 
-def test_an_edit_in_place_fails_in_the_checks_as_on_every_real_answer(tmp_path: Path) -> None:
+def test_an_in_place_edit_of_logits_fails_in_the_checks_as_in_a_run(tmp_path: Path) -> None:
     (tmp_path / "edits.py").write_text(HEAD + IN_PLACE)
     found = examine(build(parse_spec(f"{tmp_path / 'edits.py'}:Mine")), sampled=False)
     assert found.outcome == "claimed"
     assert "Inplace update to inference tensor" in str(found.note)
 
 
-def test_a_loop_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_endless_loop_in_a_decoder_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(contract, "LIMIT_S", 0.3)
     (tmp_path / "mine.py").write_text(
         HEAD + "        while True:\n            pass\n        yield\n"
@@ -206,7 +208,7 @@ PLAIN = """\
 """
 
 
-def test_an_outcome_is_kept_until_the_code_or_an_option_changes(
+def test_the_outcome_of_a_contract_check_is_cached_until_the_code_or_an_option_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
@@ -256,7 +258,7 @@ def test_an_outcome_is_kept_until_the_code_or_an_option_changes(
     assert len(asked) == 8
 
 
-def test_no_self_check_checks_nothing_and_says_so(
+def test_the_option_no_self_check_skips_every_check_and_is_noted(
     small: Any, opener: Callable[..., Any], progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.plan.select import choose_decoders

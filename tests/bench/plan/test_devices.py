@@ -49,7 +49,7 @@ def test_large_models_run_in_half_precision_where_a_cpu_has_it(
         ),
     ],
 )
-def test_a_line_says_how_a_run_computes_and_why(
+def test_a_line_states_dtype_device_and_threads_and_the_option_that_overrides_a_default(
     asked: dict[str, Any], opened: dict[str, Any], said: str
 ) -> None:
     config = RunConfig(**asked)
@@ -58,7 +58,7 @@ def test_a_line_says_how_a_run_computes_and_why(
     )
 
 
-def test_a_run_says_it_before_it_measures(
+def test_a_run_reports_its_dtype_and_device_before_it_measures(
     small: Any, opener: Any, progress: Any, tmp_path: Any
 ) -> None:
     shown = progress(stop_at=1)

@@ -13,7 +13,7 @@ from bench.plan.select import choose_decoders
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_an_estimate_is_of_all_answers_at_the_speed_of_a_few(
+def test_the_time_of_all_answers_is_estimated_from_the_speed_of_a_few(
     small: Any, opener: Any, progress: Any
 ) -> None:
     setup = opener(choose_decoders(small(limit=8, repeats=3, quality_limit=2), print))

@@ -97,7 +97,7 @@ def test_a_cascade_runs_on_three_checkpoints(folders: dict[str, Path], tmp_path:
         ("spec:cascade=x", ("x=/nowhere",), "there is no such folder"),
     ],
 )
-def test_wrong_names_are_one_line_before_anything_is_opened(
+def test_invalid_named_models_are_refused_in_one_line_before_any_model_is_opened(
     folders: dict[str, Path], tmp_path: Path, decoders: str, models: tuple[str, ...], line: str
 ) -> None:
     named = [part for text in models for part in ("--models", text.format(**folders))]
@@ -109,7 +109,9 @@ def test_wrong_names_are_one_line_before_anything_is_opened(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_named_model_has_the_targets_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_named_model_with_a_different_tokenizer_than_the_target_is_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     other = save_checkpoint(tmp_path / "other")
     file = other / "tokenizer.json"
     data = json.loads(file.read_text())
@@ -121,7 +123,9 @@ def test_a_named_model_has_the_targets_tokenizer(folders: dict[str, Path], tmp_p
     assert "the x model has another tokenizer than the target" in ended.err
 
 
-def test_a_run_goes_on_with_the_same_weights_only(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_identity_of_a_run_changes_with_the_weights_of_a_named_model(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     def identity(small: Path) -> str | None:
         values: dict[str, Any] = {"model": str(folders["target"]), "draft": str(folders["draft"])}
         values |= {"decoders": "spec:cascade=small", "tasks": "qa", "limit": 1, "compile": False}
@@ -151,7 +155,7 @@ def tables(**named: TableModel) -> Models:
     return Models(target=TableModel(7, seed=1), named=named)
 
 
-def test_a_decoder_reads_its_named_models_which_count_as_drafting() -> None:
+def test_calls_of_a_named_model_count_as_draft_calls_and_an_unused_model_is_never_called() -> None:
     judge, unused = TableModel(7, seed=2), TableModel(7, seed=3)
     models = tables(judge=judge, unused=unused)
     answer = generate(Judged(), [1, 2, 3], Sampling(max_new_tokens=5), models)
@@ -191,7 +195,7 @@ def test_an_unknown_need_is_refused(tmp_path: Path, need: str) -> None:
         build(DecoderSpec(name=f"{file}:Mine"))
 
 
-def test_a_named_model_whose_logits_are_nan_is_named() -> None:
+def test_nan_logits_are_reported_with_the_name_of_the_model() -> None:
     class Broken(TableModel):
         def logits(self, context: Any) -> torch.Tensor:
             return torch.full((7,), torch.nan)

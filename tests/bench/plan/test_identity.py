@@ -52,13 +52,17 @@ def resumed(
     return resume
 
 
-def test_a_run_is_not_resumed_with_another_scorer(resumed: Callable[[str], Exit]) -> None:
+def test_a_run_cannot_be_resumed_after_a_change_to_the_scorers(
+    resumed: Callable[[str], Exit],
+) -> None:
     with pytest.raises(BenchError, match="cannot resume: the code has changed") as caught:
         resumed("specbench_tasks/scorers.py")
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_a_run_is_resumed_with_another_report(resumed: Callable[[str], Exit]) -> None:
+def test_a_run_can_be_resumed_after_a_change_to_the_report_code(
+    resumed: Callable[[str], Exit],
+) -> None:
     assert resumed("bench/report/write.py") == Exit.DONE
 
 
@@ -71,7 +75,7 @@ def test_a_run_is_resumed_with_another_report(resumed: Callable[[str], Exit]) ->
         for name in ("stats", "report", "verify", "compare", "extras", "cli")
     ],
 )
-def test_every_module_of_a_folder_belongs_to_the_code_or_none_but_workers_does(
+def test_only_modules_that_take_part_in_measuring_belong_to_the_code_of_a_runs_identity(
     code: Path, small: Any, opener: Any, folder: str, measures: bool
 ) -> None:
     setup = opener(choose_decoders(small(), print))
@@ -87,7 +91,7 @@ def test_every_module_of_a_folder_belongs_to_the_code_or_none_but_workers_does(
     ("facts", "part"),
     [("target", "target"), ("draft", "draft"), ("models", "models"), ("adapters", "adapter")],
 )
-def test_other_weights_change_their_own_part_of_the_identity_alone(
+def test_different_weights_change_only_their_part_of_the_identity(
     small: Any, opener: Any, facts: str, part: str
 ) -> None:
     setup = opener(choose_decoders(small(), print))

@@ -26,7 +26,7 @@ def chosen(decoders: str) -> tuple[dict[str, dict[str, str]], list[str]]:
         ("idlm@isd:mode=isd", {"stride": "4"}, "is not the idlm@isd of the tables"),
     ],
 )
-def test_a_label_of_a_variant_is_that_variant_and_a_line_says_so(
+def test_a_label_that_names_a_variant_selects_it_and_a_note_explains_it(
     given: str, options: dict[str, str], said: str
 ) -> None:
     cells, notes = chosen(given)
@@ -43,7 +43,7 @@ def test_a_label_of_a_variant_is_that_variant_and_a_line_says_so(
         *("ptp@spec", "ar@rows5", "ar@nocache", "ptp@fast", "spec@stop", "idlm@isd:mode=refine"),
     ],
 )
-def test_a_label_that_reads_as_something_else_is_refused(given: str) -> None:
+def test_a_label_that_reads_like_an_option_or_a_variant_is_refused(given: str) -> None:
     with pytest.raises(BenchError, match=r"choose another label$") as refused:
         chosen(given)
     assert refused.value.exit_code == 2
@@ -56,20 +56,20 @@ def test_a_label_that_reads_as_something_else_is_refused(given: str) -> None:
         *("idlm@isd:mode=isd:stride=8", "isd:stride=8", "ar@rows5:rows=5", "spec@v2"),
     ],
 )
-def test_any_other_label_is_only_a_name(given: str) -> None:
+def test_an_unambiguous_label_is_accepted_without_a_note(given: str) -> None:
     cells, notes = chosen(given)
     assert notes == []
     assert list(cells)[1:] == [each.partition(":")[0] for each in given.split(",")]
 
 
-def test_a_run_that_names_no_decoder_is_as_before() -> None:
+def test_a_run_without_named_decoders_has_idlm_isd_as_in_the_tables_without_a_note() -> None:
     notes: list[str] = []
     run = choose_decoders(RunConfig(), notes.append)
     assert (run.config.decoders or {})["idlm@isd"]["stride"] == "8"
     assert not [note for note in notes if "idlm@isd" in note]
 
 
-def test_a_stored_run_keeps_what_it_measured_under_any_label() -> None:
+def test_a_label_does_not_change_the_decoders_of_a_stored_run() -> None:
     stored = RunConfig.model_validate({"decoders": {"spec@k2": {"k": "4"}, "idlm@isd": {}}})
     run = stored_decoders(stored)
     assert [type(each).__name__ for each in run.decoders.values()] == ["Speculative", "Refinement"]

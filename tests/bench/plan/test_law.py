@@ -56,7 +56,7 @@ def test_every_answer_of_a_run_follows_the_law(
 
 
 @pytest.mark.parametrize("name", ["NoRepeats", "of_library"])
-def test_the_example_is_what_transformers_does(name: str) -> None:
+def test_the_example_law_equals_the_no_repeat_ngram_processor_of_transformers(name: str) -> None:
     law = load_law(EXAMPLE.replace("NoRepeats", name), Characters())
     theirs = NoRepeatNGramLogitsProcessor(3)
     for answer in itertools.product(range(3), repeat=5):
@@ -66,7 +66,7 @@ def test_the_example_is_what_transformers_does(name: str) -> None:
     assert law((), torch.zeros(6)).equal(torch.zeros(6))
 
 
-def test_decoders_that_verify_nothing_are_skipped_or_refused() -> None:
+def test_under_a_law_decoders_that_emit_unverified_tokens_are_skipped_or_refused() -> None:
     notes: list[str] = []
     config = load_config(None, {"law": EXAMPLE})
     resolved = check_first(config, notes.append, brings_models=True)
@@ -114,7 +114,9 @@ def test_a_run_whose_law_has_changed_is_not_resumed(
         resume(stopped.run_dir, RecordedProgress(), opener, allowed=allowed, report=None)
 
 
-def test_a_law_is_code_of_every_cell(small: Any, opener: Any, tmp_path: Path) -> None:
+def test_a_change_to_the_law_changes_the_code_hash_of_every_cell(
+    small: Any, opener: Any, tmp_path: Path
+) -> None:
     hashes, file = set[Any](), tmp_path / "law.py"
     for comment in ("", "# other\n"):
         file.write_text(PLAIN + comment)
@@ -123,7 +125,7 @@ def test_a_law_is_code_of_every_cell(small: Any, opener: Any, tmp_path: Path) ->
     assert len(hashes) == 2 * 2
 
 
-def test_the_code_of_a_law_has_what_it_imports() -> None:
+def test_the_files_of_a_law_include_the_modules_that_it_imports() -> None:
     class Sized(Characters):
         eos_token_id = 0
 
@@ -146,7 +148,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("named", FAULTS)
-def test_a_wrong_law_is_one_line(
+def test_an_invalid_law_is_refused_in_one_line(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, line = FAULTS[named]
@@ -158,7 +160,7 @@ def test_a_wrong_law_is_one_line(
     assert "\n" not in caught.value.message
 
 
-def test_the_law_of_a_file_is_code_and_that_of_the_command_line_is_trusted(
+def test_a_law_named_in_a_config_file_needs_allow_and_a_law_on_the_command_line_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ def packaged(tmp_path, monkeypatch, cache):
     return model, file
 
 
-def test_a_file_is_converted_once_and_told_of(packaged):
+def test_a_gguf_file_is_converted_once(packaged):
     folder = fetch("tiny")
     marked = folder / "marked"
     marked.touch()
@@ -57,7 +57,7 @@ def test_a_file_is_converted_once_and_told_of(packaged):
     assert marked.exists(), "it was converted again"
 
 
-def test_a_run_that_names_no_decoders_has_those_of_the_stored_run_of_its_model():
+def test_a_run_without_named_decoders_uses_those_of_the_reference_run_of_its_model():
     stored = load_config(ROOT / "results/reference/cpu-smollm2/config.toml", {"threads": 1})
     run = choose_decoders(RunConfig(model=SMOLLM.name), print)
     assert run.config.decoders is not None
@@ -75,7 +75,7 @@ def test_a_run_that_names_no_decoders_has_those_of_the_stored_run_of_its_model()
     assert list(other.decoders) == ["ar", "lookup"]
 
 
-def test_a_file_of_another_hash_is_refused_and_nothing_is_kept(packaged, cache):
+def test_a_file_with_a_wrong_hash_is_refused_and_not_cached(packaged, cache):
     packaged[1].write_bytes(packaged[1].read_bytes()[:-1] + b"x")
     with pytest.raises(BenchError, match=r"is not the expected file.*--force-reinstall"):
         fetch("tiny")
@@ -107,7 +107,7 @@ def test_a_copy_in_the_hubs_cache_serves_where_the_hub_does_not_answer(
     assert sources.locate("owner/name") == "owner/name"
 
 
-def test_one_request_tells_whether_the_hub_answers(monkeypatch):
+def test_one_request_checks_whether_the_hub_answers_unless_it_is_offline(monkeypatch):
     import urllib.error
     import urllib.request
 
@@ -133,12 +133,14 @@ def test_one_request_tells_whether_the_hub_answers(monkeypatch):
     assert len(asked) == 2
 
 
-def test_an_unknown_name_gets_the_nearest_one():
+def test_an_unknown_model_name_is_refused_with_the_nearest_name():
     with pytest.raises(BenchError, match=r"no model named 'smollm2-153m'; .*smollm2-135m"):
         fetch("smollm2-153m")
 
 
-def test_a_run_of_a_named_model_opens_what_is_embedded_for_it(packaged, tmp_path, monkeypatch):
+def test_a_run_of_a_named_model_opens_its_embedded_draft_model_and_adapters(
+    packaged, tmp_path, monkeypatch
+):
     root = tmp_path / "tree"
     monkeypatch.setattr(sources, "ROOT", root)
     folder = fetch("tiny")
@@ -181,12 +183,12 @@ def test_any_gguf_file_is_a_model(tmp_path, cache):
         resolve(str(tmp_path / "other.gguf"))
 
 
-def test_other_sources_stay_as_they_are():
+def test_zoo_and_hub_names_are_resolved_unchanged():
     assert resolve("zoo") == "zoo"
     assert resolve("owner/name") == "owner/name"
 
 
-def test_training_reaches_a_hub_model_or_says_so_at_once(tmp_path, monkeypatch):
+def test_training_with_an_unreachable_hub_model_ends_at_once_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "hub_answers", lambda: False)
     monkeypatch.setattr(sources, "find_folder", lambda _: Path("nowhere"))
     ended = bench("train", "ptp", "--model", "owner/absent", "-o", tmp_path / "made")

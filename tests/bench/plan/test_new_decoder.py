@@ -25,7 +25,7 @@ def test_the_starter_keeps_the_contract(k: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_written_passes_its_own_test_at_once(tmp_path: Path) -> None:
+def test_a_new_decoder_passes_its_generated_test_at_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["new-decoder", "my_decoder", "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output
     file = tmp_path / "my_decoder.py"
@@ -47,7 +47,7 @@ def test_what_is_written_passes_its_own_test_at_once(tmp_path: Path) -> None:
     assert "3 passed" in tested.stdout
 
 
-def test_what_is_written_runs_beside_the_others(tmp_path: Path) -> None:
+def test_a_new_decoder_can_be_built_with_its_options(tmp_path: Path) -> None:
     from decoders.core.registry import build, parse_spec
 
     (file, _), name = new_decoder("copier", tmp_path)
@@ -57,7 +57,7 @@ def test_what_is_written_runs_beside_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["mine.py", "test_mine.py"])
-def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine")
     with pytest.raises(BenchError, match="is not overwritten") as caught:
         new_decoder("mine", tmp_path)
@@ -79,7 +79,9 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
         ("torch", "'torch' is a decoder, a module"),
     ],
 )
-def test_a_name_that_will_not_do_is_one_line(tmp_path: Path, name: str, line: str) -> None:
+def test_an_invalid_decoder_name_is_refused_in_one_line(
+    tmp_path: Path, name: str, line: str
+) -> None:
     with pytest.raises(BenchError, match=line) as caught:
         new_decoder(name, tmp_path)
     assert caught.value.exit_code == Exit.USAGE
@@ -87,6 +89,6 @@ def test_a_name_that_will_not_do_is_one_line(tmp_path: Path, name: str, line: st
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="there is no such folder"):
         new_decoder("mine", tmp_path / "no")

@@ -33,7 +33,7 @@ def setup() -> Setup:
 
 
 @pytest.mark.slow
-def test_cells_compute_as_the_run_does_or_as_they_say(setup: Setup) -> None:
+def test_cells_use_the_numerics_of_the_run_unless_an_option_overrides_them(setup: Setup) -> None:
     tiles = {cell: getattr(arm.models.target, "tile", None) for cell, arm in setup.arms.items()}
     assert tiles == {"ar": 8, "ar@fast": None, "ptp": 8, "ptp@fast": None}
     assert setup.models.target is setup.arms["ar"].models.target
@@ -48,7 +48,7 @@ def test_both_numerics_share_the_weights(setup: Setup) -> None:
     assert one.weight_bytes == other.weight_bytes
 
 
-def test_a_run_records_numerics_tile_and_what_a_cell_chose(setup: Setup) -> None:
+def test_a_run_records_numerics_and_tile_and_the_numerics_that_a_cell_sets(setup: Setup) -> None:
     assert (setup.config.numerics, setup.config.tile) == ("invariant", 8)
     assert setup.facts.target is not None
     assert setup.facts.target["tile"] == 8
@@ -77,7 +77,7 @@ def test_times_of_other_tiles_are_not_compared() -> None:
         ({"tile": 16, "numerics": "fast"}, "--tile 16 is for row-invariant numerics"),
     ],
 )
-def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
+def test_settings_that_do_not_fit_row_invariant_numerics_are_refused_in_one_line(
     values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BenchError) as refused:
@@ -90,7 +90,7 @@ def test_what_has_no_row_invariant_numerics_says_so_in_one_line(
 @pytest.mark.parametrize(
     ("seconds", "tile"), [((1.2, 1.1, 2.4), 16), ((1.0, 1.9, 3.7), 8), ((1.0, 0.9, 0.8), 32)]
 )
-def test_the_tile_is_the_one_whose_calls_take_least(
+def test_the_tile_with_the_fastest_calls_is_selected(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], tile: int
 ) -> None:
     measured = dict(zip(numerics.TILES, seconds, strict=True))
@@ -114,7 +114,7 @@ def test_calls_of_all_usual_widths_are_timed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_machine_on_which_it_does_not_hold_is_told(
+def test_a_model_that_is_not_row_invariant_on_this_machine_is_refused(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roles = {"target": HFModel(fresh("llama")), "draft": HFModel(fresh("llama"))}
@@ -140,7 +140,9 @@ def test_captured_calls_are_padded_where_that_is_cheap(
     assert seen[:3] == [(1, (1,), 4), (16, (1,), 4), (1, (1,), 4)], "in turn"
 
 
-def test_chosen_rows_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_number_of_padded_rows_is_used_without_timing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = HFModel(fresh("llama"))
     monkeypatch.setattr(numerics, "_seconds", None)
     assert numerics.pad_rows(model, 8, 1) == (8, None)
@@ -154,7 +156,7 @@ def test_calls_of_several_sequences_are_timed() -> None:
     assert model.facts.get("padded") is None
 
 
-def test_a_cpu_pads_no_calls() -> None:
+def test_pad_rows_are_refused_on_a_cpu() -> None:
     with pytest.raises(BenchError, match="--pad-rows 8 is for calls that a GPU captures") as told:
         open_setup(run_of(decoders="ar", pad_rows=8))
     assert told.value.exit_code == Exit.USAGE

@@ -37,7 +37,7 @@ def test_the_baseline_is_added_and_comes_first(small: Any) -> None:
     assert defaults.items() <= (run.config.decoders or {})["spec@b"].items()
 
 
-def test_chosen_decoders_choose_themselves_again(small: Any) -> None:
+def test_choosing_decoders_from_a_resolved_configuration_changes_nothing(small: Any) -> None:
     run = choose_decoders(small(), print)
     assert choose_decoders(run.config, print) == stored_decoders(run.config) == run
     unnamed = choose_decoders(small(decoders=None), print)
@@ -45,7 +45,9 @@ def test_chosen_decoders_choose_themselves_again(small: Any) -> None:
     assert choose_decoders(unnamed.config, print) == unnamed
 
 
-def test_the_primary_comparison_is_the_first_named_or_the_one_asked_for(small: Any) -> None:
+def test_the_primary_comparison_is_the_first_decoder_unless_an_option_names_another(
+    small: Any,
+) -> None:
     def primary(**given: Any) -> str | None:
         chosen = choose_decoders(small(decoders="ar,spec@a,spec@b", **given), print)
         return chosen.config.primary
@@ -58,13 +60,13 @@ def test_the_primary_comparison_is_the_first_named_or_the_one_asked_for(small: A
 
 
 @pytest.mark.parametrize(("name", "code"), [("banana", 2), ("mps", 2), ("cuda:99", 5)])
-def test_a_device_that_cannot_be_used_is_one_line(name: str, code: int) -> None:
+def test_an_unusable_device_is_refused_with_a_matching_exit_code(name: str, code: int) -> None:
     with pytest.raises(BenchError, match=name) as caught:
         open_device(name)
     assert caught.value.exit_code == code
 
 
-def test_pieces_keep_the_leading_space_that_a_texts_start_would_lose() -> None:
+def test_pieces_keep_the_leading_space_that_decoding_drops_at_the_start_of_a_text() -> None:
     class Sentences:
         def encode(self, _text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
             return [0]
@@ -76,7 +78,7 @@ def test_pieces_keep_the_leading_space_that_a_texts_start_would_lose() -> None:
     assert pieces == {1: " dog", 2: "s"}
 
 
-def test_an_adapter_that_nothing_takes_is_refused(small: Any) -> None:
+def test_an_adapter_that_no_decoder_needs_is_refused(small: Any) -> None:
     with pytest.raises(BenchError, match="--adapter ptp=…: none of ar, spec needs it") as refused:
         choose_decoders(small(decoders="spec", adapters={"ptp": "a/b"}), print)
     assert refused.value.exit_code == 2

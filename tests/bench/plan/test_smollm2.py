@@ -78,7 +78,7 @@ def test_ids_of_digits_spaces_and_newlines_are_golden(
 
 
 @pytest.mark.slow
-def test_ar_says_what_generate_says_of_two_dozen_questions(
+def test_ar_gives_the_tokens_of_generate_on_two_dozen_questions(
     folder: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Greedy, in float32, 32 tokens each: first turns of Spec-Bench, spread over its families."""

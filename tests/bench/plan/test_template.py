@@ -65,7 +65,7 @@ def test_templates_are_rendered_as_by_transformers(text: str, tokenizer: Any) ->
         assert found.render(messages) == theirs
 
 
-def test_an_answer_goes_on_inside_the_last_message() -> None:
+def test_a_started_answer_continues_inside_the_last_message() -> None:
     closing = made("{% for m in messages %}<{{ m['content'] }}>{% endfor %}!")
     started = [*HI, {"role": "assistant", "content": "So far"}]
     assert closing.render(started, ask=False, go_on=True) == "<Hi <b>ä><So far"
@@ -84,17 +84,17 @@ def test_an_answer_goes_on_inside_the_last_message() -> None:
         ("{{ ''.__class__.__mro__ }}", "access to attribute"),
     ],
 )
-def test_a_template_that_fails_skips_its_prompts(text: str, reason: str) -> None:
+def test_a_failing_template_raises_a_render_error_with_its_reason(text: str, reason: str) -> None:
     with pytest.raises(RenderError, match=reason):
         made(text).render(HI)
 
 
-def test_a_template_that_writes_without_measure_is_refused(monkeypatch: Any) -> None:
+def test_a_template_with_too_long_an_output_is_refused(monkeypatch: Any) -> None:
     with pytest.raises(RenderError, match="at most 50,000,000 are allowed"):
         made("{% for i in range(60000) %}{{ 'aaaaaaaaaa' * 100 }}{% endfor %}").render(HI)
 
 
-def test_a_template_without_end_is_stopped_and_the_next_is_rendered(monkeypatch: Any) -> None:
+def test_an_endless_template_is_stopped_and_the_next_template_is_rendered(monkeypatch: Any) -> None:
     loops = "".join(f"{{% for {name} in range(99999) %}}" for name in "abc") + "{% endfor %}" * 3
     began = time.monotonic()
     with monkeypatch.context() as hurried:
@@ -105,7 +105,7 @@ def test_a_template_without_end_is_stopped_and_the_next_is_rendered(monkeypatch:
     assert made(SAY).render(HI) == "<s>Hi <b>ä"
 
 
-def test_a_template_that_fails_in_any_way_skips_prompts_and_an_endless_one_ends_the_run() -> None:
+def test_a_prompt_whose_template_fails_is_skipped_with_the_error_as_its_reason() -> None:
     asked = Conversation(id="c", family="qa", turns=("Hi",), references=(None,))
 
     class Plain:
@@ -124,7 +124,7 @@ def test_a_template_that_fails_in_any_way_skips_prompts_and_an_endless_one_ends_
     assert skipped.reason == "the chat template refuses it: ZeroDivisionError: division by zero"
 
 
-def test_one_date_is_told() -> None:
+def test_the_date_is_fixed_and_recorded_only_if_the_template_uses_it() -> None:
     dated = made("{{ strftime_now('%d.%m.%Y %H:%M') }}", date="2026-03-01")
     assert dated.render(HI) == "01.03.2026 00:00"
     assert dated.facts["date"] == "2026-03-01"
@@ -136,7 +136,7 @@ def test_draws_depend_on_the_seed_alone() -> None:
     assert drawn.render(HI) == drawn.render(HI) != drawn.render(HI, seed=1)
 
 
-def test_a_panic_of_the_tokenizer_is_one_line(tokenizer: Any) -> None:
+def test_a_panic_of_the_tokenizer_becomes_an_error_of_one_line(tokenizer: Any) -> None:
     class PanicException(BaseException):
         pass
 
@@ -149,7 +149,7 @@ def test_a_panic_of_the_tokenizer_is_one_line(tokenizer: Any) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_tokenizer_with_a_way_of_its_own_keeps_it(tokenizer: Any) -> None:
+def test_a_tokenizer_with_its_own_apply_chat_template_keeps_using_it(tokenizer: Any) -> None:
     class Own(type(tokenizer)):  # type: ignore[misc]
         def apply_chat_template(self, *_: Any, **__: Any) -> str:
             return "own"

@@ -105,7 +105,7 @@ def test_a_token_that_the_model_does_not_know_is_refused_before_any_answer() -> 
         build_for(ord("é"))
 
 
-def test_a_template_owns_the_special_tokens_those_it_leaves_out_included() -> None:
+def test_no_special_token_is_added_to_the_output_of_a_chat_template() -> None:
     class Bare(Letters):
         """Its template writes no BOS, which its tokenizer would add."""
 
@@ -131,7 +131,7 @@ def test_an_empty_prompt_is_the_bos_alone_or_skipped_with_a_reason() -> None:
     assert "no BOS" in skipped.reason
 
 
-def test_an_overlong_prompt_is_skipped_with_its_numbers_and_so_are_its_later_turns() -> None:
+def test_an_overlong_prompt_is_skipped_with_its_length_and_so_are_the_later_turns() -> None:
     prompts, skipped = build(
         conversation("x" * 30, "later", id="long"), conversation("ok", id="ok"), max_prompt_tokens=9
     )
@@ -147,7 +147,7 @@ def test_only_the_second_turn_is_skipped_where_the_history_makes_it_too_long() -
     assert [s.name for s in skipped] == ["c#2"]
 
 
-def test_truncation_keeps_the_end_and_the_bos_and_counts_what_it_cut() -> None:
+def test_truncation_keeps_the_end_and_the_bos_and_counts_the_cut_tokens() -> None:
     (prompt,), skipped = build(
         conversation("abcdefgh"),
         tokenizer=Letters(adds_bos=True),
@@ -173,7 +173,7 @@ def test_a_prompt_that_just_fits_is_left_alone(overlong: str) -> None:
     assert (text(prompt), prompt.num_cut) == ("abcd", 0)
 
 
-def test_prompts_of_one_length_leave_room_for_the_answer_and_no_more() -> None:
+def test_a_fixed_prompt_length_must_leave_room_for_the_answer() -> None:
     def limit(num: int | None) -> int:
         config = load_config(None, {"max_new_tokens": 30, "prompt_tokens": num})
         return max_prompt_tokens(config, context=40)
@@ -184,7 +184,7 @@ def test_prompts_of_one_length_leave_room_for_the_answer_and_no_more() -> None:
             limit(num)
 
 
-def test_what_was_left_out_or_cut_is_said_in_words() -> None:
+def test_skipped_and_cut_prompts_are_counted_in_one_line() -> None:
     prompts, skipped = build(conversation("x" * 30, id="long"), conversation("ok"),
                              max_prompt_tokens=9)  # fmt: skip
     assert count_lines(prompts, skipped) == [
@@ -197,7 +197,7 @@ def test_what_was_left_out_or_cut_is_said_in_words() -> None:
     assert count_lines(*build(conversation("ok"))) == []
 
 
-def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_on() -> None:
+def test_the_baseline_answers_once_per_turn_and_only_where_a_conversation_continues() -> None:
     asked: list[list[str]] = []
 
     def answer(prompts: list[Prompt]) -> list[str]:
@@ -217,7 +217,7 @@ def test_the_baseline_is_asked_once_per_turn_and_only_where_a_conversation_goes_
     assert text(prompts[-1]) == "a\nyes\nb\nyes\nc"
 
 
-def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_asked() -> None:
+def test_an_answer_in_the_data_becomes_the_history_without_a_call_of_the_baseline() -> None:
     asked: list[str] = []
 
     def answer(prompts: list[Prompt]) -> list[str]:
@@ -234,7 +234,9 @@ def test_an_answer_that_the_data_gives_is_the_history_and_the_baseline_is_not_as
     assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n\nGiven \nb")]
 
 
-def test_a_cache_holds_the_baselines_answer_but_for_its_last_token() -> None:
+def test_the_cached_prefix_of_a_later_turn_ends_before_the_last_token_of_the_baselines_answer() -> (
+    None
+):
     encoder = PromptEncoder(LETTERS, 99, "skip", template=lambda texts: "|".join([*texts, ""]))
     prompts, _ = encoder.prompts([conversation("a", "b")], lambda asked: ["yes"] * len(asked))
     assert [text(p) for p in prompts] == ["a|", "a|yes|b|"]
@@ -247,7 +249,7 @@ def test_a_template_that_refuses_a_conversation_skips_it_visibly() -> None:
     assert skipped.reason == "the chat template refuses it: braces"
 
 
-def test_the_hash_names_the_ids() -> None:
+def test_the_hash_of_a_prompt_depends_only_on_its_ids() -> None:
     (first, second, third), _ = build(
         conversation("ab", id="1"), conversation("ab", id="2"), conversation("ba", id="3")
     )
@@ -307,7 +309,7 @@ def prompt_of(name: str, *ids: int) -> Prompt:
     )
 
 
-def test_prompts_are_brought_to_one_length_by_what_stands_before_their_question() -> None:
+def test_prompts_get_one_length_by_filling_or_cutting_before_their_question() -> None:
     prompts = [prompt_of("a", 0, 1, 2), prompt_of("b", 0, 3, 4, 5, 6), prompt_of("c", 0, 7)]
     made = to_length(prompts, 4, bos=0)
     assert [p.ids for p in made] == [(0, 6, 1, 2), (0, 4, 5, 6), (0, 1, 2, 7)]
@@ -321,12 +323,12 @@ def test_prompts_are_brought_to_one_length_by_what_stands_before_their_question(
     assert to_length(empty, 4, bos=0) == empty
 
 
-def test_tokens_that_a_prompt_lost_before_and_for_its_length_are_counted_together() -> None:
+def test_tokens_cut_earlier_and_tokens_cut_for_a_fixed_length_are_counted_together() -> None:
     (prompt,) = to_length([replace(prompt_of("a", 1, 2, 3, 4, 5), num_cut=7)], 3, None)
     assert (prompt.ids, prompt.num_cut) == ((3, 4, 5), 7 + 2)
 
 
-def test_no_prompt_is_brought_to_its_length_by_an_answer_to_it() -> None:
+def test_a_prompt_is_not_filled_with_text_that_contains_its_answer() -> None:
     first, other = prompt_of("a", 0, 1), prompt_of("b", 0, 9)
     later = replace(prompt_of("a", 0, 1, 7, 2), turn=2)  # 7 is the answer to the first turn
     assert [p.ids for p in to_length([first, later, other], 4, bos=0)] == [

@@ -64,14 +64,14 @@ TIMES = ("ttft_s", "total_s", "group_s", "energy_j", "nll", "agreement", "entrop
 
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e308, -1e308])
-def test_no_measurement_is_infinite_or_none(name: str, value: float) -> None:
+def test_a_measurement_that_is_nan_infinite_or_huge_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"a record's {name} cannot be"):
         SampleRecord.from_dict({**LINE, name: value})
 
 
 @pytest.mark.parametrize("name", ["batch_size", "seed", "turn", "num_prompt_tokens", "attempt"])
 @pytest.mark.parametrize("value", [10**30, 2**63, -(2**63), -2])
-def test_no_number_is_huge_or_negative(name: str, value: int) -> None:
+def test_a_huge_or_negative_number_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"a record's {name} cannot be"):
         SampleRecord.from_dict({**LINE, name: value})
 
@@ -84,14 +84,14 @@ def test_every_repeat_of_the_largest_seed_can_be_recorded() -> None:
 
 @pytest.mark.parametrize("name", ["emitted", "drafted", "accepted", "target_rows", "rejected"])
 @pytest.mark.parametrize("value", [10**30, 2**63, -(10**18), -1])
-def test_no_count_of_a_step_is_huge_or_negative(name: str, value: int) -> None:
+def test_a_huge_or_negative_count_of_a_step_is_refused(name: str, value: int) -> None:
     column = [[value], []] if name == "rejected" else [1, value]
     steps = {**LINE["steps"], name: column}
     with pytest.raises(ValueError, match=f"a record's steps.{name}"):
         SampleRecord.from_dict({**LINE, "steps": steps})
 
 
-def test_an_answer_ends_after_its_first_token() -> None:
+def test_an_answer_that_ends_before_its_first_token_breaks_an_invariant() -> None:
     good = make_record("spec", (1, 3), ttft_s=0.5, total_s=0.5)
     assert not broken_invariants(good, 256)
     (line,) = broken_invariants(dataclasses.replace(good, ttft_s=0.6), 256)
@@ -104,7 +104,9 @@ def test_an_answer_ends_after_its_first_token() -> None:
      ("compiled", "graphs"), ("compiled", "seconds")],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [float("inf"), 10**30, "x", -1e300, [1]])
-def test_events_have_bounds_too(event: str, field: str, value: Any, tmp_path: Path) -> None:
+def test_an_event_with_a_value_out_of_bounds_is_refused(
+    event: str, field: str, value: Any, tmp_path: Path
+) -> None:
     run = write_run(tmp_path / "run", {"spec": 3.0}, conversations=1, quality=0)
     whole: dict[str, Any] = {"event": event, "block": 0, "attempt": 0, "other_cores": 0.1}
     whole |= {"before_attempt": 1, "cell": "spec", "graphs": 1, "seconds": 0.1}
@@ -123,7 +125,7 @@ def test_events_have_bounds_too(event: str, field: str, value: Any, tmp_path: Pa
      ("seed", -1), ("tasks", 3), ("model", True), ("repeats", 0), ("threads", 0),
      ("decoders", {"spec": 3}), ("adapters", {"ptp": 1})],
 )  # fmt: skip
-def test_a_stored_configuration_has_values_of_its_settings(
+def test_a_stored_configuration_with_an_invalid_value_is_refused(
     name: str, value: Any, tmp_path: Path
 ) -> None:
     config = RunConfig(decoders="spec").model_dump(exclude_none=True)  # type: ignore[arg-type]
@@ -136,7 +138,7 @@ def test_a_stored_configuration_has_values_of_its_settings(
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "2026-01-01T00:00:00", "", "9" * 400])
-def test_moments_have_a_zone(moment: str) -> None:
+def test_start_and_end_times_without_a_time_zone_are_refused(moment: str) -> None:
     for fields in ({"started_utc": moment}, {"finished_utc": moment}):
         with pytest.raises(BenchError, match="is no time with its zone"):
             parse(RunStatus, fields, "run.json")
@@ -148,7 +150,7 @@ def test_moments_have_a_zone(moment: str) -> None:
     [({"parameters": "many"}, "parameters"), ({"notes": "one"}, "notes"),
      ({"quantized": 8}, "quantized"), ({"parameters": 10**30}, "parameters")],
 )  # fmt: skip
-def test_facts_that_readers_compute_with_have_their_types(
+def test_facts_of_a_wrong_type_are_refused_if_readers_compute_with_them(
     facts: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidRunError, match=f"its {field}: "):

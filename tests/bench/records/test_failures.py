@@ -60,7 +60,7 @@ def failed(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_place_of_an_exception_stands_in_the_record_and_in_what_is_printed(
+def test_records_and_warnings_name_the_file_and_line_of_an_exception(
     failed: tuple[Path, list[str]],
 ) -> None:
     run_dir, notes = failed
@@ -108,13 +108,15 @@ def raised(error: Exception) -> Exception:
         return caught
 
 
-def test_an_error_from_elsewhere_has_no_place(longest: Path) -> None:
+def test_an_error_raised_outside_the_decoder_has_no_position(longest: Path) -> None:
     decoder = decoder_of(longest, "Longest")
     assert error_position(raised(ValueError("of the harness")), decoder) is None
     assert error_position(ValueError("never raised"), decoder) is None
 
 
-def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path: Path) -> None:
+def test_an_error_in_an_inherited_method_is_located_in_the_file_of_the_base_class(
+    tmp_path: Path,
+) -> None:
     own = tmp_path / "own.py"
     own.write_text("from decoders.ar import Autoregressive\nclass Own(Autoregressive): pass\n")
     decoder = decoder_of(own, "Own")
@@ -123,13 +125,13 @@ def test_a_decoder_that_inherits_is_found_in_the_file_it_inherits_from(tmp_path:
     assert str(error_position(caught.value, decoder)).startswith("ar.py:")
 
 
-def test_an_error_is_one_line() -> None:
+def test_the_text_of_an_error_is_joined_into_one_line() -> None:
     assert error_line(ValueError("a\n  b")) == "ValueError: a b"
     assert error_line(AssertionError()) == "AssertionError"
     assert error_line(ValueError("\ud83d")) == "ValueError: \\ud83d"
 
 
-def test_a_log_that_cannot_be_written_is_one_line(
+def test_an_unwritable_error_log_is_reported_in_one_line(
     record: Callable[..., SampleRecord], tmp_path: Path
 ) -> None:
     (tmp_path / ERRORS).mkdir()
@@ -137,14 +139,16 @@ def test_a_log_that_cannot_be_written_is_one_line(
         SampleWriter(tmp_path).record(record("spec", (1,)), raised(ValueError("x")))
 
 
-def test_half_characters_and_escapes_do_no_harm_in_the_log(
+def test_surrogates_and_escape_sequences_are_neutralised_in_the_error_log(
     record: Callable[..., SampleRecord], tmp_path: Path
 ) -> None:
     SampleWriter(tmp_path).record(record("spec", (1,)), raised(ValueError("\ud83d \x1b[31m")))
     assert "\\ud83d \u241b[31m" in (tmp_path / ERRORS).read_text()
 
 
-def test_a_record_without_a_place_is_read_as_before(record: Callable[..., SampleRecord]) -> None:
+def test_a_record_without_an_error_position_is_still_read(
+    record: Callable[..., SampleRecord],
+) -> None:
     line = json.loads(record("spec", (1,)).to_json())
     assert line.pop("error_at") is None
     assert SampleRecord.from_dict(line).error_at is None

@@ -28,7 +28,9 @@ def written(records: Sequence[SampleRecord]) -> bytes:
     return file.getvalue()
 
 
-def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_hold_all_records_and_unknown_values_are_null(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(frames, "_GROUP", 4)
     plain: Any = [record("w0", "ar", block, block, 1.5) for block in range(9)]
     scored = replace(plain[0], kind="quality", scores={"f1": 0.5}, total_s=None)
@@ -55,7 +57,7 @@ def test_groups_hold_all_records_and_unknown_is_null(monkeypatch: pytest.MonkeyP
     assert frame["score_f1"].isna().sum() == len(records) - 1
 
 
-def test_no_records_are_a_table_with_all_columns() -> None:
+def test_a_table_of_no_records_has_all_columns() -> None:
     frame = pd.read_parquet(io.BytesIO(written([])))
     assert frame.empty
     assert {"decoder", "tokens", "steps_emitted", "worker"} <= set(frame)
@@ -145,7 +147,7 @@ def test_records_and_events_are_read_back_as_they_were(
     assert frames.num_samples(file) == len(full)
 
 
-def test_a_damaged_table_is_one_line_and_never_other_records(
+def test_a_damaged_table_is_refused_and_never_read_as_different_records(
     full: list[SampleRecord], tmp_path: Path
 ) -> None:
     data = written(full * 9)
@@ -188,7 +190,7 @@ def test_a_table_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\uff1d"])
-def test_no_text_of_a_csv_is_a_formula(start: str) -> None:
+def test_text_that_reads_as_a_formula_is_escaped_in_a_csv_file(start: str) -> None:
     attack = f"{start}cmd|' /C calc'!A0"
     frame = pd.DataFrame({"decoder": ["spec", attack], attack: [1, -2.5], "text": [None, "-5"]})
     written = frames.csv_bytes(frame).decode()
@@ -197,14 +199,14 @@ def test_no_text_of_a_csv_is_a_formula(start: str) -> None:
     assert rows == [["spec", "1", ""], [f"'{attack}", "-2.5", "-5"]]
 
 
-def test_a_text_of_several_lines_is_one_cell() -> None:
+def test_a_text_of_several_lines_stays_in_one_csv_cell() -> None:
     frame = pd.DataFrame({"text": ["a\r=b", "\r\n@c", "d\ne"], "n": [1, 2, 3]})
     written = frames.csv_bytes(frame).decode()
     rows = list(csv.reader(io.StringIO(written, newline="")))[1:]
     assert rows == [["a\n=b", "1"], ["'\n@c", "2"], ["d\ne", "3"]]
 
 
-def test_numbers_and_plain_text_of_a_csv_stay_as_they_are() -> None:
+def test_numbers_and_plain_text_are_unchanged_in_a_csv_file() -> None:
     values = {"n": [-3, 4], "x": [-1.5e-7, 2.0], "ok": [True, False], "t": ["-1.5e-7", "+3"]}
     frame = pd.DataFrame({**values, "plain": ["a=b", "'q"], "mixed": [-2, "1 - 1"]})
     again = pd.read_csv(io.BytesIO(frames.csv_bytes(frame, None)), dtype={"t": str, "mixed": str})

@@ -29,7 +29,7 @@ def folder_with(folder: Path, name: str, data: object) -> Path:
 
 @pytest.mark.parametrize("name", ["manifest.json", "env.json", "run.json"])
 @pytest.mark.parametrize("schema", [2, 0, None, "1.5", [1]])
-def test_a_file_of_an_unknown_schema_is_one_line_that_names_both(
+def test_a_file_of_an_unknown_schema_is_refused_with_both_schema_numbers(
     name: str, schema: object, tmp_path: Path
 ) -> None:
     folder_with(tmp_path, name, {**MANIFEST, "schema": schema})
@@ -54,7 +54,7 @@ def test_a_file_of_an_unknown_schema_is_one_line_that_names_both(
         ("env.json", {"packages": {"torch": 2}}, "its packages cannot be read (at torch)"),
     ],
 )
-def test_a_field_of_another_type_is_damage_and_is_named(
+def test_a_field_of_a_wrong_type_is_reported_by_name_as_damage(
     name: str, data: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BenchError) as caught:
@@ -63,7 +63,9 @@ def test_a_field_of_another_type_is_damage_and_is_named(
     assert f"{tmp_path / name} is damaged: {said}" in caught.value.message
 
 
-def test_what_an_older_version_did_not_write_is_unknown_and_never_zero(tmp_path: Path) -> None:
+def test_fields_that_an_older_version_did_not_write_are_unknown_and_never_zero(
+    tmp_path: Path,
+) -> None:
     folder_with(tmp_path, "run.json", {"status": "complete", "verdict": "VALID"})
     run = load_run(tmp_path)
     assert run.status == RunStatus(status="complete", verdict="VALID")
@@ -72,7 +74,7 @@ def test_what_an_older_version_did_not_write_is_unknown_and_never_zero(tmp_path:
     assert (run.env.machine.cpu, run.env.comparability_key) == (None, None)
 
 
-def test_what_another_version_wrote_into_the_environment_is_ignored(tmp_path: Path) -> None:
+def test_environment_fields_of_another_version_are_ignored(tmp_path: Path) -> None:
     folder_with(tmp_path, "env.json", {"device": "cpu", "weather": {"rain": True}})
     assert read_environment(tmp_path) == Environment(device="cpu")
 
@@ -124,7 +126,7 @@ JUDGED = {
 
 
 @pytest.mark.parametrize("data", [OPENING, JUDGED])
-def test_what_is_known_of_a_status_is_written_as_it_was_read(
+def test_a_status_is_written_as_it_was_read_without_its_unknown_values(
     data: dict[str, Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "run.json"
@@ -142,7 +144,7 @@ def test_an_environment_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert (tmp_path / "env.json").read_bytes() == before
 
 
-def test_only_files_of_broken_replacements_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_interrupted_replacements_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     ours = [tmp_path / ".run.json.4711", tmp_path / "tables" / ".main.csv.12"]
     others = [tmp_path / name for name in (".notes.2026.txt", ".gitignore", "run.json.4711")]

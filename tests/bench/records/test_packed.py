@@ -43,7 +43,7 @@ def steps(num: int, **columns: Any) -> StepColumns:
         {"steps": steps(2, passes=(0, 3), undrafted=(1, 0), tested=(0, 70_000), alpha=(2.0, 0.5))},
     ],
 )
-def test_what_was_packed_is_what_was_there(record: Make, answer: dict[str, Any]) -> None:
+def test_packing_does_not_change_a_record(record: Make, answer: dict[str, Any]) -> None:
     before = record(**answer)
     after = record(**answer)
     after.pack()
@@ -54,7 +54,7 @@ def test_what_was_packed_is_what_was_there(record: Make, answer: dict[str, Any])
     assert dataclasses.replace(after, machine="m") == dataclasses.replace(before, machine="m")
 
 
-def test_of_an_answer_that_failed_nothing_is_packed(record: Make) -> None:
+def test_nothing_of_a_failed_answer_is_packed(record: Make) -> None:
     failed = record(tokens=None, text=None, steps=None, error="ValueError: no")
     failed.pack()
     assert held(failed, "steps")
@@ -74,7 +74,7 @@ def test_an_unknown_text_stays_unknown(record: Make) -> None:
     assert bare == record(text=None)
 
 
-def test_nothing_else_is_made_up(record: Make) -> None:
+def test_an_attribute_that_a_record_lacks_raises_an_attribute_error(record: Make) -> None:
     packed_record = record()
     packed_record.pack()
     for thing in (packed_record, packed_record.steps, record(), steps(1)):
@@ -95,7 +95,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_records_of_a_run_hold_no_answers(record: Make, folder: Path) -> None:
+def test_records_of_a_loaded_run_keep_their_answers_packed(record: Make, folder: Path) -> None:
     written = record("ar", text="said", kind="quality")
     with SampleWriter(folder) as writer:
         for cell in ("ar", "spec"):

@@ -81,7 +81,7 @@ def test_groups_of_a_batch_have_whole_conversations() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_in_one_order_turns_of_a_conversation_ascend_where_they_fall(batch_size: int) -> None:
+def test_same_order_sorts_the_turns_of_a_conversation_among_their_places(batch_size: int) -> None:
     def order(same_order: bool) -> list[str]:
         options = {"repeats": 1, "batch_size": batch_size, "same_order": same_order}
         blocks = order_blocks(TURNS, CELLS, seed=0, **options)  # type: ignore[arg-type]

@@ -23,12 +23,12 @@ def prompt(answer: str) -> Prompt:
 
 
 @pytest.mark.parametrize("answer", ["plain", "two\nlines", "next\u0085line\u2028separator", ""])
-def test_whatever_a_reference_holds_is_read_back(tmp_path: Path, answer: str) -> None:
+def test_a_reference_answer_of_any_text_is_read_back_unchanged(tmp_path: Path, answer: str) -> None:
     write_prompts(tmp_path, [prompt(answer)])
     assert read_prompts(tmp_path) == {"c#1": prompt(answer)}
 
 
-def test_changed_ids_are_noticed(tmp_path: Path) -> None:
+def test_prompt_ids_that_do_not_match_their_hash_are_refused(tmp_path: Path) -> None:
     write_prompts(tmp_path, [prompt("x")])
     file = next(tmp_path.iterdir())
     file.write_text(

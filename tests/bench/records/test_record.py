@@ -35,7 +35,7 @@ def read_again(record: SampleRecord) -> StepColumns:
     return read.steps
 
 
-def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
+def test_a_record_keeps_rejected_drafts_deciding_passes_and_end_times(record: Make) -> None:
     answer = rejecting((), (7, 8))
     second = dataclasses.replace(answer.steps[1], decided=(2,))
     answer = dataclasses.replace(answer, steps=(answer.steps[0], second))
@@ -48,7 +48,7 @@ def test_a_record_keeps_what_fell_what_decided_and_when(record: Make) -> None:
     assert read.ended_s == (0.031234, 0.25)
 
 
-def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
+def test_a_record_keeps_a_bounded_number_of_rejected_ids(record: Make) -> None:
     long = tuple(range(MAX_REJECTED + 5))
     many = MAX_REJECTED_PER_ANSWER // MAX_REJECTED
     steps = read_again(record(steps=StepColumns.of(rejecting(*[long] * (many + 2), ()))))
@@ -57,7 +57,7 @@ def test_of_rejected_ids_a_record_keeps_a_bounded_number(record: Make) -> None:
     assert StepColumns.of(rejecting((), ())).rejected == ()
 
 
-def test_confidences_are_kept_in_a_byte_each_with_their_outcomes(record: Make) -> None:
+def test_each_confidence_is_stored_in_one_byte_together_with_its_outcome(record: Make) -> None:
     answer = rejecting((), (7,), (8, 9))
     drafts = ((), ((1.0, True), (0.5, False)), ((1.0000001, True), (0.0, False)))
     steps = [
@@ -73,7 +73,7 @@ def test_confidences_are_kept_in_a_byte_each_with_their_outcomes(record: Make) -
     assert StepColumns.of(answer).confidence == ()
 
 
-def test_where_no_distributions_were_compared_nothing_is_kept_of_them() -> None:
+def test_without_compared_distributions_the_columns_tested_overlap_and_alpha_are_empty() -> None:
     steps = StepColumns.of(rejecting((), (7,)))
     assert (steps.tested, steps.overlap, steps.alpha) == ((), (), ())
 
@@ -86,7 +86,7 @@ def test_a_field_of_another_kind_is_refused(record: Make, field: str, value: obj
         SampleRecord.from_dict(json.loads(record().to_json()) | {field: value})
 
 
-def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
+def test_an_older_record_without_the_newer_columns_is_read(record: Make) -> None:
     line = json.loads(record().to_json())
     for name in ("confidence", "rejected", "decided", "ended_s"):
         del line["steps"][name]
@@ -106,7 +106,7 @@ def test_a_record_without_the_later_columns_is_read(record: Make) -> None:
         ({"ended_s": [0.1, "x", 0.2]}, "ended_s"),
     ],
 )
-def test_later_columns_of_another_form_are_refused(
+def test_newer_columns_of_a_wrong_form_are_refused(
     record: Make, columns: dict[str, Any], said: str
 ) -> None:
     line = json.loads(record().to_json())
@@ -124,7 +124,7 @@ def test_later_columns_of_another_form_are_refused(
         ({"emitted": (3, 0, 0), "drafted": (0, 2, 0)}, "verified drafts and emitted nothing"),
     ],
 )
-def test_later_columns_that_contradict_the_others_break_an_invariant(
+def test_newer_columns_that_contradict_the_older_columns_break_an_invariant(
     record: Make, columns: dict[str, Any], said: str
 ) -> None:
     sound = record()
@@ -134,7 +134,7 @@ def test_later_columns_that_contradict_the_others_break_an_invariant(
     assert [said in line for line in broken_invariants(broken, 9)] == [True]
 
 
-def test_a_step_without_drafts_may_emit_nothing_and_one_that_verified_some_may_not(
+def test_a_step_may_emit_no_token_only_if_it_verified_no_drafts(
     record: Make,
 ) -> None:
     cold = record("spec", (1, 2, 0), drafted=(0, 2, 0), accepted=(0, 1, 0), tokens=(5, 5, 5))
@@ -144,7 +144,7 @@ def test_a_step_without_drafts_may_emit_nothing_and_one_that_verified_some_may_n
 
 
 @pytest.mark.parametrize(("emitted", "drafted"), [((1, 1, 1), (0, 4, 4)), ((1, 4, 4), (0, 3, 3))])
-def test_a_verified_decoder_fed_each_token_and_each_draft(
+def test_a_verifying_decoder_must_have_fed_a_row_for_each_token_and_each_draft(
     record: Make, emitted: tuple[int, ...], drafted: tuple[int, ...]
 ) -> None:
     def lines(*rows: int) -> Sequence[str]:

@@ -77,7 +77,7 @@ def test_a_block_of_several_prompts_counts_when_all_were_answered(
         assert len(load_records(folder)) == num
 
 
-def test_a_plan_is_another_where_a_prompt_reads_otherwise() -> None:
+def test_a_changed_prompt_changes_the_digest_of_the_plan() -> None:
     prompt = PlannedPrompt(
         prompt="c0#1", conversation="c0", turn=1, family="qa", hash="a", num_tokens=3, passes=()
     )
@@ -99,7 +99,9 @@ def test_superseded_lines_are_void_and_their_rerun_counts(folder: Path, record: 
     ]  # fmt: skip
 
 
-def test_no_cell_prompt_and_repeat_counts_twice(folder: Path, record: Make) -> None:
+def test_the_first_of_two_records_of_a_cell_prompt_and_repeat_counts(
+    folder: Path, record: Make
+) -> None:
     """The first line counts."""
     fill(folder, record, 0, ["ar", "spec", "ar@aa"])
     with SampleWriter(folder) as writer:
@@ -152,7 +154,7 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(
         assert (folder / SAMPLES).read_bytes() == whole
 
 
-def test_a_damaged_line_further_up_is_an_error(folder: Path, record: Make) -> None:
+def test_a_damaged_line_before_the_last_line_is_an_error(folder: Path, record: Make) -> None:
     fill(folder, record, 0, ["ar", "spec", "ar@aa"])
     lines = (folder / SAMPLES).read_text().splitlines()
     (folder / SAMPLES).write_text("\n".join([lines[0][:-5], *lines[1:]]) + "\n")
@@ -178,7 +180,7 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_answers_without_their_plan_are_damage_and_no_reference(folder: Path) -> None:
+def test_answers_without_a_manifest_are_reported_as_damage(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     for status in ("complete", "interrupted"):
         write_json(folder / "run.json", {"status": status, "verdict": "VALID"})
@@ -200,7 +202,7 @@ def test_missing_files_of_a_run_read_as_empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.toml"])
-def test_a_damaged_file_is_one_line(folder: Path, name: str) -> None:
+def test_a_damaged_file_of_a_run_is_reported_as_damaged(folder: Path, name: str) -> None:
     (folder / name).write_text("{[")
     with pytest.raises(BenchError, match="is damaged") as caught:
         load_run(folder)
@@ -215,7 +217,7 @@ def test_two_runs_of_one_name_get_two_folders(tmp_path: Path) -> None:
     assert (first.name, second.name) == ("run", "run-2")
 
 
-def test_a_file_in_place_of_the_results_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_results_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(BenchError, match=r"cannot write .*results") as caught:
         create_run_dir(tmp_path / "results", "run")
@@ -223,7 +225,7 @@ def test_a_file_in_place_of_the_results_folder_is_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
-def test_a_read_only_results_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_read_only_results_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir(mode=0o500)
     with pytest.raises(BenchError, match="Permission denied"):
         create_run_dir(tmp_path / "results", "run")
@@ -240,7 +242,7 @@ def test_a_run_is_found_by_path_by_name_and_as_latest(tmp_path: Path) -> None:
         find_run("other", tmp_path)
 
 
-def test_latest_moves_on_unless_links_are_refused(
+def test_the_link_latest_follows_the_newest_run_unless_links_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [create_run_dir(tmp_path, "run") for _ in range(3)]
@@ -323,7 +325,7 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_written(folder: Path, record: 
 
 
 @pytest.mark.parametrize("text", ["Größe", "答案", "\N{GRINNING FACE}", "a\u2028b"])
-def test_whatever_was_answered_the_next_line_begins_after_it(
+def test_an_answer_of_any_text_does_not_shift_the_lines_after_it(
     folder: Path, record: Make, text: str
 ) -> None:
     """Lines are as long as their bytes, which are more than their characters."""
@@ -339,7 +341,7 @@ def test_whatever_was_answered_the_next_line_begins_after_it(
     assert {record.text for record in load_records(folder)} == {text}
 
 
-def test_events_are_lines_of_their_own(folder: Path) -> None:
+def test_an_event_is_written_as_a_separate_line(folder: Path) -> None:
     with SampleWriter(folder) as writer:
         writer.event("load", block=0, attempt=0, other_cores=0.25)
     assert json.loads((folder / SAMPLES).read_text())["other_cores"] == 0.25

@@ -38,7 +38,7 @@ def with_rejected(record: SampleRecord, *ids: int) -> SampleRecord:
     return dataclasses.replace(record, steps=steps)
 
 
-def test_rejected_drafts_have_pieces_as_answers_and_prompts_have(
+def test_the_vocabulary_has_pieces_of_rejected_drafts_answers_and_prompts(
     record: Make, tmp_path: Path
 ) -> None:
     records = [
@@ -54,7 +54,9 @@ def test_rejected_drafts_have_pieces_as_answers_and_prompts_have(
     assert [pieces(97), pieces(27), pieces(5)] == ["a", "␛", "<5>"]
 
 
-def test_a_run_without_pieces_shows_ids_and_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_run_without_pieces_shows_ids_and_a_damaged_vocabulary_is_an_error(
+    tmp_path: Path,
+) -> None:
     assert read_pieces(tmp_path)(7) == "<7>"
     (tmp_path / VOCABULARY).write_text("{", encoding="utf-8")
     with pytest.raises(BenchError, match="damaged") as caught:

@@ -44,7 +44,7 @@ def test_captions_name_the_baseline_that_is_drawn(made: Gallery) -> None:
     assert not any("over ar" in caption for caption in made.captions.values())
 
 
-def test_a_figure_without_data_names_it_too(run: Path) -> None:
+def test_the_reason_for_a_missing_figure_names_the_baseline(run: Path) -> None:
     records = [r for r in load_run(run).records if r.decoder.startswith("spec")]
     (run.parent / "alone").mkdir()
     for file in ("manifest.json", "env.json", "run.json", "config.toml"):
@@ -63,7 +63,7 @@ def test_every_caption_has_its_sample(made: Gallery) -> None:
 
 
 @pytest.mark.usefixtures("saved")
-def test_figures_of_a_paper_name_it_and_leave_out_the_row_that_is_one(run: Path) -> None:
+def test_figures_of_a_paper_name_the_baseline_and_leave_out_the_reference_row(run: Path) -> None:
     members = load_members([str(run)], run)
     speedups, tokens = (dots.dots_figure(members, m, 3.25) for m in (dots.SPEEDUP, dots.TOKENS))
     assert speedups is not None
@@ -74,7 +74,7 @@ def test_figures_of_a_paper_name_it_and_leave_out_the_row_that_is_one(run: Path)
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_caption_of_a_papers_table_names_it(run: Path, tmp_path: Path) -> None:
+def test_the_caption_of_a_papers_table_names_the_baseline(run: Path, tmp_path: Path) -> None:
     layout = PaperLayout(venue="icml", labels={"spec": "draft_1"})
     write_paper(load_members([str(run)], tmp_path), tmp_path, layout)
     text = (tmp_path / "main.tex").read_text()
@@ -83,7 +83,7 @@ def test_the_caption_of_a_papers_table_names_it(run: Path, tmp_path: Path) -> No
     assert "autoregressive" not in text
 
 
-def test_pages_of_many_runs_and_exports_name_it(run: Path) -> None:
+def test_the_index_page_the_exports_and_the_pooled_table_name_the_baseline(run: Path) -> None:
     findings = Findings(load_run(run))
     (run / "summary.csv").write_text(findings.summary.to_csv(index=False))
     text = write_index(run.parent)[0].read_text()
@@ -106,7 +106,7 @@ def test_the_terminal_has_no_empty_line_where_ar_is_not_measured(tmp_path: Path)
     assert "\n\n" not in printed[printed.index("A/A noise floor") :]
 
 
-def test_tables_name_it_or_the_baseline(run: Path) -> None:
+def test_notes_of_tables_speak_of_the_baseline_and_not_of_ar(run: Path) -> None:
     notes = [t.note for tables in tables_of(Findings(load_run(run))).values() for t in tables]
     assert any("Ratio of totals: the baseline's seconds per token " in note for note in notes)
     assert not any("Ar's seconds" in note for note in notes)

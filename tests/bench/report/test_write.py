@@ -119,7 +119,7 @@ def test_the_report_states_estimand_sample_size_verdict_and_floor(
 
 
 @pytest.mark.parametrize("name", ["report.md", "report.html"])
-def test_verdict_and_noise_floor_are_said_once(reported_run: Path, name: str) -> None:
+def test_verdict_and_noise_floor_are_stated_once(reported_run: Path, name: str) -> None:
     text = (reported_run / name).read_text(encoding="utf-8")
     assert text.count("A/A noise floor: ar against") == 1
     assert len(re.findall("[Vv]erdict[^.]*: VALID", text)) == 1
@@ -197,7 +197,7 @@ def test_an_interrupted_run_is_reported_as_far_as_it_got(synthetic_run: Write) -
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_repair_line_says_where_it_works_and_no_path(
+def test_the_repair_line_describes_the_folder_to_run_in_without_a_path(
     synthetic_run: Write,
 ) -> None:
     path = synthetic_run(status={}, quality=0)
@@ -259,7 +259,7 @@ def fail_quality_of(decoder: str, *families: str, held: str = "-held-") -> Calla
     return change
 
 
-def test_a_family_without_answers_leaves_no_quality_over_all_and_is_told(
+def test_a_decoder_with_unscored_families_has_no_overall_quality_and_a_caveat_names_them(
     synthetic_run: Write,
 ) -> None:
     path = with_records(synthetic_run(), fail_quality_of("spec", "math_reasoning", "rag"))
@@ -285,7 +285,9 @@ def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> No
     assert told == ["No answer scored, and so no quality: spec, ptp."]
 
 
-def test_quality_on_fewer_prompts_than_ars_is_told_with_both_numbers(synthetic_run: Write) -> None:
+def test_quality_on_fewer_prompts_than_ars_is_reported_with_both_numbers(
+    synthetic_run: Write,
+) -> None:
     path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
     findings = Findings(load_run(path))
     line = "Quality of ptp is from other numbers of prompts than ar's: qa 3 (ar 4)."
@@ -294,7 +296,9 @@ def test_quality_on_fewer_prompts_than_ars_is_told_with_both_numbers(synthetic_r
     assert "of spec" not in " ".join(findings.caveats)
 
 
-def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> None:
+def test_a_decode_speedup_from_fewer_clusters_is_noted_with_their_number(
+    synthetic_run: Write,
+) -> None:
     def ends_at_once(row: dict[str, Any]) -> None:
         if row["kind"] == "timing" and row["decoder"] == "ptp" and row["family"] != "qa":
             row["steps"] = {name: [sum(column)] for name, column in row["steps"].items() if column}
@@ -313,7 +317,7 @@ def test_a_decode_speedup_from_fewer_prompts_says_so(synthetic_run: Write) -> No
         ({}, "n = 1 group of prompts x 2 repeats in 1 cluster (one group of prompts: no"),
     ],
 )
-def test_a_speedup_without_an_interval_says_what_is_lacking(
+def test_a_speedup_without_an_interval_has_a_note_with_the_reason(
     synthetic_run: Write, values: dict[str, int], said: str
 ) -> None:
     def grouped(row: dict[str, Any]) -> None:
@@ -338,7 +342,9 @@ def test_a_long_key_of_the_environment_breaks_at_its_dots(reported_run: Path) ->
     assert "<th>packages.<wbr>torch</th>" in (reported_run / "report.html").read_text()
 
 
-def test_settings_are_shown_as_they_are_written_and_none_is_empty(synthetic_run: Write) -> None:
+def test_settings_are_shown_as_they_are_written_and_an_empty_one_as_none(
+    synthetic_run: Write,
+) -> None:
     path = synthetic_run(env={"machine": {"instructions": ["avx2", "avx512f"]}})
     with (path / "config.toml").open("a") as config:
         config.write('compile = false\n[decoders.spec]\ncascade = ""\n')
@@ -390,7 +396,7 @@ def test_every_column_of_the_main_table_is_declared_once_for_all_its_places(
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_the_terminal_ends_with_what_to_do_next(tmp_path: Path, wide: bool) -> None:
+def test_the_terminal_ends_with_the_next_commands(tmp_path: Path, wide: bool) -> None:
     console = Console(width=40, color_system=None)
     with console.capture() as capture:
         print_next(tmp_path / "a run", console, wide=wide)
@@ -415,7 +421,7 @@ def test_the_command_that_verifies_a_run_allows_its_decoders_code(synthetic_run:
     assert f"--config {path}/config.toml --allow 'my own.py'\n" in capture.get()
 
 
-def test_the_newest_run_is_named_latest_so_that_its_commands_fit_a_terminal(
+def test_commands_for_the_newest_run_use_its_short_link_to_fit_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -439,7 +445,7 @@ def test_the_newest_run_is_named_latest_so_that_its_commands_fit_a_terminal(
     assert all(run.name in line for line in printed())
 
 
-def test_a_folder_that_is_no_run_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_report_of_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="is not a run folder"):
         write_report(tmp_path)
 
@@ -491,12 +497,12 @@ def test_decoders_are_paired_against_one_another(reported_run: Path) -> None:
     assert rivals.note in text
 
 
-def test_one_decoder_beside_ar_has_no_rivals(synthetic_run: Write) -> None:
+def test_a_single_decoder_beside_ar_has_no_table_of_rivals(synthetic_run: Write) -> None:
     assert not tables_of(Findings(load_run(synthetic_run({"spec": 3.0}))))["rivals"]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_comparison_is_primary_and_all_others_are_exploratory(synthetic_run: Write) -> None:
+def test_one_comparison_is_primary_and_the_rest_are_exploratory(synthetic_run: Write) -> None:
     run = synthetic_run(conversations=6, repeats=1, quality=0)
     text = " ".join(printed(run, wide=True).split())
     assert "No primary comparison was named; 14 comparisons by decoder and family" in text
@@ -572,7 +578,9 @@ def test_a_wrong_decoder_is_red_on_the_page_and_in_the_terminal(wrong_run: Path)
     assert f"{red}WRONG\x1b[0m" in capture.get().partition("  ")[0]
 
 
-def test_a_wrong_decoder_is_kept_out_of_figures_and_captions_say_so(wrong_run: Path) -> None:
+def test_a_wrong_decoder_is_left_out_of_figures_and_named_in_their_captions(
+    wrong_run: Path,
+) -> None:
     for name in FIGURES:
         data = pd.read_csv(wrong_run / "figures" / "data" / f"{name}.csv")
         assert "spec" not in set(data["decoder"]), name
@@ -585,7 +593,7 @@ def test_a_wrong_decoder_is_kept_out_of_figures_and_captions_say_so(wrong_run: P
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cut", [0, 50])
-def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
+def test_lost_records_make_a_run_damaged_and_its_written_tables_are_kept(
     counted_run: Path, tmp_path: Path, cut: int
 ) -> None:
     path = tmp_path / "run"
@@ -604,7 +612,9 @@ def test_lost_records_are_damage_and_what_was_written_of_them_is_kept(
     assert print_findings(Findings(load_run(path)), console) == 4
 
 
-def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run: Write) -> None:
+def test_rows_are_grouped_by_guarantee_and_tokens_per_step_have_one_heading(
+    synthetic_run: Write,
+) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0, "nar@b": 2.0}, lossy=["idlm"])
     findings = Findings(load_run(path))
     table = findings.headline
@@ -624,7 +634,9 @@ def test_guarantees_group_the_rows_and_every_step_is_headed_alike(synthetic_run:
 
 
 @pytest.mark.slow
-def test_lossy_decoders_are_hollow_stand_last_and_say_their_quality(synthetic_run: Write) -> None:
+def test_lossy_decoders_are_drawn_hollow_and_last_and_labelled_with_their_quality(
+    synthetic_run: Write,
+) -> None:
     path = synthetic_run({"idlm": 9.0, "spec": 3.0}, lossy=["idlm"])
     findings = Findings(load_run(path))
     drawn = dict(gallery.draw_all(findings).plots)
@@ -672,7 +684,9 @@ def test_every_axis_of_numbers_has_a_label(synthetic_run: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_columns_without_room_follow_in_further_blocks(reported_run: Path, width: int) -> None:
+def test_columns_that_do_not_fit_the_terminal_are_printed_in_further_blocks(
+    reported_run: Path, width: int
+) -> None:
     def words(text: str) -> set[str]:
         return set(text.split("A/A noise floor")[0].split())
 

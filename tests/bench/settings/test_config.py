@@ -83,18 +83,18 @@ def test_an_unknown_key_names_the_nearest_valid_one(tmp_path: Path) -> None:
         ({"tasks": {"jsonl": {"path": "q.jsonl"}}}, "tasks: it must be text"),
     ],
 )
-def test_a_bad_value_is_one_line(overrides: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused_in_one_line(overrides: dict[str, Any], said: str) -> None:
     assert said in refusal(**overrides)
 
 
-def test_a_missing_or_broken_file_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "No such file" in refusal(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("a = [")
     assert "is not TOML" in refusal(broken)
 
 
-def test_the_written_configuration_rebuilds_itself(tmp_path: Path) -> None:
+def test_a_configuration_is_read_back_unchanged_from_its_toml(tmp_path: Path) -> None:
     config = load_config(
         None,
         {
@@ -113,7 +113,7 @@ def test_the_written_configuration_rebuilds_itself(tmp_path: Path) -> None:
     assert list(again.decoders or {}) == list(config.decoders or {})
 
 
-def test_the_hash_changes_with_what_is_measured() -> None:
+def test_the_hash_changes_with_the_seed() -> None:
     assert load_config(None, {}).hash != load_config(None, {"seed": 1}).hash
 
 
@@ -163,7 +163,9 @@ WITH_A_FOLDER = settings(max_examples=100, deadline=None, suppress_health_check=
 
 @WITH_A_FOLDER
 @given(config=CONFIGS)
-def test_any_configuration_is_rebuilt_by_its_file(config: RunConfig, tmp_path: Path) -> None:
+def test_any_configuration_is_read_back_unchanged_from_its_file(
+    config: RunConfig, tmp_path: Path
+) -> None:
     file = tmp_path / "config.toml"
     file.write_text(config.to_toml(), encoding="utf-8")
     again = load_config(file, {})
@@ -173,7 +175,9 @@ def test_any_configuration_is_rebuilt_by_its_file(config: RunConfig, tmp_path: P
 
 @WITH_A_FOLDER
 @given(content=st.binary(max_size=60))
-def test_a_file_of_anything_is_a_configuration_or_one_line(content: bytes, tmp_path: Path) -> None:
+def test_a_file_with_arbitrary_bytes_is_loaded_or_refused_in_one_line(
+    content: bytes, tmp_path: Path
+) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(content)
     try:
@@ -193,7 +197,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
     name=st.sampled_from([*RunConfig.model_fields]),
     value=VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(st.text(max_size=5), VALUES),
 )
-def test_a_value_of_anything_is_taken_or_one_line(name: str, value: Any) -> None:
+def test_an_arbitrary_value_is_accepted_or_refused_in_one_line(name: str, value: Any) -> None:
     try:
         config = load_config(None, {name: value})
     except BenchError as error:
@@ -209,7 +213,9 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("name", [n for n in RunConfig.model_fields if n != "fixed_length"])
 @pytest.mark.parametrize("value", [FAR, -FAR, -1, NAN, INF, -INF, "", " "])
-def test_what_no_run_can_mean_is_refused_before_anything_is_opened(name: str, value: Any) -> None:
+def test_values_that_no_run_can_use_are_refused_before_anything_is_opened(
+    name: str, value: Any
+) -> None:
     assert refusal(**{name: value}).startswith(name)
 
 
@@ -234,11 +240,11 @@ def test_threads_are_at_most_the_cores_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize("decoders", ["", ",", [], {}])
-def test_no_decoder_at_all_is_not_every_decoder(decoders: object) -> None:
+def test_an_empty_list_of_decoders_is_refused(decoders: object) -> None:
     assert "no decoder is named" in refusal(decoders=decoders)
 
 
-def test_a_temperature_is_0_or_one_that_logits_can_be_divided_by() -> None:
+def test_a_temperature_between_0_and_1e_06_is_refused() -> None:
     assert load_config(None, {"temperature": 1e-6}).temperature == 1e-6
     assert "neither 0 (greedy) nor 1e-06 or above" in refusal(temperature=1e-30)
 

@@ -29,14 +29,14 @@ QUESTIONS = SHARED / "data" / "spec_bench" / "question.jsonl"
 Write = Callable[..., Path]
 
 
-def test_the_protocol_sets_what_is_not_set_otherwise() -> None:
+def test_the_protocol_sets_every_option_that_is_not_set_explicitly() -> None:
     config = load_config(None, {"protocol": "specbench", "max_new_tokens": 64})
     assert (config.tasks, config.limit, config.batch_size) == ("specbench", None, 1)
     assert (config.temperature, config.repeats, config.max_new_tokens) == (0.0, 3, 64)
     assert config.quality_limit == 0
 
 
-def test_its_configuration_reads_back_the_same(tmp_path: Path) -> None:
+def test_a_configuration_with_a_protocol_is_read_back_unchanged(tmp_path: Path) -> None:
     config = load_config(None, {"protocol": "specbench", "repeats": 1})
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
     assert load_config(tmp_path / "config.toml", {}) == config
@@ -53,7 +53,7 @@ def test_the_template_is_fastchats_vicuna() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "Paris is a city."])
-def test_an_answer_is_counted_again_without_the_bos_that_a_tokenizer_adds(text: str) -> None:
+def test_the_recount_of_an_answer_excludes_the_bos_that_a_tokenizer_adds(text: str) -> None:
     characters: Any = Characters()
     assert protocol.recount(characters, text) == len(text)
 
@@ -64,7 +64,7 @@ def kept() -> tuple[dict[str, Any], int]:
     return config, protocol.NUM_TURNS
 
 
-def test_a_run_that_kept_to_it_departs_in_nothing() -> None:
+def test_a_run_that_follows_the_protocol_has_no_departures() -> None:
     assert protocol.departures(*kept()) == []
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_kept_to_it_departs_in_nothing() -> None:
         ({"overlong": "truncate"}, "prompts longer than the context were cut at the beginning"),
     ],
 )
-def test_what_departs_from_it_is_told(changed: dict[str, Any], told: str) -> None:
+def test_each_departure_from_the_protocol_is_reported(changed: dict[str, Any], told: str) -> None:
     config, num_turns = kept()
     assert protocol.departures(config | changed, num_turns) == [told]
 
@@ -91,13 +91,13 @@ def test_missing_questions_are_a_departure() -> None:
 # ---------------------------------------------------------------- published numbers
 
 
-def test_the_same_model_protocol_and_device_compare_in_everything() -> None:
+def test_the_same_model_protocol_and_device_make_lengths_and_speeds_comparable() -> None:
     reference = figures.load_reference("specbench-a100-7b")
     env = Environment(gpu={"name": "NVIDIA A100-SXM4-80GB"})
     assert figures.obstacles(reference, kept()[0], env, []) == ([], [])
 
 
-def test_another_device_compares_in_accepted_tokens_alone() -> None:
+def test_on_another_device_only_accepted_tokens_are_comparable() -> None:
     reference = figures.load_reference("specbench-a100-7b")
     lengths, speeds = figures.obstacles(
         reference, kept()[0], Environment(gpu={"name": "NVIDIA H200"}), []
@@ -106,7 +106,7 @@ def test_another_device_compares_in_accepted_tokens_alone() -> None:
     assert speeds == ["another device (NVIDIA H200)"]
 
 
-def test_another_model_or_protocol_compares_in_nothing() -> None:
+def test_another_model_or_protocol_makes_lengths_and_speeds_incomparable() -> None:
     reference = figures.load_reference("specbench-a100-7b")
     config = {"model": "zoo", "temperature": 0.0, "dtype": "float32"}
     lengths, speeds = figures.obstacles(reference, config, Environment(device="cpu"), [])
@@ -114,7 +114,7 @@ def test_another_model_or_protocol_compares_in_nothing() -> None:
     assert speeds == [*lengths, "another device (cpu)", "float32, not float16"]
 
 
-def test_what_was_not_stated_compares_with_nothing() -> None:
+def test_a_reference_that_does_not_state_its_protocol_and_device_is_not_comparable() -> None:
     reference = figures.load_reference("ptp-7b")
     lengths, speeds = figures.obstacles(
         reference, kept()[0] | {"temperature": 0.7}, Environment(), []
@@ -123,7 +123,7 @@ def test_what_was_not_stated_compares_with_nothing() -> None:
     assert "its device is not stated" in speeds
 
 
-def test_an_unknown_reference_is_one_line_with_those_there_are() -> None:
+def test_an_unknown_reference_is_refused_with_a_list_of_the_references() -> None:
     with pytest.raises(BenchError, match=r"no reference 'specbench'.*specbench-a100-7b"):
         load_config(None, {"reference": "specbench"})
 
@@ -140,7 +140,9 @@ def test_every_reference_has_a_source_and_plausible_rows() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_prints_it_beneath_the_runs_own_rows(synthetic_run: Write) -> None:
+def test_the_report_prints_published_figures_beneath_the_rows_of_the_run(
+    synthetic_run: Write,
+) -> None:
     path = synthetic_run(quality=0)
     write_report(path, "specbench-a100-7b")
     text = (path / "report.md").read_text(encoding="utf-8")
@@ -182,7 +184,7 @@ def recomputed(folder: Path, decoder: str, encode: Callable[[str], list[int]]) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (STORIES.is_dir() and QUESTIONS.is_file()), reason="../shared is not there")
-def test_all_480_questions_give_the_ratio_that_spec_benchs_formula_gives(
+def test_all_480_questions_give_the_ratio_of_spec_benchs_formula(
     tmp_path: Path, progress: Any
 ) -> None:
     from transformers import AutoTokenizer

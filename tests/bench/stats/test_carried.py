@@ -67,7 +67,7 @@ def state_leaks(
     return judged.state_leaks(run_of(records, Plan(cells=cells), config=config, env=env), phased)
 
 
-def test_repeats_with_other_counters_are_proof(record: Make) -> None:
+def test_repeats_with_different_counters_prove_a_state_leak(record: Make) -> None:
     (line,) = state_leaks(pairs(record), (), greedy=True, exact=EXACT)
     assert line.startswith("memo: state survives an answer")
     assert "random numbers of its own?" in line
@@ -78,7 +78,7 @@ def test_repeats_with_other_counters_are_proof(record: Make) -> None:
     "column",
     ["emitted", "drafted", "accepted", "target_calls", "target_rows", "draft_calls", "draft_rows"],
 )
-def test_another_number_of_any_counter_is_proof(record: Make, column: str) -> None:
+def test_a_difference_in_any_single_counter_proves_a_state_leak(record: Make, column: str) -> None:
     *rest, last = pairs(record, SLOW)
     assert last.steps is not None
     more = tuple(number + 1 for number in getattr(last.steps, column))
@@ -86,7 +86,7 @@ def test_another_number_of_any_counter_is_proof(record: Make, column: str) -> No
     assert len(state_leaks([*rest, changed], (), greedy=True, exact=EXACT)) == 1
 
 
-def test_an_answer_that_failed_contradicts_no_other(record: Make) -> None:
+def test_failed_answers_are_left_out_of_the_baselines_answers(record: Make) -> None:
     records = [record(tokens=(1, 2)), record("ar@aa", error="late")]
     assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2)}]
     records.append(record(tokens=(1, 3), repeat=1))
@@ -94,13 +94,13 @@ def test_an_answer_that_failed_contradicts_no_other(record: Make) -> None:
     assert judged.baseline_answers(records, by_repeat=False) == [{(1, 2), (1, 3)}]
 
 
-def test_equal_repeats_prove_nothing(record: Make) -> None:
+def test_equal_repeats_prove_no_state_leak(record: Make) -> None:
     """Answers of the quality pass and those that failed are no repeats."""
     others = [record("memo", emitted=FAST, kind="quality"), record("memo", error="late")]
     assert state_leaks([*pairs(record, SLOW), *others], (), greedy=True, exact=EXACT) == ()
 
 
-def test_a_batch_of_which_a_prompt_was_not_timed_proves_nothing(record: Make) -> None:
+def test_a_batch_with_an_untimed_prompt_proves_no_state_leak(record: Make) -> None:
     both = dataclasses.replace(again(steps=4, emitted=8), prompts=("c0#1", "c1#1"))
     timed = [record("ar", emitted=SLOW), record("memo", emitted=SLOW)]
     assert state_leaks(timed, [both], greedy=False, exact=EXACT) == ()
@@ -112,11 +112,11 @@ def test_a_batch_of_which_a_prompt_was_not_timed_proves_nothing(record: Make) ->
     assert "4 steps timed, then 3" in line
 
 
-def test_other_seeds_prove_nothing(record: Make) -> None:
+def test_repeats_with_other_seeds_prove_no_state_leak(record: Make) -> None:
     assert state_leaks(pairs(record), (), greedy=False, exact=EXACT) == ()
 
 
-def test_half_precision_counts_only_where_the_tokens_are_equal(record: Make) -> None:
+def test_in_half_precision_counters_are_compared_only_if_the_tokens_are_equal(record: Make) -> None:
     other = pairs(record, tokens=(9, 9, 9, 9))
     assert state_leaks(other, (), greedy=True, exact={}) == ()
     (line,) = state_leaks(other, (), greedy=True, exact=EXACT)
@@ -125,16 +125,18 @@ def test_half_precision_counts_only_where_the_tokens_are_equal(record: Make) -> 
 
 
 @pytest.mark.parametrize("apart", [{"worker": "b"}, {"machine": "b"}, {"attempt": 1}])
-def test_answers_of_another_process_prove_nothing(record: Make, apart: dict[str, Any]) -> None:
+def test_answers_of_another_process_prove_no_state_leak(
+    record: Make, apart: dict[str, Any]
+) -> None:
     assert state_leaks(pairs(record, **apart), (), greedy=True, exact=EXACT) == ()
 
 
-def test_a_device_that_contradicts_itself_proves_nothing(record: Make) -> None:
+def test_no_state_leak_is_proved_if_the_two_baselines_disagree(record: Make) -> None:
     unsteady = [*pairs(record), record("ar@aa", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9))]
     assert state_leaks(unsteady, [again(1)], greedy=True, exact=EXACT) == ()
 
 
-def test_a_device_that_contradicts_an_earlier_repeat_proves_nothing(record: Make) -> None:
+def test_no_state_leak_is_proved_if_a_greedy_baseline_differs_between_repeats(record: Make) -> None:
     """A greedy baseline has the same tokens in all repeats."""
     first, _, *memo = pairs(record)
     other = record("ar", emitted=(1, 1, 1, 1), tokens=(9, 9, 9, 9), repeat=1, block=1)
@@ -152,7 +154,9 @@ def test_the_second_pass_is_a_repeat_with_the_same_seed(record: Make) -> None:
     assert state_leaks(once, [again(1, decoder="other")], greedy=False, exact={"other": True}) == ()
 
 
-def test_answers_after_another_past_prove_nothing(record: Make) -> None:
+def test_in_half_precision_answers_after_different_earlier_answers_prove_no_state_leak(
+    record: Make,
+) -> None:
     def answers(first: tuple[int, ...]) -> list[SampleRecord]:
         other = {"conversation": "c1", "emitted": (1, 1)}
         base = [record("ar", repeat=n, block=2 * n + 1) for n in (0, 1)]

@@ -32,7 +32,7 @@ def twelve(record: Make, decoder: str, text: str = "h", **fields: object) -> lis
     ]
 
 
-def test_one_text_under_twelve_names_has_no_interval(record: Make) -> None:
+def test_the_same_text_under_twelve_names_is_one_cluster(record: Make) -> None:
     scores = {"scores": {"exact_number": 1.0}, "kind": "quality", "nll": 1.0}
     for text, clusters in (("h", 1), ("", 12)):
         ar, mine = twelve(record, "ar", text), twelve(record, "spec", text)
@@ -62,7 +62,7 @@ def test_groups_that_ask_the_same_texts_are_one_cluster(record: Make) -> None:
     assert len(units(False)) == 3
 
 
-def test_conversations_are_joined_by_any_turn_and_by_way_of_others() -> None:
+def test_conversations_are_one_cluster_if_a_chain_of_shared_turns_links_them() -> None:
     named = [("c", "1"), ("b", "1"), ("b", "2"), ("a", "2"), ("d", "3"), ("e", ""), ("f", "")]
     assert join_clusters(named) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e", "f": "f"}
 
@@ -72,7 +72,7 @@ def test_the_cluster_of_a_conversation_is_that_of_its_turns(record: Make) -> Non
     assert cluster_names(turns) == {"c0": "c0", "c1": "c1"}
 
 
-def test_repeated_texts_are_told() -> None:
+def test_repeated_texts_are_reported() -> None:
     def planned(name: str, digest: str, *passes: str) -> PlannedPrompt:
         return PlannedPrompt(
             prompt=f"{name}#1",

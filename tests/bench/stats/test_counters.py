@@ -61,7 +61,7 @@ def test_a_prefill_of_several_tokens_and_calls_is_kept_out_of_tpf(record: Make) 
     assert tally.rows_per_token == 8 / 16
 
 
-def test_what_cannot_be_known_is_none_and_not_zero(record: Make) -> None:
+def test_counters_without_data_are_none_and_not_zero(record: Make) -> None:
     only_prefill = Tally.of(record("ar", (1,)))
     assert only_prefill.tpf is None
     assert only_prefill.acceptance_length is None
@@ -109,7 +109,9 @@ def test_identities_between_the_counters_hold_on_random_steps(record: Make, seed
         assert count.joint == pytest.approx(count.accepted / count.steps)
 
 
-def test_joint_acceptance_does_not_rise_where_long_drafts_are_the_good_ones(record: Make) -> None:
+def test_joint_acceptance_does_not_rise_even_if_longer_drafts_are_accepted_more_often(
+    record: Make,
+) -> None:
     """Of five short drafts three stand, of five long ones four: accepted / steps rises to 0.8."""
     drafted = (0, *(1,) * 5, *(2,) * 5)
     accepted = (0, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0)
@@ -130,7 +132,7 @@ def test_acceptance_by_position_counts_joint_and_conditional(spec: SampleRecord)
     assert third == PositionCount(3, 2, 1, 0, 0.0, 0.0, 0, 3, 0.0)
 
 
-def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> None:
+def test_tokens_per_step_are_1_plus_the_sum_of_the_unconditional_rates(record: Make) -> None:
     """A cold step, a short draft, one cut behind two drafts that stood, one led by a token."""
     drafted, accepted = (0, 4, 0, 1, 4, 4), (0, 1, 0, 1, 2, 2)
     answer = record("ptp", (1, 2, 1, 2, 2, 4), drafted=drafted, accepted=accepted)
@@ -141,7 +143,7 @@ def test_1_and_the_unconditional_rates_are_the_tokens_per_step(record: Make) -> 
     assert joint[:2] == [1.0, pytest.approx(2 / 3)]  # of steps that drafted: far above
 
 
-def test_positions_end_where_no_step_got_past(record: Make) -> None:
+def test_positions_end_at_the_first_where_no_draft_was_accepted(record: Make) -> None:
     tree = record("spec", (1, 2), drafted=(0, 60), accepted=(0, 1))
     assert [count.position for count in acceptance_by_position([tree])] == [1, 2]
     assert acceptance_by_position([record("ar")]) == []
@@ -154,7 +156,7 @@ def test_quality_records_and_errors_are_not_counted(record: Make) -> None:
     assert sum(step_lengths(rows).values()) == 2
 
 
-def test_what_failed_is_counted_nowhere_whatever_its_record_holds(record: Make) -> None:
+def test_failed_answers_are_not_counted_even_if_their_records_hold_numbers(record: Make) -> None:
     sound = [record(peak_memory_bytes=num_bytes) for num_bytes in (3, 5, 4)]
     failed = dataclasses.replace(record(emitted=(9, 9), peak_memory_bytes=99), error="late")
     assert counters.timed([*sound, failed]) == sound
@@ -178,7 +180,7 @@ def test_the_first_difference_is_where_answers_part() -> None:
     assert answers.first_difference([1, 2], [1, 2, 3]) == 2
 
 
-def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make) -> None:
+def test_shared_with_ar_is_the_share_of_tokens_before_the_first_difference(record: Make) -> None:
     baseline = [
         record("ar", tokens=(1, 2, 3, 4)),
         record("ar", tokens=(5, 6), repeat=1),
@@ -194,7 +196,7 @@ def test_shared_with_ar_is_what_stands_before_the_first_difference(record: Make)
     assert answers.shared_with_ar(mine, []) is None
 
 
-def test_an_answer_of_the_second_pass_is_held_against_the_repeat_that_it_follows(
+def test_an_answer_of_the_second_pass_is_matched_with_the_timed_answer_of_its_repeat(
     record: Make,
 ) -> None:
     records = [record("ptp", (1, 2)), record("ptp", (1, 1, 1), repeat=1)]

@@ -129,7 +129,7 @@ def test_the_headlines_interval_covers_the_truth_95_times_in_100(name: str, num:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, place in POPULATIONS.items() if place])
 @pytest.mark.parametrize(("num", "least"), [(8, 0.90), (34, 0.93), (69, 0.93)])
-def test_of_few_conversations_of_unequal_length_it_covers_less(
+def test_the_interval_of_few_conversations_of_unequal_length_covers_the_truth_less_often(
     name: str, num: int, least: float
 ) -> None:
     """Two-turn conversations weigh double; where they are the slow ones, few of them skew it."""
@@ -141,7 +141,7 @@ def test_of_few_conversations_of_unequal_length_it_covers_less(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["log-normal", "spec, 20:44", "ptp, 20:44"])
 @pytest.mark.parametrize("num", SIZES)
-def test_jackknife_intervals_cover_it_nearly_as_often(name: str, num: int) -> None:
+def test_jackknife_intervals_cover_the_truth_nearly_as_often(name: str, num: int) -> None:
     draw, truth = source(name, whole=False)
     rng, trials = np.random.default_rng(num), TRIALS
     hits = dict.fromkeys(("totals", "specbench"), 0)

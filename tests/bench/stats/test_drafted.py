@@ -15,7 +15,7 @@ def cell(name: str = "spec", *, drafts: bool | None = True, lossless: bool = Tru
     return Cell(cell=name, lossless=lossless, drafts=drafts)
 
 
-def test_drafts_that_are_never_accepted_are_told(record: Make) -> None:
+def test_drafts_that_are_never_accepted_are_reported(record: Make) -> None:
     lost = record("spec", drafted=(0, 4, 4), accepted=(0, 0, 0))
     (line,) = draft_warnings([cell()], [lost, record("spec", kind="quality", drafted=(0, 4, 9))])
     assert line.startswith("spec: none of 8 drafts was accepted")
@@ -23,12 +23,12 @@ def test_drafts_that_are_never_accepted_are_told(record: Make) -> None:
     assert draft_warnings([cell()], [lost, held]) == []
 
 
-def test_a_decoder_that_needs_no_drafts_is_not_told(record: Make) -> None:
+def test_a_decoder_that_needs_no_drafts_gets_no_warning(record: Make) -> None:
     plain = [record("ar"), record("nar", emitted=(1, 8)), record("refine")]
     cells = [cell("ar", drafts=False), cell("nar"), cell("refine", lossless=False)]
     assert draft_warnings(cells, plain) == []
     assert draft_warnings([cell("old", drafts=None)], [record("old")]) == []
 
 
-def test_answers_of_one_step_say_nothing(record: Make) -> None:
+def test_answers_of_a_single_step_give_no_warning(record: Make) -> None:
     assert draft_warnings([cell()], [record("spec", emitted=(1,))]) == []

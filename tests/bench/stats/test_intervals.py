@@ -203,7 +203,7 @@ def test_spread_by_rounding_alone_gives_no_interval() -> None:
     assert (made.low, made.high) == (None, None)
 
 
-def test_an_interval_that_ends_at_1_covers_it() -> None:
+def test_an_interval_that_ends_at_1_does_not_differ_from_1() -> None:
     assert not Estimate(value=1.1, low=1.0, high=1.2).differs_from_one
     assert not Estimate(value=0.9, low=0.8, high=1.0).differs_from_one
     assert Estimate(value=1.1, low=1.0001, high=1.2).differs_from_one
@@ -211,7 +211,7 @@ def test_an_interval_that_ends_at_1_covers_it() -> None:
 
 
 @pytest.mark.parametrize("ends", [(0.9, 1.02), (0.98, 1.1), (0.98, 1.02)])
-def test_a_speed_up_exceeds_the_floor_beyond_its_farther_end_on_either_side_of_1(
+def test_a_speed_up_or_slow_down_must_exceed_the_farther_end_of_the_noise_floor(
     ends: tuple[float, float],
 ) -> None:
     floor = Estimate(value=1.0, low=ends[0], high=ends[1])

@@ -42,7 +42,9 @@ class Longer(SummaryRow):
     emitted_per_answer_high: float | None = end("emitted_per_answer", "high")
 
 
-def test_a_metric_is_one_entry(record: Callable[..., SampleRecord]) -> None:
+def test_one_declared_field_adds_a_metric_with_its_interval_and_table_column(
+    record: Callable[..., SampleRecord],
+) -> None:
     metrics = declared_metrics(Longer)
     assert list(metrics)[:-3] == list(METRICS)
     records = [record(emitted=(1, 2, 3)), record(emitted=(1, 3))]
@@ -107,7 +109,7 @@ def frame(synthetic_run: Callable[..., Path]) -> pd.DataFrame:
     return summarise(run)
 
 
-def test_rows_hold_what_the_frame_holds(frame: pd.DataFrame) -> None:
+def test_rows_hold_the_values_of_the_frame(frame: pd.DataFrame) -> None:
     rows = summary_rows(frame, None)
     assert [(row.decoder, row.family) for row in rows] == list(
         zip(frame["decoder"], frame["family"], strict=True)
@@ -117,14 +119,14 @@ def test_rows_hold_what_the_frame_holds(frame: pd.DataFrame) -> None:
     assert {row.family for row in summary_rows(frame, ALL)} == {ALL}
 
 
-def test_rows_are_the_same_from_the_file_that_readers_get(
+def test_rows_read_from_summary_csv_equal_the_rows_of_the_frame(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
     frame.to_csv(tmp_path / "summary.csv", index=False)
     assert summary_rows(pd.read_csv(tmp_path / "summary.csv"), None) == summary_rows(frame, None)
 
 
-def test_what_is_unknown_is_none_in_every_kind_of_column(frame: pd.DataFrame) -> None:
+def test_unknown_values_are_none_in_every_kind_of_column(frame: pd.DataFrame) -> None:
     for column in frame.columns.drop(["decoder", "family"]):
         frame[column] = pd.Series([None] * len(frame), dtype=frame[column].dtype)
     for row in summary_rows(frame, None):

@@ -41,14 +41,16 @@ def columns(records: Sequence[SampleRecord]) -> dict[str, object]:
 # Rounds and distributions.
 
 
-def test_rounds_are_shares_of_later_steps(record: Make) -> None:
+def test_cold_accepted_and_rejected_rounds_are_shares_of_later_steps(record: Make) -> None:
     drafting = record(emitted=(1, 1, 4, 2, 1), drafted=(0, 0, 3, 3, 0), accepted=(0, 0, 3, 1, 0))
     found = round_shares([steps_of(drafting)])
     assert found == {"cold_rounds": 0.5, "accepted_rounds": 0.25, "rejected_rounds": 0.25}
     assert set(round_shares([steps_of(record())]).values()) == {None}
 
 
-def test_overlap_and_alpha_pool_what_was_compared_and_are_unknown_elsewhere(record: Make) -> None:
+def test_overlap_and_alpha_are_pooled_over_compared_positions_and_unknown_without_any(
+    record: Make,
+) -> None:
     drafting, plain = record(emitted=(1, 3, 2)), record()
     steps = steps_of(drafting, tested=(0, 2, 2), overlap=(0.0, 1.5, 0.9), alpha=(1, 2.75, 1.5))
     found = columns([dataclasses.replace(drafting, steps=steps), plain])
@@ -179,7 +181,7 @@ def test_distinct_trigrams_are_counted_over_all_answers_and_lengths_are_means(re
     [(0.5, 0.5, False), (0.51, 0.51, True), (0.3, 0.2, False), (0.31, 0.2, True),
      (0.31, None, False), (None, 0.2, None)],
 )  # fmt: skip
-def test_loops_are_much_repetition_or_far_more_than_ars(
+def test_a_decoder_loops_if_repetition_is_high_or_far_above_that_of_ar(
     mine: float | None, baseline: float | None, expected: bool | None
 ) -> None:
     assert parallel_counters.loops(mine, baseline) is expected
@@ -201,7 +203,7 @@ def models() -> Models:
 
 
 @pytest.mark.parametrize("decoder", [StridedDecoding(), Speculative()])
-def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave_them_empty(
+def test_columns_of_compared_distributions_are_filled_when_sampling_and_empty_when_greedy(
     decoder: Any,
 ) -> None:
     found = columns_of(decoder, models(), 0.9)
@@ -217,7 +219,7 @@ def test_decoders_that_compare_distributions_fill_their_columns_and_others_leave
     assert (greedy.tested, greedy.overlap, greedy.alpha, greedy.passes) == ((), (), (), ())
 
 
-def test_refined_blocks_say_how_often_they_were_predicted() -> None:
+def test_refined_blocks_record_their_number_of_passes() -> None:
     scheduled = Refinement(commit="quota", tail="fill", block=10, max_passes=3)
     found = columns_of(dataclasses.replace(scheduled, early_exit=False), models(), 0.0)
     assert sum(count > 0 for count in found.passes) == 6
@@ -226,7 +228,9 @@ def test_refined_blocks_say_how_often_they_were_predicted() -> None:
     assert passes_per_block([single]) == passes(10.0, 1.0, 1.0)
 
 
-def test_columns_survive_the_file_and_records_without_them_are_read(record: Make) -> None:
+def test_columns_are_written_to_json_and_records_without_the_columns_can_be_read(
+    record: Make,
+) -> None:
     found = columns_of(StridedDecoding(), models(), 0.9)
     whole = dataclasses.replace(record(), steps=found, nll=1.5, agreement=0.25)
     import json
@@ -247,7 +251,9 @@ def test_columns_survive_the_file_and_records_without_them_are_read(record: Make
 
 
 @pytest.mark.parametrize("num_tokens", [1, 3, 70, 130])
-def test_what_the_target_says_is_its_distributions_own_token_by_token(num_tokens: int) -> None:
+def test_the_targets_scores_of_an_answer_match_its_distributions_token_by_token(
+    num_tokens: int,
+) -> None:
     model, prompt = TableModel(seed=1), [3, 1, 2]
     tokens = [(place * place + place // 5) % 7 for place in range(num_tokens)]
     model.reserve(2, 200)
@@ -271,7 +277,7 @@ def test_what_the_target_says_is_its_distributions_own_token_by_token(num_tokens
     assert told.entropy == pytest.approx(sum(entropies) / num_tokens, rel=1e-5)
 
 
-def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make) -> None:
+def test_repetition_and_the_targets_scores_are_weighted_by_tokens(record: Make) -> None:
     quality: dict[str, Any] = {"kind": "quality", "emitted": (1,)}
     records = [
         record(**quality, tokens=(5, 5, 5, 6), nll=1.0, agreement=0.5, entropy=1.0),
@@ -288,7 +294,7 @@ def test_repetition_and_what_the_target_says_are_weighted_by_tokens(record: Make
 # Accuracy under parallelism.
 
 
-def test_fewer_than_two_settings_have_no_area() -> None:
+def test_fewer_than_two_settings_have_no_accuracy_under_parallelism() -> None:
     assert accuracy_under_parallelism([(13.45, 58.0)], best=99.8, baseline=58.0) is None
     assert accuracy_under_parallelism([], best=70.0, baseline=70.0) is None
     lost = [(1.0, 70.0), (2.0, 60.0)]
@@ -296,7 +302,9 @@ def test_fewer_than_two_settings_have_no_area() -> None:
     assert accuracy_under_parallelism([(1.0, 0.0), (2.0, 0.0)], best=0.0, baseline=0.0) is None
 
 
-def test_points_at_the_best_accuracy_give_a_plain_area_and_lower_ones_count_less() -> None:
+def test_accuracy_under_parallelism_is_a_plain_area_at_the_best_accuracy_and_penalised_below() -> (
+    None
+):
     flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0, baseline=70.0)
     assert flat is not None
     assert flat[0] == pytest.approx(3 * 70)
@@ -321,7 +329,7 @@ def test_settings_that_lose_over_five_points_of_ars_accuracy_are_left_out_and_co
     assert accuracy_under_parallelism(bad, best=99.8, baseline=99.8) is None
 
 
-def test_settings_of_a_method_differ_in_the_number_at_their_end_and_labels_stay_apart() -> None:
+def test_cells_that_differ_only_in_a_trailing_number_are_settings_of_one_method() -> None:
     cells = ["ar", "idlm", "idlm@isd", "idlm@t2", "idlm@t4", "spec@k3"]
     assert aup.curves(cells) == {
         "ar": ["ar"],
@@ -346,7 +354,7 @@ def cells(table: Any) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def test_tables_say_what_rounds_and_settings_bought() -> None:
+def test_one_table_lists_rounds_per_decoder_and_another_the_area_per_method() -> None:
     found = frame(
         {"decoder": "ar", "quality": 0.8, "tpf": 1.0, "base_nll": 0.5, "repetition": 0.01},
         {"decoder": "nar", "quality": 0.6, "tpf": 9.0, "passes_per_block": 1.0},
@@ -367,7 +375,7 @@ def test_tables_say_what_rounds_and_settings_bought() -> None:
     assert "5 points of ar's quality" in area.note
 
 
-def test_a_run_without_drafts_quality_or_settings_has_no_such_tables() -> None:
+def test_a_run_without_drafts_quality_or_settings_has_no_tables_of_rounds_and_area() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
     assert parallel.rounds(found) is None
     assert aup.area(found) is None

@@ -47,7 +47,7 @@ def test_a_familys_quality_is_the_mean_of_its_primary_score(record: Make) -> Non
         ((0.0018, 0.0019, 0.0020), False),  # BLEU of a model that translates nothing
     ],
 )
-def test_a_score_at_its_floor_can_tell_no_loss(
+def test_a_score_at_its_floor_cannot_reveal_a_loss_of_quality(
     record: Make, scores: tuple[float, ...], tells: bool
 ) -> None:
     rows = [scored(record, str(n), "qa", contains_answer=s) for n, s in enumerate(scores)]
@@ -72,7 +72,7 @@ def test_translation_is_corpus_bleu_where_gold_answers_are_kept(record: Make) ->
     assert quality.metric == "corpus BLEU"
 
 
-def test_translation_without_gold_answers_says_that_it_is_a_mean_of_sentences(record: Make) -> None:
+def test_translation_without_gold_answers_is_labelled_mean_sentence_bleu(record: Make) -> None:
     rows = [scored(record, n, "translation", bleu=s) for n, s in (("a", 0.2), ("b", 0.4))]
     quality = family_quality("translation", rows, {"a#1": (GERMAN[0],)})
     assert quality.estimate.value == pytest.approx(0.3)
@@ -95,7 +95,7 @@ def test_overall_quality_is_unknown_where_another_decoder_has_more_families(reco
     assert overall_quality([qa, failed], 1).estimate.value == 1.0
 
 
-def test_what_failed_scores_0_whatever_its_record_holds(record: Make) -> None:
+def test_failed_answers_score_0_even_if_their_records_hold_scores(record: Make) -> None:
     sound = scored(record, "a", "qa", contains_answer=1.0)
     failed = replace(scored(record, "b", "qa", contains_answer=1.0), error="late")
     timed = replace(scored(record, "c", "qa", contains_answer=0.0), kind="timing")
@@ -103,7 +103,7 @@ def test_what_failed_scores_0_whatever_its_record_holds(record: Make) -> None:
 
 
 @pytest.mark.parametrize("right", [0.0, 1.0])
-def test_scores_without_spread_at_an_end_still_have_an_interval(record: Make, right: float) -> None:
+def test_scores_that_are_all_0_or_all_1_still_have_an_interval(record: Make, right: float) -> None:
     rows = [scored(record, str(i), "qa", contains_answer=right) for i in range(20)]
     found = family_quality("qa", rows, {}).estimate
     exact = binomtest(int(20 * right), 20).proportion_ci(method="exact")
@@ -116,7 +116,9 @@ def test_scores_without_spread_at_an_end_still_have_an_interval(record: Make, ri
     assert family_quality("qa", level, {}).estimate.low is None
 
 
-def test_six_families_of_right_answers_cover_what_they_claim(record: Make) -> None:
+def test_intervals_over_six_families_of_nearly_perfect_answers_have_their_coverage(
+    record: Make,
+) -> None:
     rng, hits = np.random.default_rng(0), 0
     made = {right: scored(record, "c", "qa", contains_answer=right) for right in (0.0, 1.0)}
     for _ in range(200):
@@ -136,7 +138,7 @@ def test_six_families_of_right_answers_cover_what_they_claim(record: Make) -> No
     assert hits >= 190
 
 
-def test_families_that_failed_are_neither_in_the_mean_nor_in_its_name(record: Make) -> None:
+def test_failed_families_are_left_out_of_the_mean_and_of_its_name(record: Make) -> None:
     qa = family_quality("qa", [scored(record, "q", "qa", contains_answer=0.5)], {})
     failed = family_quality("rag", [record(kind="quality", family="rag", error="late")], {})
     overall = overall_quality([qa, failed])

@@ -26,7 +26,7 @@ def units(seconds: Sequence[float], tokens: Sequence[int] | None = None) -> list
     return [unit(f"{i}#1", s, n) for i, (s, n) in enumerate(zip(seconds, lengths, strict=True))]
 
 
-def test_the_three_estimators_are_what_their_names_say() -> None:
+def test_the_three_estimators_match_their_definitions() -> None:
     base, mine = units([4.0, 6.0], [10, 30]), units([1.0, 6.0], [10, 30])
     found = speedups(base, mine)
     assert found.geometric.value == pytest.approx(2.0)  # sqrt(4 x 1)
@@ -66,7 +66,7 @@ def test_a_question_with_a_failed_turn_is_left_out_of_that_repeat_on_both_sides(
     assert found.totals.value == pytest.approx(5 / 2)
 
 
-def test_spec_benchs_own_count_of_the_baselines_tokens_counts_for_its_ratio_alone() -> None:
+def test_recounted_tokens_of_the_baseline_affect_only_the_spec_bench_ratio() -> None:
     base = [unit("a#1", 2.0, recounted=8)]
     found = speedups(base, [unit("a#1", 1.0)])
     assert found.specbench.value == pytest.approx(10 / (8 / 2))
@@ -75,13 +75,13 @@ def test_spec_benchs_own_count_of_the_baselines_tokens_counts_for_its_ratio_alon
     assert speedups(base, mine).specbench == found.specbench
 
 
-def test_a_baseline_of_empty_texts_has_no_ratio_of_spec_benchs() -> None:
+def test_a_baseline_of_empty_texts_has_no_spec_bench_ratio() -> None:
     found = speedups([unit("a#1", 2.0, recounted=0)], [unit("a#1", 1.0)])
     assert found.specbench == Estimate()
     assert found.totals.value == pytest.approx(2.0)
 
 
-def test_without_common_answers_nothing_is_known() -> None:
+def test_without_common_answers_every_speed_up_is_unknown() -> None:
     found = speedups(units([1.0]), [])
     assert found.geometric == found.totals == found.specbench == Estimate()
     assert found.more_prompts is None
@@ -99,13 +99,13 @@ def test_the_interval_of_totals_is_near_the_t_interval_of_normal_logs() -> None:
     assert found.specbench.high is not None
 
 
-def test_a_repeat_in_which_every_question_failed_is_none_of_spec_benchs() -> None:
+def test_a_repeat_in_which_every_question_failed_is_left_out_of_the_spec_bench_ratio() -> None:
     base = [unit(f"a#{turn}", 2.0, repeat=repeat) for repeat in (0, 1) for turn in (1, 2)]
     mine = [replace(u, seconds=1.0, ok=(u.key, u.repeat) != ("a#2", 1)) for u in base]
     assert speedups(base, mine).specbench.value == pytest.approx(2.0)
 
 
-def test_intervals_of_totals_and_of_spec_benchs_ratio_are_the_jackknifes() -> None:
+def test_totals_and_the_spec_bench_ratio_have_jackknife_intervals() -> None:
     base, mine = units([4.0, 6.0, 3.0], [10, 30, 20]), units([1.0, 6.0, 2.0], [10, 30, 20])
     found = speedups(base, mine)
     ratios = {
@@ -136,7 +136,7 @@ def test_a_ratio_that_one_conversation_alone_decides_has_no_interval() -> None:
     assert speedups(base, mine).specbench.low is None
 
 
-def test_turns_of_a_conversation_are_left_out_together() -> None:
+def test_the_jackknife_leaves_out_all_turns_of_a_conversation_together() -> None:
     base, mine = spread(40)
     doubled = [[replace(u, key=u.key + "b") for u in side] for side in (base, mine)]
     alone, twice = speedups(base, mine), speedups(base + doubled[0], mine + doubled[1])
@@ -144,7 +144,7 @@ def test_turns_of_a_conversation_are_left_out_together() -> None:
     assert twice.geometric.low == pytest.approx(alone.geometric.low)
 
 
-def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:
+def test_the_number_of_further_prompts_is_the_smallest_that_reaches_the_target_interval() -> None:
     base, mine = spread(20)
     found = speedups(base, mine)
     assert found.more_prompts
@@ -155,18 +155,18 @@ def test_the_prompts_that_are_needed_give_the_interval_asked_for() -> None:
     assert paired_speedup(base, mine, lambda u: u.time_per_token).error == error
 
 
-def test_a_narrow_interval_needs_nothing_more_and_an_unknown_one_says_nothing() -> None:
+def test_further_prompts_are_0_for_a_narrow_interval_and_unknown_without_an_interval() -> None:
     assert speedups(*spread(20, sd=0.001)).more_prompts == 0
     assert more_prompts(Estimate(value=1.0)) is None
 
 
-def test_more_prompts_are_counted_in_prompts_where_conversations_have_several() -> None:
+def test_further_prompts_are_counted_in_prompts_and_not_in_conversations() -> None:
     one = Estimate(value=1.0, low=0.8, high=1.25, error=0.1, df=9.0, num=10, clusters=10)
     two = replace(one, num=20)
     assert more_prompts(two) == 2 * (more_prompts(one) or 0)
 
 
-def test_more_prompts_are_no_groups_of_them_in_a_batched_run() -> None:
+def test_further_prompts_of_a_batched_run_are_counted_in_prompts_and_not_in_groups() -> None:
     base, mine = spread(6)
     alone = speedups(base, mine).more_prompts
     groups = [[replace(u, prompts=12) for u in side] for side in (base, mine)]
@@ -174,13 +174,13 @@ def test_more_prompts_are_no_groups_of_them_in_a_batched_run() -> None:
     assert speedups(*groups).more_prompts == 12 * alone
 
 
-def test_more_prompts_do_not_depend_on_the_number_of_repeats() -> None:
+def test_the_number_of_further_prompts_does_not_depend_on_the_number_of_repeats() -> None:
     base, mine = spread(6)
     again = [[*side, *(replace(u, repeat=1) for u in side)] for side in (base, mine)]
     assert speedups(*again).more_prompts == speedups(base, mine).more_prompts
 
 
-def test_a_ratio_of_sums_pools_clusters_and_its_interval_is_the_jackknifes() -> None:
+def test_a_ratio_of_sums_pools_clusters_and_has_a_jackknife_interval() -> None:
     found = ratio_of_sums({"a": (6.0, 3.0), "b": (2.0, 2.0), "c": (9.0, 3.0)})
     assert found.value == pytest.approx(17 / 8)
     pseudo = [3 * math.log(17 / 8) - 2 * math.log(left) for left in (11 / 5, 15 / 6, 8 / 5)]

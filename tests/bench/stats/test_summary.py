@@ -77,7 +77,7 @@ def row(frame: pd.DataFrame, decoder: str, family: str = "all") -> Any:
     return chosen.iloc[0]
 
 
-def test_the_columns_are_designs_in_its_order_and_others_follow(record: Make) -> None:
+def test_binding_columns_come_first(record: Make) -> None:
     frame = summarise([record()], PLAN)
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
 
@@ -98,20 +98,20 @@ def test_a_hand_made_run_gives_the_numbers_worked_out_by_hand(record: Make) -> N
     assert spec["identical_to_ar"] == 1.0
 
 
-def test_the_baseline_is_1_with_an_interval_of_1(record: Make) -> None:
+def test_the_baseline_has_a_speed_up_of_1_with_an_interval_of_1(record: Make) -> None:
     frame = summarise(two_prompts(record, "ar", (4.0, 1.0)), PLAN)
     for name in ("speedup", "speedup_low", "speedup_high", "speedup_decode", "tokens_per_call"):
         assert row(frame, "ar")[name] == 1.0
 
 
-def test_rows_follow_the_plan_with_the_baseline_first_and_all_last(record: Make) -> None:
+def test_rows_follow_the_plan_with_the_baseline_first_and_the_family_all_last(record: Make) -> None:
     rows = [r for d in ("nar", "spec", "ar") for r in two_prompts(record, d, (1.0, 1.0))]
     frame = summarise(rows, PLAN)
     assert list(frame["decoder"].unique()) == ["ar", "spec", "nar"]
     assert list(frame["family"][:3]) == ["qa", "rag", "all"]
 
 
-def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None:
+def test_the_second_arm_of_the_baseline_gives_the_noise_floor_and_no_row(record: Make) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 2.0))
     frame = summarise(rows, PLAN)
     assert set(frame["decoder"]) == {"ar"}
@@ -120,7 +120,9 @@ def test_the_second_arm_is_the_noise_floor_and_never_a_row(record: Make) -> None
     assert noise_floor([]).value is None
 
 
-def test_identity_is_unknown_where_it_is_not_defined(record: Make) -> None:
+def test_identical_to_ar_is_unknown_for_a_decoder_that_is_not_comparable_to_ar(
+    record: Make,
+) -> None:
     rows = two_prompts(record, "ar", (1.0, 1.0)) + two_prompts(record, "nar", (1.0, 1.0))
     assert pd.isna(row(summarise(rows, PLAN), "nar")["identical_to_ar"])
 
@@ -142,7 +144,7 @@ def answers(record: Make, decoder: str, **scores: float | None) -> list[SampleRe
     return rows
 
 
-def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> None:
+def test_a_decoder_that_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> None:
     rows = answers(record, "ar", summarization=0.9, mt_bench=0.1)
     rows += answers(record, "spec", summarization=0.9, mt_bench=None)
     rows += answers(record, "nar", summarization=0.5, mt_bench=0.1)
@@ -154,7 +156,9 @@ def test_who_fails_in_a_whole_family_has_no_quality_over_all(record: Make) -> No
         assert pd.isna(row(frame, "spec")[name])
 
 
-def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(record: Make) -> None:
+def test_a_family_in_which_ar_alone_failed_leaves_only_ar_without_quality_over_all(
+    record: Make,
+) -> None:
     rows = answers(record, "ar", summarization=0.9, mt_bench=None)
     rows += answers(record, "spec", summarization=0.9, mt_bench=0.1)
     frame = summarise(rows, PLAN)
@@ -162,7 +166,9 @@ def test_who_has_a_family_that_ar_failed_in_is_not_held_against_ar_over_all(reco
     assert row(frame, "spec")["quality"] == pytest.approx(0.5)
 
 
-def test_a_family_in_which_nobody_is_scored_leaves_quality_over_all_as_it_is(record: Make) -> None:
+def test_a_family_in_which_no_decoder_is_scored_does_not_change_quality_over_all(
+    record: Make,
+) -> None:
     rows = answers(record, "ar", summarization=0.9, mt_bench=None)
     rows += answers(record, "spec", summarization=0.7, mt_bench=None)
     rows += [record(decoder, family="rag") for decoder in ("ar", "spec")]  # timed, never scored
@@ -196,7 +202,7 @@ def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Ma
     assert found["acceptance_length_high"] == pytest.approx(expected.high)
 
 
-def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make) -> None:
+def test_the_table_of_prompts_lists_only_prompts_that_both_arms_finished(record: Make) -> None:
     def answered(decoder: str, **failed: bool) -> list[SampleRecord]:
         return [
             record(decoder, conversation=name, **({"error": "late"} if failed.get(name) else {}))
@@ -209,7 +215,9 @@ def test_the_table_of_prompts_holds_those_that_both_sides_finished(record: Make)
     assert shown == [("spec", "c"), ("ar@aa", "b")]
 
 
-def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -> None:
+def test_the_noise_floor_of_every_row_is_the_speed_up_between_the_two_baselines(
+    record: Make,
+) -> None:
     rows = two_prompts(record, "ar", (4.0, 1.0)) + two_prompts(record, "ar@aa", (2.0, 1.0))
     rows += two_prompts(record, "spec", (1.0, 1.0))
     frame = summarise(rows, PLAN)
@@ -217,7 +225,7 @@ def test_the_floor_beside_a_speedup_is_that_of_the_two_baselines(record: Make) -
         assert row(frame, decoder)["aa_speedup"] == pytest.approx(math.sqrt(2.0))
 
 
-def test_a_decoder_that_always_fails_keeps_its_rows_with_nothing_known(record: Make) -> None:
+def test_a_decoder_that_always_fails_keeps_its_rows_with_unknown_values(record: Make) -> None:
     rows = [*two_prompts(record, "ar", (1.0, 1.0)), record("spec", conversation="a", error="boom")]
     spec = row(summarise(rows, PLAN), "spec")
     assert spec["errors"] == 1
@@ -240,7 +248,9 @@ def test_without_records_there_are_no_rows_but_all_columns() -> None:
     assert acceptance_table(run_of([], PLAN)).empty
 
 
-def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(record: Make) -> None:
+def test_in_batches_groups_are_paired_and_mixed_groups_count_only_in_the_family_all(
+    record: Make,
+) -> None:
     def group(decoder: str, block: int, seconds: float, families: tuple[str, str]) -> list[Any]:
         batch = {"batch_size": 2, "block": block, "ttft_s": None, "total_s": None}
         return [
@@ -265,7 +275,9 @@ def test_in_batches_the_group_is_the_pair_and_mixed_groups_count_in_all_only(rec
     assert pd.isna(row(frame, "spec", "rag")["speedup"])
 
 
-def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[..., Any]) -> None:
+def test_the_faster_decoder_of_a_synthetic_run_has_the_higher_speed_up(
+    synthetic_run: Callable[..., Any],
+) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "spec@slow": 1.2}, conversations=18))
     frame = summary.summarise(run)
     assert row(frame, "spec")["speedup_low"] > row(frame, "spec@slow")["speedup_high"]
@@ -288,14 +300,14 @@ def test_a_synthetic_run_is_fast_where_it_was_made_fast(synthetic_run: Callable[
         ({"lossless": False, "comparable_to_ar": True}, "none"),
     ],
 )
-def test_a_guarantee_follows_from_what_a_cell_claims_and_the_temperature(
+def test_a_guarantee_follows_from_the_claims_of_a_cell_and_the_temperature(
     record: Make, facts: dict[str, Any], promise: str
 ) -> None:
     plan = Plan(cells=(Cell(cell="spec", **facts),))
     assert row(summarise([record(), record("spec")], plan), "spec")["guarantee"] == promise
 
 
-def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allow() -> None:
+def test_guarantees_of_built_in_decoders_follow_from_their_options_and_the_temperature() -> None:
     def promise(name: str, temperature: float, **options: str) -> str:
         decoder = build_decoder(name, options)
         comparable = decoder.comparable_to_ar(Sampling(temperature=temperature))
@@ -309,7 +321,7 @@ def test_built_in_decoders_guarantee_what_their_options_and_the_temperature_allo
     assert promise("idlm", 0.0, mode="isd", verify="relaxed") == "none"
 
 
-def test_the_mean_of_scores_that_tell_leaves_out_those_at_ars_floor(record: Make) -> None:
+def test_telling_quality_leaves_out_families_where_ar_scores_at_the_floor(record: Make) -> None:
     """The contract's column does not: its lossy 0.55 is above ar's 0.5."""
 
     def scored(decoder: str, qa: float, rag: float) -> list[SampleRecord]:
@@ -401,7 +413,7 @@ def test_a_decoder_that_drafts_nothing_has_no_speed_up(record: Make) -> None:
         assert row(summarise(rows, plan), "spec")["speedup"] == pytest.approx(1.0)
 
 
-def test_reasons_against_a_speed_up_are_of_the_row_s_family(record: Make) -> None:
+def test_reasons_against_a_speed_up_are_judged_separately_for_each_family(record: Make) -> None:
     ar = answers_of(record, "ar", *[(1,) * 8] * 3)
     nar = answers_of(record, "nar", (8, 8), (8, 8), (8,))
     rows = [replace(each, family="rag") for each in (ar.pop(), nar.pop())]

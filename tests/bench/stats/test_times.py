@@ -24,7 +24,7 @@ def test_times_per_token_are_pooled_sums(record: Make) -> None:
     assert times.decode_time_per_token_s(units) == pytest.approx((1.8 + 0.6) / (9 + 1))
 
 
-def test_tokens_of_the_step_that_ends_at_the_first_token_are_not_decoded_after_it(
+def test_decode_time_per_token_excludes_the_tokens_of_the_first_emitting_step(
     record: Make,
 ) -> None:
     (unit,) = times.timed_units([record(emitted=(0, 0, 3, 2, 0, 5), total_s=2.0, ttft_s=0.6)])
@@ -79,7 +79,7 @@ def test_one_error_voids_its_whole_group(record: Make) -> None:
     assert times.time_per_token_s([unit]) is None
 
 
-def test_no_time_of_an_answer_that_failed_counts_even_where_one_was_taken(record: Make) -> None:
+def test_times_of_failed_answers_do_not_count_even_where_they_were_measured(record: Make) -> None:
     """A failed group has a makespan, and a failed answer may have been timed up to its error."""
     failed = record(conversation="a", emitted=(1,) * 4)
     failed = dataclasses.replace(failed, error="late", total_s=99.0, ttft_s=50.0)
@@ -105,7 +105,7 @@ def test_answers_of_the_untimed_pass_are_no_units(record: Make) -> None:
     assert times.timed_units([record(kind="quality", total_s=1.0)]) == []
 
 
-def test_repeats_are_matched_with_their_own(record: Make) -> None:
+def test_units_are_matched_with_the_baselines_unit_of_the_same_repeat(record: Make) -> None:
     base, arm = (
         times.timed_units([record(cell, repeat=n, total_s=seconds + n) for n in range(3)])
         for cell, seconds in (("ar", 10.0), ("spec", 20.0))

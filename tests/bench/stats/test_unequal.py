@@ -23,7 +23,7 @@ from bench.stats.answers import Compared, compare_with_baseline
         ((1, 2, 3, 9, 9, 9, 9), 3),
     ],
 )
-def test_equal_tokens_are_the_baselines_before_the_first_difference(
+def test_equal_tokens_are_counted_up_to_the_first_difference(
     answer: tuple[int, ...], equal: int
 ) -> None:
     same, expected = (7, 8, 9), (1, 2, 3, 4, 5)

@@ -64,7 +64,7 @@ def load(block: int, cores: float | None, attempt: int = 0, throttled: str | Non
     }
 
 
-def test_a_quiet_sound_run_is_valid_without_a_word(record: Make) -> None:
+def test_a_sound_run_on_a_quiet_machine_is_valid_without_warnings(record: Make) -> None:
     records = baseline(record, [1.0, 1.01, 0.99])
     validity = judge(run_of(records, [load(b, 0.1) for b in range(9)]))
     assert validity.verdict == "VALID"
@@ -92,13 +92,13 @@ def test_a_decoder_without_an_answer_makes_a_complete_run_incomplete(record: Mak
     assert judge(run_of(one, plan=plan)).verdict == "VALID"
 
 
-def test_reasons_that_were_stored_are_not_told_twice(record: Make) -> None:
+def test_reasons_of_the_stored_status_are_not_repeated(record: Make) -> None:
     failed = run_of([record("ar", error="IndexError: 7")])
     judged = judge(failed)
     assert judge(dataclasses.replace(failed, status=judged)).reasons == judged.reasons
 
 
-def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) -> None:
+def test_a_broken_invariant_makes_a_run_invalid_and_the_reason_names_a_prompt(record: Make) -> None:
     bad = [record("ar", calls=(1, 1, 2)), record("spec", drafted=(0, 1, 1), accepted=(0, 2, 0))]
     validity = judge(run_of([*bad, record("ptp")]))
     assert validity.verdict == "INVALID"
@@ -107,7 +107,7 @@ def test_a_broken_invariant_makes_it_invalid_and_names_a_prompt(record: Make) ->
 
 
 @pytest.mark.parametrize("cheat", [{"rows": (10, 3)}, {"rows": (10, 3), "drafted": (0, 4)}])
-def test_verified_tokens_and_drafts_beyond_the_rows_fed_make_it_invalid(
+def test_more_tokens_or_drafts_than_rows_fed_make_a_run_invalid(
     record: Make, cheat: dict[str, Any]
 ) -> None:
     """A decoder that replays an answer, or invents drafts, feeds the target too few rows."""
@@ -117,13 +117,13 @@ def test_verified_tokens_and_drafts_beyond_the_rows_fed_make_it_invalid(
     assert "fed the target 3 rows, fewer than tokens or drafts" in reason
 
 
-def test_an_answer_past_the_budget_makes_it_invalid(record: Make) -> None:
+def test_an_answer_longer_than_the_token_budget_makes_a_run_invalid(record: Make) -> None:
     assert judge(run_of([record("ptp", emitted=(1, 8))])).verdict == "INVALID"
     assert judge(run_of([record("ptp", emitted=(1, 7))])).verdict == "VALID"
 
 
 @pytest.mark.parametrize("num_tokens", [2, 4])
-def test_steps_that_emit_more_or_less_than_the_answer_holds_make_it_invalid(
+def test_steps_that_emit_more_or_fewer_tokens_than_the_answer_make_a_run_invalid(
     record: Make, num_tokens: int
 ) -> None:
     validity = judge(run_of([record("ptp", tokens=(7,) * num_tokens)]))
@@ -131,12 +131,14 @@ def test_steps_that_emit_more_or_less_than_the_answer_holds_make_it_invalid(
     assert f"steps emit 3 tokens, the answer has {num_tokens}" in validity.reasons[0]
 
 
-def test_the_second_baseline_makes_a_call_a_token_as_the_first_does(record: Make) -> None:
+def test_more_than_one_call_per_token_in_either_baseline_arm_makes_a_run_invalid(
+    record: Make,
+) -> None:
     for arm in ("ar", "ar@aa"):
         assert judge(run_of([record(arm, calls=(1, 1, 2))])).verdict == "INVALID"
 
 
-def test_blocks_during_which_others_took_the_cores_are_counted(record: Make) -> None:
+def test_blocks_during_which_other_processes_used_the_cores_are_counted(record: Make) -> None:
     events = [load(0, 0.5), load(1, 0.51), load(2, 1.9), load(3, None)]
     validity = judge(run_of(baseline(record, [1.0] * 3), events))
     assert validity.verdict == "VALID"
@@ -149,7 +151,7 @@ def test_the_load_of_a_superseded_attempt_does_not_count(record: Make) -> None:
     assert validity.warnings == ()
 
 
-def test_throttling_is_said(record: Make) -> None:
+def test_throttling_is_a_warning(record: Make) -> None:
     validity = judge(run_of(baseline(record, [1.0]), [load(0, 0.0, throttled="CPU thermal")]))
     assert validity.warnings == ("the processor was slowed down during 1 of 1 block (CPU thermal)",)
 
@@ -167,7 +169,7 @@ def test_drift_compares_the_last_third_with_the_first(
     assert ("less time" in said) is (drift < 0)
 
 
-def test_thirds_of_a_run_are_thirds(record: Make) -> None:
+def test_drift_compares_full_thirds_of_the_blocks(record: Make) -> None:
     """A quarter of the blocks would compare the first repeat with the last alone: 0.2."""
     records = baseline(record, [1.0, 1.4, 9.0, 9.0, 1.2, 1.2])
     assert judge(run_of(records)).drift == pytest.approx(0, abs=0.03)
@@ -207,7 +209,7 @@ def test_drift_is_per_token(record: Make) -> None:
     assert judge(run_of(records)).drift == pytest.approx(0)
 
 
-def test_drift_is_of_both_arms(record: Make) -> None:
+def test_drift_averages_both_arms_of_the_baseline(record: Make) -> None:
     records = [
         dataclasses.replace(r, total_s=(r.total_s or 0) * 1.5)
         if (r.decoder, r.repeat) == ("ar@aa", 2)
@@ -246,7 +248,7 @@ def test_with_one_repeat_drift_is_a_trend_over_the_blocks(record: Make, end: flo
 
 
 @pytest.mark.slow
-def test_prompts_of_all_lengths_on_a_steady_machine_are_no_trend(record: Make) -> None:
+def test_prompts_of_different_lengths_on_a_steady_machine_show_no_trend(record: Make) -> None:
     alarms = [bool(judge(run_of(once(record, 1.0, seed))).drift) for seed in range(200)]
     assert sum(alarms) <= 6  # 1 % are expected
 
@@ -259,14 +261,14 @@ def test_drift_of_groups_uses_their_makespan(record: Make) -> None:
     assert judge(run_of(records)).drift == pytest.approx(0.5)
 
 
-def test_errors_are_counted_and_said_per_cell(record: Make) -> None:
+def test_errors_are_counted_and_reported_per_cell(record: Make) -> None:
     failed = [record("mine", error="ValueError: no", conversation=f"c{i}") for i in range(3)]
     validity = judge(run_of(failed))
     assert (validity.verdict, validity.num_errors) == ("VALID", 3)
     assert validity.warnings == ("mine failed on 3 answers, e.g. c0#1: ValueError: no",)
 
 
-def test_two_baselines_that_disagree_are_said(record: Make) -> None:
+def test_two_baselines_that_disagree_are_a_warning(record: Make) -> None:
     records = baseline(record, [1.0])
     records[1] = dataclasses.replace(records[1], tokens=(9, 9, 9))
     assert "different tokens for 1 of 3 answers" in judge(run_of(records)).warnings[0]
@@ -305,7 +307,7 @@ def test_a_decoder_that_claims_to_be_lossless_and_is_not_makes_the_run_wrong(rec
 
 
 @pytest.mark.parametrize("num_wrong", [0, None])
-def test_near_ties_and_what_is_not_judged_are_a_warning(
+def test_near_ties_and_differences_that_were_not_judged_are_a_warning(
     record: Make, num_wrong: int | None
 ) -> None:
     validity = judge(run_of([record()], differences=[LEFT | {"num_wrong": num_wrong}]))
@@ -314,7 +316,7 @@ def test_near_ties_and_what_is_not_judged_are_a_warning(
     assert ("near-ties" in validity.warnings[0]) == (num_wrong == 0)
 
 
-def test_a_warning_says_how_much_is_identical_where_and_how_near_a_tie(record: Make) -> None:
+def test_a_warning_states_identical_shares_positions_and_distances_from_a_tie(record: Make) -> None:
     parted = LEFT | {"num_wrong": None, "num_tokens": 800, "num_equal": 600, "places": [5, 20, 90]}
     parted |= {"gaps": [0.01, 0.1, 0.13]}
     floor = parted | {"cell": "ar@rows5", "num_answers": 2}
@@ -349,7 +351,7 @@ def test_a_warning_compares_with_the_runs_own_rounding(record: Make) -> None:
     assert "not verified, as it leaves ar's tokens more often than rounding does" in line
 
 
-def test_what_is_not_verified_loses_its_guarantee(record: Make) -> None:
+def test_a_decoder_that_is_not_verified_loses_its_guarantee(record: Make) -> None:
     parted = [LEFT | {"cell": name, "num_wrong": num} for name, num in (("a", 0), ("b", None))]
     plan = Plan(cells=tuple(Cell(cell=c, lossless=True, comparable_to_ar=True) for c in "ab"))
     run = run_of([record()], plan=plan, differences=[*parted, LEFT])
@@ -359,7 +361,7 @@ def test_what_is_not_verified_loses_its_guarantee(record: Make) -> None:
     }  # fmt: skip
 
 
-def test_a_baseline_that_differs_from_itself_is_a_warning(record: Make) -> None:
+def test_a_speed_difference_between_the_two_baseline_arms_is_a_warning(record: Make) -> None:
     def arms(second: float) -> list[SampleRecord]:
         return [
             record(cell, conversation=f"c{n}", block=n, total_s=pace * (1 + n / 500))
@@ -380,7 +382,7 @@ def test_a_baseline_that_differs_from_itself_is_a_warning(record: Make) -> None:
     assert any("not steady: spec against itself gave 0.83x" in line for line in warnings)
 
 
-def test_a_warning_names_the_baseline_and_counts_one_block_as_one(record: Make) -> None:
+def test_warnings_name_the_baseline_and_use_the_singular_for_one_block(record: Make) -> None:
     records = [
         record(cell, conversation=f"c{n}", block=n, total_s=pace * (1 + n / 500))
         for n in range(9)
@@ -392,14 +394,14 @@ def test_a_warning_names_the_baseline_and_counts_one_block_as_one(record: Make) 
     assert unsteady.startswith("the machine is not steady: spec against itself gave 0.8")
 
 
-def test_fewer_records_than_were_counted_are_damage(record: Make) -> None:
+def test_a_run_with_fewer_records_than_run_json_counts_is_damaged(record: Make) -> None:
     validity = judge(run_of([record()], num_records=2028))
     assert validity.verdict == "DAMAGED"
     assert "samples.jsonl holds 1 of the 2,028 records that run.json counts" in validity.reasons[0]
     assert judge(run_of([record()], num_records=1)).verdict == "VALID"
 
 
-def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) -> None:
+def test_a_complete_run_that_lacks_planned_measurements_is_damaged(record: Make) -> None:
     validity = judge(run_of([record()], plan=PLAN))
     assert validity.verdict == "DAMAGED"
     assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
@@ -407,7 +409,7 @@ def test_a_complete_run_without_all_that_was_planned_is_damaged(record: Make) ->
     assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
 
 
-def test_each_decoder_that_fails_is_a_line(record: Make) -> None:
+def test_each_failing_decoder_has_one_warning_line(record: Make) -> None:
     failed = [record(f"d{i}", error="ValueError: no") for i in (0, 1, 2, 2)]
     assert judge(run_of([record(), *failed])).warnings == (
         "d0 failed on 1 answer, e.g. c0#1: ValueError: no",
@@ -416,7 +418,7 @@ def test_each_decoder_that_fails_is_a_line(record: Make) -> None:
     )
 
 
-def test_a_single_failure_is_counted_as_one(record: Make) -> None:
+def test_a_single_failure_is_reported_in_the_singular(record: Make) -> None:
     assert (
         judge(run_of([record(error="ValueError: no")]))
         .warnings[0]
@@ -425,7 +427,7 @@ def test_a_single_failure_is_counted_as_one(record: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["interrupted", "error", "started"])
-def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
+def test_a_run_that_did_not_end_is_incomplete_and_lists_its_missing_measurements(
     record: Make, how: str
 ) -> None:
     validity = judge(run_of([record()], plan=PLAN, status=how))
@@ -438,7 +440,7 @@ def test_a_run_that_did_not_end_is_incomplete_and_says_what_it_lacks(
     assert EXIT_CODES["INCOMPLETE"] == EXIT_CODES["DAMAGED"] == 4
 
 
-def test_the_worst_verdict_stands_and_all_reasons_are_said(record: Make) -> None:
+def test_the_worst_verdict_counts_and_all_reasons_are_listed(record: Make) -> None:
     bad = [record("ar", calls=(1, 1, 2))]
     found: dict[str, Any] = {"differences": [LEFT], "status": "interrupted"}
     assert judge(run_of([record()], **found)).verdict == "WRONG"
@@ -448,12 +450,12 @@ def test_the_worst_verdict_stands_and_all_reasons_are_said(record: Make) -> None
     assert len(damaged.reasons) == 3
 
 
-def test_a_run_that_was_found_invalid_stays_so(record: Make) -> None:
+def test_a_run_with_a_stored_verdict_of_invalid_stays_invalid(record: Make) -> None:
     validity = judge(run_of([record()], verdict="INVALID", reasons=["as it was"]))
     assert (validity.verdict, validity.reasons) == ("INVALID", ("as it was",))
 
 
-def test_repeats_may_differ_and_arms_of_one_repeat_may_not(record: Make) -> None:
+def test_tokens_may_differ_between_repeats_but_not_between_arms_of_one_repeat(record: Make) -> None:
     """Repeats have other seeds: sampled, they give other tokens, and both arms the same."""
     records = [
         dataclasses.replace(r, tokens=tuple(token + r.repeat for token in r.tokens or ()))

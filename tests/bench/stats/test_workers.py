@@ -50,7 +50,7 @@ def speedup(part: Part, decoder: str) -> float:
     return value
 
 
-def test_a_worker_that_becomes_slower_is_told_from_one_that_is_slow() -> None:
+def test_a_worker_that_becomes_slower_drifts_and_a_constantly_slow_worker_does_not() -> None:
     steady = measured(lambda worker, block: 1.5 if worker == "w0" else 1.0)
     assert all(
         abs(d or 1.0) < 0.05 for d in drifts(group_by(steady, attrgetter("worker"))).values()
@@ -77,14 +77,14 @@ def test_each_worker_has_its_own_floor_and_speed_ups() -> None:
     assert [row[3].bad for row in table.rows] == [False, True]
 
 
-def test_one_process_has_no_workers_and_few_blocks_no_drift() -> None:
+def test_one_process_has_no_workers_and_few_blocks_have_no_drift() -> None:
     assert run_parts([record(None, "ar", 0, 0, 1.0)], "worker") == []
     assert by_part("worker", [], ["ar"]) is None
     few = [r for r in measured(lambda *_: 1.0) if r.block < 10]
     assert all(part.drift is None for part in run_parts(few, "worker"))
 
 
-def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
+def test_times_of_two_machines_are_listed_by_machine_and_not_pooled() -> None:
     records = [
         replace(r, machine="fast" if r.block % 2 else "slow") for r in measured(lambda *_: 1.0)
     ]
@@ -103,7 +103,7 @@ def test_times_of_two_machines_do_not_pool_and_counters_do() -> None:
     assert len(times.timed_units(r for r in same if r.decoder == "ar")) == 60
 
 
-def test_a_part_has_the_drift_of_equal_prompts_and_without_repeats_its_trend() -> None:
+def test_drift_of_a_worker_compares_equal_prompts_or_without_repeats_uses_the_trend() -> None:
     repeated = measured(lambda worker, block: 1 + 0.4 * block / 60 if worker == "w1" else 1.0)
     by_worker = group_by(repeated, attrgetter("worker"))
     same_prompt = drifts(by_worker)
@@ -137,7 +137,7 @@ def test_a_failed_answer_of_a_batch_is_no_drift() -> None:
     assert trend(whole) == trend(failed) == 0
 
 
-def test_every_column_of_a_workers_table_is_its_own_decoders() -> None:
+def test_each_column_of_a_workers_table_holds_the_speed_ups_of_its_decoder() -> None:
     quick = [
         replace(r, decoder="ptp", total_s=r.total_s / 2)
         for r in measured(lambda *_: 1.0)

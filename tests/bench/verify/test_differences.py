@@ -59,7 +59,9 @@ def test_a_near_tie_is_a_difference_and_not_wrong(
     assert (found.num_answers, found.num_wrong) == (1, 0)
 
 
-def test_sampled_only_blunders_are_wrong(record: Make, small: Any, opener: Any) -> None:
+def test_a_clear_difference_of_a_coupled_decoder_is_wrong_when_sampling(
+    record: Make, small: Any, opener: Any
+) -> None:
     run = choose_decoders(small(decoders="spec:verify=coupled", temperature=0.5), print)
     other = dataclasses.replace(opener(run), config=run.config)
     records = [record("ar"), record("spec", tokens=(9, 9, 9))]
@@ -68,7 +70,7 @@ def test_sampled_only_blunders_are_wrong(record: Make, small: Any, opener: Any) 
 
 
 @pytest.mark.parametrize(("places", "wrong"), [(0.9, 0), (1.1, 1)])
-def test_in_half_precision_the_runs_own_rounding_is_the_bound(
+def test_in_half_precision_a_difference_is_wrong_only_beyond_the_rounding_of_the_run(
     record: Make,
     small: Any,
     opener: Any,
@@ -100,7 +102,7 @@ def test_a_decoder_that_keeps_the_distribution_only_is_not_compared(
     assert differences(setup, [record("ar"), record("spec", tokens=(9, 9, 9))], {}) == []
 
 
-def test_every_wrong_answer_counts_repeats_among_them(setup: Setup, record: Make) -> None:
+def test_wrong_answers_are_counted_in_every_repeat(setup: Setup, record: Make) -> None:
     best, *_, worst = ranked(setup, PROMPT.ids)
     records = [
         record(cell, tokens=(first, 1, 2), repeat=repeat)
@@ -111,7 +113,7 @@ def test_every_wrong_answer_counts_repeats_among_them(setup: Setup, record: Make
     assert (found.num_answers, found.num_compared, found.num_wrong) == (3, 3, 3)
 
 
-def test_answers_are_held_to_the_baselines_of_the_same_repeat_and_pass(
+def test_answers_are_compared_with_the_baseline_of_the_same_repeat_and_pass(
     setup: Setup, record: Make
 ) -> None:
     """Where the baseline has no answer of a repeat there is nothing to hold one to."""
@@ -148,7 +150,7 @@ def test_in_row_invariant_numerics_any_difference_is_wrong(
     assert found["spec@fast"].num_wrong is None
 
 
-def test_differences_are_told_by_place_share_and_distance_from_a_tie(
+def test_differences_are_reported_with_place_share_and_distance_from_a_tie(
     setup: Setup, record: Make
 ) -> None:
     best, second, *_ = ranked(setup, PROMPT.ids)

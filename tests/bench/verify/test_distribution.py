@@ -45,7 +45,7 @@ def test_the_false_alarm_is_shared_among_all_tests_of_a_decoder() -> None:
     assert outcomes(distribution_test(FALSE_ALARM / 5), *[distribution_test(0.5)] * 3)[0] == "wrong"
 
 
-def test_a_test_that_could_miss_a_tenth_of_the_mass_is_open_and_says_what_it_would_see() -> None:
+def test_a_test_that_could_miss_a_tenth_of_the_mass_is_open_and_a_larger_one_passes() -> None:
     assert outcomes(distribution_test(0.5, num_draws=400)) == ["open"]
     (found,) = judge_distributions([distribution_test(0.5)])
     assert found.outcome == "passed"
@@ -73,7 +73,7 @@ def prompt(name: str, length: int) -> Prompt:
     return Prompt(conversation=name, turn=1, family="qa", ids=ids, hash="", reference=None)
 
 
-def test_distributions_are_tested_where_the_target_is_about_to_be_least_sure() -> None:
+def test_distributions_are_tested_in_the_window_of_highest_uncertainty_of_the_target() -> None:
     """The window from the sixth token of the answer on holds both doubtful places."""
     target = Unsure({2 + 6: 0.0, 2 + 6 + NUM_TOKENS - 1: 0.0, 2 + 1: 1.0})
     answers = {"a#1": (0,) * 20}
@@ -82,7 +82,9 @@ def test_distributions_are_tested_where_the_target_is_about_to_be_least_sure() -
     assert found == ("a#1+6", (1, 1, *answers["a#1"][:6]))
 
 
-def test_the_least_sure_prompts_are_taken_and_those_without_an_answer_are_not() -> None:
+def test_the_prompts_with_the_highest_uncertainty_are_tested_and_unanswered_prompts_are_left_out() -> (
+    None
+):
     # a prompt of n tokens is in doubt where its answer begins, the less the longer it is
     prompts = [prompt(f"p{n}", n) for n in range(1, NUM_CONTEXTS + 4)]
     target = Unsure({n: 0.5 * n for n in range(1, NUM_CONTEXTS + 4)})
@@ -92,7 +94,7 @@ def test_the_least_sure_prompts_are_taken_and_those_without_an_answer_are_not() 
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_how_sure_the_target_is_depends_on_the_temperature(temperature: float) -> None:
+def test_the_certainty_of_the_target_depends_on_the_temperature(temperature: float) -> None:
     """At a low temperature the long doubt among two is none, at a high one it is the larger."""
 
     class Two(TableModel):

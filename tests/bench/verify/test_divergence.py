@@ -51,7 +51,7 @@ def at(monkeypatch: pytest.MonkeyPatch, u: float) -> None:
     monkeypatch.setattr(Uniforms, "at", lambda *_: u)
 
 
-def test_equal_answers_part_nowhere() -> None:
+def test_equal_answers_have_no_divergence() -> None:
     assert examine(OneDistribution(DISTRIBUTION), [1], [0, 1], (0, 1), SAMPLED, "float32") is None
 
 
@@ -61,7 +61,9 @@ def test_an_answer_that_stops_early_is_no_near_tie() -> None:
 
 
 @pytest.mark.parametrize(("gap", "dtypes"), [(5e-4, 3), (0.01, 2), (0.1, 1), (0.5, 0)])
-def test_greedy_answers_may_part_where_logits_tie_in_their_dtype(gap: float, dtypes: int) -> None:
+def test_a_greedy_difference_is_a_near_tie_if_the_logits_tie_in_their_dtype(
+    gap: float, dtypes: int
+) -> None:
     distribution = [0.4, 0.4 * float(torch.tensor(-gap).exp()), 0.1, 0.1]
     near = [
         parted([1], [0], Sampling(), distribution=distribution, dtype=dtype).near_tie
@@ -70,7 +72,7 @@ def test_greedy_answers_may_part_where_logits_tie_in_their_dtype(gap: float, dty
     assert near == [dtypes > 2, dtypes > 1, dtypes > 0, False]
 
 
-def test_sampled_answers_may_part_where_u_meets_the_border_of_both_tokens(
+def test_a_sampled_difference_is_a_near_tie_if_u_is_close_to_the_edge_between_both_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at(monkeypatch, 0.5 + FLOAT32 / 2)
@@ -96,7 +98,7 @@ def test_a_sampled_token_far_from_u_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
         ((0.5, 0.3, 0.1 - 1e-6, 0.1 + 1e-6), {"top_p": 0.9}),  # and by token 3 alone
     ],
 )
-def test_the_distribution_on_the_other_side_of_a_cut_is_tried_as_well(
+def test_near_ties_of_a_top_k_or_top_p_cut_are_judged_on_both_sides_of_the_cut(
     distribution: Sequence[float], cut: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """u is of token 0 where three tokens are kept, and of token 1 where all four are."""
@@ -110,7 +112,7 @@ def test_the_distribution_on_the_other_side_of_a_cut_is_tried_as_well(
 
 
 @pytest.mark.parametrize(("dtype", "margin"), STATED.items())
-def test_near_ties_end_at_the_margin_that_is_stated(
+def test_near_ties_end_at_the_documented_margin(
     dtype: str, margin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/verify.md: so far apart in logits, and that / 4T between u and the token's share."""
@@ -138,7 +140,7 @@ class Tied(TableModel):
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_the_tie_is_looked_for_where_the_answers_part_and_nowhere_else(place: int) -> None:
+def test_a_near_tie_counts_only_at_the_first_difference(place: int) -> None:
     prompt, expected = [1, 2], (0,) * 5
     answer = (*expected[:place], 1, 0)
     for moved in (-1, 0, 1):
@@ -149,7 +151,7 @@ def test_the_tie_is_looked_for_where_the_answers_part_and_nowhere_else(place: in
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_the_uniform_is_that_of_the_place_where_the_answers_part(
+def test_the_uniform_is_that_of_the_position_of_the_first_difference(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for moved in (-1, 0, 1):
@@ -159,14 +161,14 @@ def test_the_uniform_is_that_of_the_place_where_the_answers_part(
         assert parted(answer, expected, SAMPLED).near_tie == (moved == 0)
 
 
-def test_a_near_tie_of_other_tokens_excuses_nothing() -> None:
+def test_a_near_tie_between_other_tokens_does_not_excuse_a_difference() -> None:
     distribution = (0.4, 0.4, 0.1, 0.1)
     assert parted([1], [0], Sampling(), distribution=distribution).near_tie
     assert not parted([2], [0], Sampling(), distribution=distribution).near_tie
 
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.95}, {"top_k": 3}])
-def test_a_nucleus_whose_border_is_a_tie_may_fall_either_way(
+def test_a_difference_from_a_tie_at_the_border_of_the_nucleus_is_a_near_tie(
     monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]
 ) -> None:
     distribution = DISTRIBUTION if "top_p" in cut else (0.5, 0.3, 0.1, 0.1)
@@ -178,7 +180,7 @@ def test_a_nucleus_whose_border_is_a_tie_may_fall_either_way(
     assert not parted([1], [0], clear, distribution=(0.5, 0.3, 0.15, 0.05)).near_tie
 
 
-def test_the_cdf_moves_no_farther_than_the_margin_says() -> None:
+def test_noise_within_the_margin_moves_the_cdf_no_farther_than_the_edge_margin() -> None:
     generator = torch.Generator().manual_seed(0)
     margin, temperature = 0.2, 0.7
     for _ in range(200):

@@ -27,12 +27,12 @@ def comparison(num: int, parted: int, *, distance: float = 1e-4, length: int = 2
     )
 
 
-def test_ar_in_another_shape_is_ar() -> None:
+def test_ar_with_calls_of_another_shape_gives_the_same_tokens() -> None:
     check_greedy_equals_ar(RESHAPED)
     check_coupled_equals_ar(build(parse_spec("ar:rows=3")))
 
 
-def test_equal_answers_pass_and_say_what_they_would_have_caught() -> None:
+def test_equal_answers_pass_and_state_the_rarest_error_they_would_have_caught() -> None:
     finding = comparison(20, 0).finding(True, comparison(20, 0))
     assert finding.outcome == "passed"
     rarest = float(finding.power.removeprefix("one wrong token in "))
@@ -45,21 +45,21 @@ def test_a_difference_beyond_rounding_is_wrong() -> None:
     assert "token 5 of p0" in finding.text
 
 
-def test_near_ties_pass_only_as_often_as_ar_in_another_shape_has_them() -> None:
+def test_near_ties_are_open_if_they_are_far_more_frequent_than_in_reshaped_ar() -> None:
     many = comparison(20, 12)
     assert many.finding(True, comparison(20, 11)).outcome == "passed"
     assert many.finding(True, comparison(20, 0)).outcome == "open"
     assert comparison(20, 2).finding(True, comparison(20, 0)).outcome == "passed"
 
 
-def test_a_lossy_decoder_is_measured_however_far_it_is() -> None:
+def test_a_lossy_decoder_is_measured_at_any_distance_from_ar() -> None:
     finding = comparison(20, 20, distance=9).finding(False, comparison(20, 0))
     assert finding.outcome == "measured"
     assert finding.text.startswith("0 of 20 answers identical")
     assert "5 tokens (median)" in finding.text
 
 
-def test_what_failed_or_was_never_compared_is_open() -> None:
+def test_failed_and_missing_comparisons_are_open() -> None:
     assert comparison(0, 0).finding(True, comparison(0, 0)).outcome == "open"
     made = comparison(3, 0)
     target = TableModel()
@@ -78,7 +78,7 @@ def test_a_failure_leaves_a_lossy_decoders_distance_open() -> None:
     assert comparison(0, 0).finding(False, comparison(0, 0)).outcome == "open"
 
 
-def test_a_difference_beyond_rounding_is_wrong_whatever_else_failed() -> None:
+def test_a_difference_beyond_rounding_is_wrong_even_if_another_answer_failed() -> None:
     made = comparison(20, 1, distance=0.5)
     made.errors.append("p1: RuntimeError: no")
     assert made.finding(True, comparison(20, 0)).outcome == "wrong"

@@ -100,7 +100,7 @@ def test_a_unit_of_the_last_place_is_that_of_the_largest_logit() -> None:
     assert last_place(logits, "float16").tolist() == [0.015625, 0.0078125, 2**-11, 2**-9]
 
 
-def test_the_floor_is_ar_in_calls_of_the_usual_rows(
+def test_the_floor_is_measured_with_ar_in_calls_of_the_usual_number_of_rows(
     half: Setup, record: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers that stay the same are those that AR gives when it decodes in such calls."""
@@ -119,7 +119,7 @@ def test_the_floor_is_ar_in_calls_of_the_usual_rows(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_decoder_that_rounds_as_ar_does_in_such_calls_is_verified(
+def test_a_decoder_that_rounds_as_ar_does_in_calls_of_the_usual_rows_is_verified(
     half: Setup, record: Make, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     setup = coupled(half, temperature)
@@ -136,7 +136,7 @@ def test_a_decoder_that_rounds_as_ar_does_in_such_calls_is_verified(
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 64])
-def test_the_runner_up_is_wrong_at_any_scale_of_the_logits(
+def test_a_decoder_that_takes_the_runner_up_is_wrong_at_any_scale_of_the_logits(
     half: Setup, record: Make, monkeypatch: pytest.MonkeyPatch, scale: float
 ) -> None:
     target: Any = half.models.target
@@ -153,7 +153,7 @@ def test_the_runner_up_is_wrong_at_any_scale_of_the_logits(
     assert (found.num_wrong or 0) > 6
 
 
-def test_without_a_floor_nothing_is_verified(half: Setup, record: Make) -> None:
+def test_without_a_floor_differences_are_not_verified(half: Setup, record: Make) -> None:
     ar = answers(half, 1)
     other = {name: (9, *tokens[1:]) for name, tokens in ar.items()}
     given = [*records(record, "ar", ar), *records(record, "spec", other)]
@@ -167,7 +167,9 @@ def test_equal_answers_need_no_floor(half: Setup, record: Make) -> None:
     assert measure_floor(half, same, PROMPTS) is None
 
 
-def test_an_arm_of_ar_sets_the_rows(small: Any, opener: Any, record: Make) -> None:
+def test_an_ar_arm_with_several_rows_sets_the_rows_of_the_floor(
+    small: Any, opener: Any, record: Make
+) -> None:
     cells = "ar@wide:rows=9,spec"
     run = choose_decoders(small(decoders=cells, dtype="bfloat16"), print)
     setup = dataclasses.replace(opener(run), config=run.config)
@@ -180,7 +182,7 @@ def test_an_arm_of_ar_sets_the_rows(small: Any, opener: Any, record: Make) -> No
     assert floor.rows == 9
 
 
-def test_ties_taken_too_often_are_frequent() -> None:
+def test_differences_exceed_rounding_if_their_rate_is_far_above_that_of_the_floor() -> None:
     floor = dataclasses.replace(QUIET, num_tokens=3000, num_flips=20)
     assert not exceeds_rounding(floor, 20, 2000)
     assert not exceeds_rounding(floor, 40, 3000)

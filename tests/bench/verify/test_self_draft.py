@@ -82,7 +82,7 @@ def test_drafts_that_the_target_itself_makes_are_accepted(
 
 
 @pytest.mark.slow
-def test_a_penalty_on_one_side_alone_shows_though_the_output_is_right(
+def test_a_penalty_on_the_drafts_alone_is_detected_though_the_output_is_right(
     report: Callable[[str], VerifyReport], tmp_path: Path
 ) -> None:
     (tmp_path / "penalised.py").write_text(PENALISED)

@@ -11,7 +11,7 @@ def check_real_tensors(decoder: Decoder) -> None:
     raise IndexError("tuple index out of range")
 
 
-def test_a_decoder_that_raises_in_a_check_is_left_to_the_model_with_its_error() -> None:
+def test_a_check_that_raises_leaves_the_decision_to_the_model_and_names_the_error() -> None:
     arm: Any = SimpleNamespace(decoder=SimpleNamespace(lossless=True))
     subject = Subject(arm)
     subject.run("equality on a tiny Llama", [check_real_tensors])

@@ -28,13 +28,13 @@ def examined(*outcomes: CheckOutcome, lossless: bool = True) -> Examination:
         ((), False, "inconclusive"),
     ],
 )
-def test_every_finding_must_hold_and_there_must_be_one(
+def test_lossless_and_lossy_verdicts_need_findings_that_all_hold(
     outcomes: tuple[CheckOutcome, ...], lossless: bool, verdict: str
 ) -> None:
     assert examined(*outcomes, lossless=lossless).verdict == verdict
 
 
-def test_the_exit_code_is_that_of_the_worst_decoder_wherever_it_stands() -> None:
+def test_the_exit_code_is_that_of_the_worst_decoder_in_any_order() -> None:
     right, lossy = examined("passed"), examined("measured", lossless=False)
     unsure, wrong = examined("open"), examined("wrong")
 

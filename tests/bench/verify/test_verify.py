@@ -95,13 +95,15 @@ def test_a_negative_control_is_caught(controls: VerifyReport, control: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar", *(f"{WRONG}:{name}" for name in RIGHT)])
-def test_what_the_controls_are_made_of_is_right(controls: VerifyReport, name: str) -> None:
+def test_the_right_decoders_behind_the_controls_are_lossless(
+    controls: VerifyReport, name: str
+) -> None:
     assert of(controls, name).verdict == "lossless"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 10**6])
-def test_drafts_that_replay_uniforms_show_at_the_default_draws(
+def test_drafts_that_replay_uniforms_are_caught_with_the_default_number_of_draws(
     examined: Callable[..., VerifyReport], seed: int
 ) -> None:
     subtle = ("BlockReplaysDrafts", "BlockReusesDraw", "BlockVerified")
@@ -112,7 +114,7 @@ def test_drafts_that_replay_uniforms_show_at_the_default_draws(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("control", ["WarpsDraft", "ReseedsAccept", "AcceptsAbove"])
-def test_a_control_is_farther_off_than_the_distance_that_is_stated(control: str) -> None:
+def test_the_distance_of_a_control_exceeds_the_stated_detectable_distance(control: str) -> None:
     draws = table_draws(build(parse_spec(f"{WRONG}:{control}")), NUM_DRAWS)
     draws.draw(10_000, 64)
     seen = {cell: draws.counts[cell] / NUM_DRAWS for cell in draws.distribution.cells}
@@ -169,7 +171,7 @@ def test_honest_decoders_pass_three_of_three_examinations(
 
 
 @pytest.mark.slow
-def test_controls_are_caught_whatever_the_seed(examined: Callable[..., VerifyReport]) -> None:
+def test_controls_are_caught_with_every_seed(examined: Callable[..., VerifyReport]) -> None:
     names = [f"{WRONG}:{control}" for control in (*CONTROLS, *MORE)]
     for seed in range(2):
         report = examined(",".join(names), seed=1 + seed * 10**6, limit=2, draws=2000)
@@ -220,7 +222,9 @@ def without_numbers(run: ResolvedRun) -> Any:
 
 
 @pytest.mark.slow
-def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: Any) -> None:
+def test_a_model_whose_logits_are_nan_makes_every_decoder_inconclusive(
+    small: Make, progress: Any
+) -> None:
     report = verify(
         small(decoders="ar,spec", limit=2), progress(), num_draws=1000, opener=without_numbers
     )
@@ -235,7 +239,7 @@ def test_a_model_without_numbers_is_inconclusive_for_all(small: Make, progress: 
 
 
 @pytest.mark.slow
-def test_what_ar_fails_on_leaves_the_others_open_too(
+def test_prompts_on_which_ar_fails_leave_every_decoder_inconclusive(
     examined: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = subject.answer
@@ -271,7 +275,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_distribution_that_is_wrong_on_the_model_alone_is_caught_by_distribution(
+def test_the_distribution_option_catches_a_distribution_that_is_wrong_only_on_the_model(
     examined: Callable[..., VerifyReport], decoder_file: Callable[[str], str]
 ) -> None:
     spec = decoder_file(SECOND_IS_LIKELIEST)
@@ -321,7 +325,7 @@ def test_in_half_precision_a_distribution_that_does_not_fit_is_inconclusive() ->
         ({"dtype": "float32", "numerics": "invariant"}, "invariant"),
     ],
 )
-def test_half_precision_is_examined_without_margins_unless_told(
+def test_half_precision_is_examined_without_margins_by_default(
     small: Make, opener: Any, values: dict[str, Any], precision: str
 ) -> None:
     """What is opened then; tables are of float32, whatever is asked of them."""
@@ -336,7 +340,7 @@ def test_half_precision_is_examined_without_margins_unless_told(
 
 
 @pytest.mark.slow
-def test_calls_are_compiled_where_a_run_compiles_them_and_the_reason_is_told_where_not(
+def test_verification_compiles_calls_as_a_run_does_or_notes_the_reason_against_it(
     small: Make, opener: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCH_COMPILE_DISABLE")
@@ -360,7 +364,7 @@ def test_calls_are_compiled_where_a_run_compiles_them_and_the_reason_is_told_whe
 
 
 @pytest.mark.slow
-def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., VerifyReport]) -> None:
+def test_the_table_shows_verdicts_powers_and_margins(examined: Callable[..., VerifyReport]) -> None:
     console = Console(width=200, record=True)
     examined("spec", limit=2).print(console)
     text = console.export_text()
@@ -371,7 +375,7 @@ def test_the_table_says_verdicts_powers_and_margins(examined: Callable[..., Veri
     assert "in 0.1 % of all verifications" in text
 
 
-def test_everything_printed_is_whole_on_a_narrow_terminal() -> None:
+def test_the_table_is_printed_in_full_on_a_narrow_terminal() -> None:
     found, power = "5,000 draws, chi-square 44.2, p = 0.26 (Holm)", "one wrong token in 1,482"
     name = "path/of/a/decoder.py:Mine@labelled"
     finding = Finding(

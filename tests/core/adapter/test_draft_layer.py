@@ -122,7 +122,7 @@ def test_trees_of_several_texts_fed_in_parts_are_those_of_each_whole_text(
 
 
 @pytest.mark.parametrize("nodes", [4, 9])
-def test_many_short_texts_have_more_rows_than_entries_and_as_many_levels_as_each_alone(
+def test_many_short_texts_in_one_pass_get_the_trees_and_draft_calls_of_each_text_alone(
     nodes: int,
 ) -> None:
     made, shape = Made(), DraftShape(depth=4, width=4, nodes=nodes)
@@ -150,7 +150,7 @@ def test_passes_stop_once_no_draft_can_be_among_the_likeliest() -> None:
         assert (session.draft_calls, session.draft_rows) == (passes, 3 + 3 * (passes - 1))
 
 
-def test_passes_stop_where_the_rows_that_would_go_on_are_unlikely_together() -> None:
+def test_passes_stop_once_the_total_probability_of_the_next_rows_is_below_the_floor() -> None:
     _, tree = drafted_alone(DraftShape(depth=2, width=3, nodes=12))
     level = sorted(chance for path, chance in paths(tree).items() if len(path) == 2)
     between = (sum(level[-3:]) + sum(level)) / 2
@@ -166,7 +166,7 @@ def drafted_alone(shape: DraftShape) -> tuple[Session, CallResult]:
     return session, result
 
 
-def test_training_goes_on_as_decoding_does() -> None:
+def test_unrolled_training_states_equal_the_cached_states_of_decoding() -> None:
     """The unrolled states of every place are those of the cache, which is fed row by row."""
     made, length, depths = Made(), 7, 3
     tokens = [3, 1, 4, 1, 5, 9, 2]
@@ -179,7 +179,7 @@ def test_training_goes_on_as_decoding_does() -> None:
             torch.testing.assert_close(states[depth][0, place], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_places_of_the_text_matter_and_their_start_does_not() -> None:
+def test_attention_depends_on_relative_and_not_on_absolute_positions() -> None:
     made = Made()
     rows = noise(3, WIDTH, seed=7)
     for shift in (0, 5):
@@ -192,7 +192,9 @@ def test_places_of_the_text_matter_and_their_start_does_not() -> None:
     assert not torch.allclose(apart @ key.transpose(-1, -2), expected, atol=1e-2)
 
 
-def test_files_keep_all_and_each_kind_is_read_as_what_it_is(tmp_path: pathlib.Path) -> None:
+def test_a_saved_draft_layer_loads_unchanged_and_mismatching_files_are_refused(
+    tmp_path: pathlib.Path,
+) -> None:
     layer = Made().layer
     layer.save(tmp_path)
     loaded = read_adapter(tmp_path)
@@ -209,7 +211,7 @@ def test_files_keep_all_and_each_kind_is_read_as_what_it_is(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize("num_heads", [0, 3, 64])
-def test_heads_must_cut_the_width_into_even_parts(num_heads: int) -> None:
+def test_the_number_of_heads_must_divide_the_width_into_parts_of_even_size(num_heads: int) -> None:
     with pytest.raises(ValueError, match="'num_heads'"):
         config_of(num_heads=num_heads)
 

@@ -72,7 +72,7 @@ def test_dyadic_writes_fixed_point_bits_and_cosines() -> None:
     torch.testing.assert_close(embed(embedding, doubles(*LEVELS)), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_dyadic_bits_are_exact_from_the_half_down() -> None:
+def test_the_bits_of_the_dyadic_code_are_the_exact_binary_digits_of_u() -> None:
     embedding = embedding_of("dyadic")
     assert isinstance(embedding.net, torch.nn.Linear)
     with torch.no_grad():  # the layer becomes a window on the bits
@@ -85,7 +85,7 @@ def test_dyadic_bits_are_exact_from_the_half_down() -> None:
         assert sum(2**-k for k, bit in enumerate(bits.tolist(), 1) if bit > 0) == level / 2**16
 
 
-def test_dyadic_tells_neighbours_on_the_grid_apart() -> None:
+def test_the_dyadic_code_distinguishes_neighbouring_levels() -> None:
     u = torch.arange(0, 2**16, 97, dtype=torch.float64) / 2**16
     embedding = embedding_of("dyadic")
     assert isinstance(embedding.net, torch.nn.Linear)
@@ -113,7 +113,7 @@ def test_the_constant_code_ignores_u() -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("hidden", [0, 12])
-def test_a_blank_slot_is_the_blank_vector_and_nothing_else_is(code: Code, hidden: int) -> None:
+def test_only_blank_slots_are_embedded_as_the_blank_vector(code: Code, hidden: int) -> None:
     embedding = embedding_of(code, hidden=hidden, conditioned=True)
     u = doubles(0.0, NO_UNIFORM, 0.7, NO_UNIFORM)
     got = embed(embedding, u, torch.rand(4, 2))
@@ -154,7 +154,7 @@ def test_only_a_conditioned_embedding_knows_temperature_and_top_p() -> None:
     torch.testing.assert_close(told[0] - told[1], difference)
 
 
-def test_a_hidden_layer_makes_it_a_network_of_two_layers() -> None:
+def test_an_embedding_with_a_hidden_layer_is_a_network_of_two_layers() -> None:
     embedding = embedding_of("dyadic", hidden=12)
     first, _, last = embedding.net  # type: ignore[misc]
     features = torch.tensor([dyadic_features(u) for u in LEVELS])

@@ -195,14 +195,14 @@ def test_base_rows_do_not_change_by_one_bit_with_the_slots_inputs(case_of):
         assert torch.equal(*(case.run(ids, TAIL)[:, :FIRST] for ids in (IDS[:1], changed)))
 
 
-def test_a_wrapped_but_inactive_module_is_the_module(name):
+def test_a_wrapped_module_without_an_active_adapter_gives_the_logits_of_the_plain_module(name):
     case = Case(name, "modules")
     assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
     case.run(IDS, SLOTS)
     assert torch.equal(logits(case.module, IDS), logits(case.plain, IDS))
 
 
-def test_an_adapter_goes_out_of_force_when_its_forward_fails_and_never_nests():
+def test_an_adapter_is_deactivated_when_its_forward_fails_and_cannot_be_nested():
     case = Case("llama", "modules")
 
     class Failing:
@@ -241,14 +241,14 @@ def test_every_linear_layer_but_the_head_is_gated(name):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_our_own_forward_has_each_of_them_once(name):
+def test_our_own_forward_contains_each_linear_layer_once(name):
     weights = llama.join_weights(fresh(name))
     assert weights is not None
     names = [name for layer in weights.layers for part in layer.linears for name in part.names]
     assert sorted(names) == sorted(linear_layers(fresh(name)))
 
 
-def test_shapes_are_in_and_out_whatever_way_the_weight_is_stored():
+def test_layer_shapes_are_inputs_by_outputs_for_linear_and_conv1d_layers():
     assert layer_shapes(fresh("llama"))["model.layers.0.mlp.down_proj"] == (48, 32)
     assert layer_shapes(fresh("llama-gqa"))["model.layers.1.self_attn.k_proj"] == (32, 16)
     module = fresh("gpt2")
@@ -324,7 +324,7 @@ def test_whole_weights_of_our_own_forward_are_added_in_float32_before_the_cast(r
             assert torch.equal(change, torch.cat(expected))
 
 
-def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(case_of):
+def test_ranks_of_layers_that_share_an_input_are_joined_and_padded_with_zeros(case_of):
     case = case_of()
     for delta in case.flat_deltas:
         assert delta is not None
@@ -341,7 +341,9 @@ def test_ranks_of_layers_that_share_an_input_are_filled_up_to_whole_vectors(case
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_factors_and_joined_weights_lie_as_a_cpu_multiplies_few_rows_fastest(dtype):
+def test_factors_and_joined_weights_have_the_memory_layout_that_is_fastest_for_few_rows_on_a_cpu(
+    dtype,
+):
     module = fresh("llama").to(dtype)
     factors = factors_of(module)
     weights = llama.join_weights(module)
@@ -405,7 +407,7 @@ def test_a_call_of_one_token_takes_one_product_for_all_layers_of_one_input():
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt2"])
 @pytest.mark.parametrize("rank", [RANK, HIGH, 0])
-def test_bytes_of_an_attached_adapter_are_those_of_what_it_multiplies_by(name, rank):
+def test_adapter_bytes_are_those_of_the_embedding_and_the_attached_deltas(name, rank):
     model = HFModel(fresh(name))
     adapter = slot_adapter(model.module, rank=rank)
     model.attach("ptp", adapter)

@@ -33,7 +33,7 @@ def filled(**options: Any) -> DraftHeads:
     return heads.eval().requires_grad_(False)
 
 
-def test_a_head_is_a_residual_block_of_its_own() -> None:
+def test_each_head_is_a_separate_residual_block() -> None:
     heads, hidden = filled(), torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(2))
     out = heads(hidden)
     assert out.shape == (4, 3, WIDTH)
@@ -44,7 +44,7 @@ def test_a_head_is_a_residual_block_of_its_own() -> None:
             torch.testing.assert_close(out[row, head], expected)
 
 
-def test_fresh_heads_say_what_the_models_own_head_says() -> None:
+def test_untrained_heads_draft_the_likeliest_token_of_the_models_output_head() -> None:
     model = HFModel(fresh("llama"))
     model.attach("medusa", DraftHeads(config_of()))
     model.reserve(1, 20)
@@ -73,7 +73,9 @@ def states_of(model: HFModel, tokens: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2-window", "gpt2"])
-def test_hidden_states_are_what_the_head_reads_alone_and_merged(name: str) -> None:
+def test_hidden_states_are_the_inputs_of_the_output_head_in_single_and_merged_calls(
+    name: str,
+) -> None:
     model = HFModel(fresh(name))
     model.attach("ptp", slot_adapter(model.module))
     model.reserve(3, 60)
@@ -106,7 +108,7 @@ def test_hidden_states_are_what_the_head_reads_alone_and_merged(name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "export", "eager", "tiles"])
-def test_states_of_rows_that_are_not_read(way: str) -> None:
+def test_hidden_states_are_available_for_rows_whose_logits_are_not_read(way: str) -> None:
     compiled: dict[str, Any] = {"compile": True, "backend": way} if way[0] == "e" else {}
     model = HFModel(fresh("llama"), **compiled)
     model = model.in_tiles(8) if way == "tiles" else model
@@ -147,7 +149,7 @@ def test_a_long_prompt_gives_the_states_of_its_last_rows() -> None:
     torch.testing.assert_close(asked[0], states_of(model, prompt)[-1:], atol=1e-4, rtol=1e-4)
 
 
-def test_a_model_that_caps_its_logits_shows_no_state() -> None:
+def test_heads_are_refused_for_a_model_that_caps_its_logits() -> None:
     model = HFModel(fresh("gemma2-window"))
     line = "Gemma2ForCausalLM computes its logits by more than its head"
     with pytest.raises(ValueError, match=line):
@@ -162,7 +164,7 @@ def test_heads_of_another_width_are_refused() -> None:
         HFModel(fresh("llama")).attach("medusa", DraftHeads(config_of(width=40)))
 
 
-def test_a_round_trip_through_files_keeps_all(tmp_path: Path) -> None:
+def test_saved_heads_load_unchanged_up_to_the_saved_precision(tmp_path: Path) -> None:
     heads = filled(base={"weights_sha256": "ab"}, measured={"accuracy": [0.5]})
     heads.save(tmp_path / "a")
     loaded = read_adapter(tmp_path / "a")
@@ -176,7 +178,7 @@ def test_a_round_trip_through_files_keeps_all(tmp_path: Path) -> None:
     assert loaded.num_parameters == 3 * (2 * 5 * WIDTH + 5)
 
 
-def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
+def test_adapter_files_load_only_as_the_kind_that_was_saved(tmp_path: Path) -> None:
     slot_adapter(fresh("llama")).save(tmp_path / "slots")
     filled().save(tmp_path / "heads")
     assert isinstance(read_adapter(tmp_path / "slots"), SlotAdapter)
@@ -198,7 +200,7 @@ def test_each_kind_of_adapter_is_read_as_what_it_is(tmp_path: Path) -> None:
         ({"rank": 10**9}, "size mismatch for"),
     ],
 )
-def test_a_wrong_configuration_is_one_line(
+def test_a_wrong_configuration_is_refused_in_one_line(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     filled().save(tmp_path)

@@ -135,7 +135,7 @@ def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, edit: str)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"text"'])
-def test_what_is_no_configuration_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+def test_an_invalid_configuration_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     filled(config_of()).save(tmp_path)
     (tmp_path / "adapter.json").write_text(text)
     assert "cannot be loaded: " in refusal(tmp_path)

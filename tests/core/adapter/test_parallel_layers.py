@@ -136,7 +136,7 @@ def best_path(
 U = (torch.tensor([409, 3686, 2048, 1024], dtype=torch.float64) + 0.5) / NUM_LEVELS
 
 
-def test_a_pass_over_many_places_is_dense_attention_behind_each() -> None:
+def test_a_pass_over_many_places_equals_dense_attention_at_each_place() -> None:
     made, tokens, anchors = Made(), [3, 1, 4, 1, 5, 9, 2], torch.tensor([[5, 2]])
     hidden = noise(len(tokens), WIDTH, seed=6)
     text = made.layers.enter(hidden, made.table[tokens])[None]
@@ -149,7 +149,7 @@ def test_a_pass_over_many_places_is_dense_attention_behind_each() -> None:
 
 @pytest.mark.parametrize("candidates", [0, 3])
 @pytest.mark.parametrize(("temperature", "tokens"), [(0.0, [3, 11]), (0.7, [3, 12, 59])])
-def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
+def test_drafts_after_a_text_fed_in_parts_equal_those_after_the_whole_text(
     temperature: float, tokens: list[int], candidates: int
 ) -> None:
     made, text = Made(sizes={"candidates": candidates}), [8, 9, 10, 7]
@@ -170,7 +170,7 @@ def test_text_is_fed_in_parts_and_drafted_behind_as_if_it_were_all_there(
         assert drafts[1] == pytest.approx(expected[1], rel=1e-3)
 
 
-def test_more_slots_than_any_tree_has_drafts_touch_no_other_text() -> None:
+def test_more_slots_than_any_tree_has_drafts_do_not_affect_other_texts() -> None:
     made, u = Made(num_slots=MAX_DRAFTS + 9), torch.linspace(0, 0.99, MAX_DRAFTS + 9)
     texts = [(noise(3, WIDTH, seed=row), [7, 8, 9 + row]) for row in range(3)]
     texts[1] = (texts[1][0], [])  # a row of no call beside them
@@ -184,7 +184,7 @@ def test_more_slots_than_any_tree_has_drafts_touch_no_other_text() -> None:
 
 @pytest.mark.parametrize("rank", [3, 0])
 @pytest.mark.parametrize("before", [7, 2])
-def test_the_bias_of_the_draft_before_counts_in_full(before: int, rank: int) -> None:
+def test_the_full_bias_of_the_previous_draft_is_added_to_the_logits(before: int, rank: int) -> None:
     made = Made(num_words=30, bias_rank=rank)
     logits = noise(SLOTS, 30, seed=7)
     ((tokens, chances),) = chain(made.layers, logits[None], torch.tensor([before])).tolist()
@@ -219,7 +219,7 @@ def test_states_of_several_layers_are_normed_each_and_joined() -> None:
     torch.testing.assert_close(joined, parts.flatten(1) @ layers.join.T)
 
 
-def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> None:
+def test_uniforms_and_temperature_change_sampled_drafts_and_greedy_drafts_ignore_uniforms() -> None:
     made, states = Made(), noise(3, WIDTH, seed=5)
 
     def drafted(uniforms: list[float], temperature: float) -> list[float]:
@@ -231,7 +231,9 @@ def test_uniforms_and_temperature_move_drafts_and_greedy_ones_know_none() -> Non
     assert drafted([0.1, 0.2], 0.0) == drafted([0.4, 0.7], 0.0)
 
 
-def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
+def test_saved_parallel_layers_load_unchanged_and_mismatching_files_are_refused(
+    tmp_path: Path,
+) -> None:
     layers = Made(code="constant", sizes={"candidates": 9, "hidden_layers": [1, 2]}).layers
     layers.save(tmp_path)
     loaded = read_adapter(tmp_path)
@@ -270,7 +272,7 @@ def test_files_keep_all_and_are_read_as_what_they_are(tmp_path: Path) -> None:
         {"sizes": {"candidate": 4}},
     ],
 )
-def test_sizes_that_fit_nothing_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_sizes_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"'{next(iter(wrong))}'"):
         config_of(**wrong)
 

@@ -51,7 +51,7 @@ def best_values(chances, survival, max_size, lead):
 # The parts.
 
 
-def test_branch_chances_are_those_of_the_first_draft_that_falls():
+def test_branch_chances_are_the_chances_that_each_draft_is_the_first_rejected():
     assert branch_chances([]) == [1.0]
     assert branch_chances([0.9, 0.5]) == pytest.approx([0.1, 0.45, 0.45])
     assert branch_chances([1.0, 0.0, 0.7]) == [0.0, 1.0, 0.0, 0.0]
@@ -75,7 +75,7 @@ def test_survival_is_made_a_probability_that_never_rises(noisy):
     )
 
 
-def test_a_survival_that_never_rises_is_left_as_it_is():
+def test_a_survival_that_never_rises_is_unchanged_and_a_rise_is_flattened():
     assert Survival.of([0.9, 0.9, 0.4]).chances == (0.9, 0.9, 0.4)
     assert Survival.of([0.5, 0.8, 0.4]).chances == (0.5, 0.5, 0.4)
 
@@ -102,7 +102,7 @@ def test_the_mean_chance_of_a_geometric_distribution_is_its_rate(rate, count):
     assert geometric(rate, count).mean_chance == pytest.approx(rate)
 
 
-def test_the_mean_chance_is_proposals_that_stood_over_those_that_were_tested():
+def test_the_mean_chance_is_the_ratio_of_accepted_to_tested_proposals():
     lengths = np.random.default_rng(1).integers(0, 7, 1000)  # leading proposals that stood, of 6
     survival = Survival.of([(lengths >= g).mean() for g in range(1, 7)])
     tested = np.minimum(lengths + 1, 6).sum()
@@ -136,7 +136,7 @@ def test_the_best_length_of_a_lone_proposal_gives_most_tokens_per_cost(
 
 @settings(max_examples=150, deadline=None)
 @given(CONFIDENCES, SURVIVALS, LEADS, st.floats(0.001, 3), st.integers(0, LONGEST))
-def test_with_room_to_spare_no_allocation_gives_more_per_unit_of_cost(
+def test_with_a_large_budget_the_allocation_has_the_best_value_per_cost(
     confidences, survival, lead, row_cost, max_size
 ):
     chances = branch_chances(confidences)
@@ -153,7 +153,7 @@ def test_with_room_to_spare_no_allocation_gives_more_per_unit_of_cost(
 
 @settings(max_examples=150, deadline=None)
 @given(CONFIDENCES, SURVIVALS, LEADS, st.floats(0, 3), st.integers(1, 25))
-def test_the_budget_is_kept_and_no_branch_is_of_use_to_nobody(
+def test_the_budget_is_kept_and_no_branch_gets_a_useless_number_of_slots(
     confidences, survival, lead, row_cost, budget
 ):
     chances = branch_chances(confidences)
@@ -168,7 +168,9 @@ def test_the_budget_is_kept_and_no_branch_is_of_use_to_nobody(
 
 @settings(max_examples=150, deadline=None)
 @given(CONFIDENCES, SURVIVALS, LEADS, st.integers(1, 25))
-def test_a_budget_that_binds_brings_what_it_can(confidences, survival, lead, budget):
+def test_a_tight_budget_gives_the_best_value_and_with_unused_slots_at_least_half_of_it(
+    confidences, survival, lead, budget
+):
     """All there is without a lead; with one a branch cannot start small, and half is sure."""
     chances = branch_chances(confidences)
     sizes = allocate(
@@ -182,7 +184,7 @@ def test_a_budget_that_binds_brings_what_it_can(confidences, survival, lead, bud
 
 @pytest.mark.parametrize("lead", [0, 1])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_free_budget_is_spent_up_to_the_envelope_of_the_best_values(seed, lead):
+def test_with_free_rows_the_optimum_is_found_at_every_vertex_of_the_concave_envelope(seed, lead):
     """At every budget that a vertex of the concave envelope uses up, the optimum is found."""
     rng = np.random.default_rng(seed)
     chances = branch_chances(rng.uniform(0.2, 0.95, 2).tolist())

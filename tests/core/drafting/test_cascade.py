@@ -63,7 +63,7 @@ def test_a_cascade_has_the_exact_distribution(k: int, ahead: int) -> None:
     assert_distribution_of(Two(TARGET), enumerated(k, ahead))
 
 
-def test_numbers_that_decided_inside_may_not_decide_again() -> None:
+def test_reusing_the_uniforms_of_the_inner_verification_breaks_the_distribution() -> None:
     """The wrong form, so that the enumeration is known to see it."""
     with pytest.raises(AssertionError):
         assert_distribution_of(Two(TARGET), enumerated(2, 1, Shared))
@@ -98,7 +98,7 @@ def test_a_cascade_meets_the_contract(
     ("temperature", "verify"), [(0.0, "rejection"), (0.0, "block"), (0.9, "coupled")]
 )
 @pytest.mark.parametrize("make", [tables, llamas])
-def test_coupled_drafts_are_those_of_the_draft_model_alone(
+def test_greedy_and_coupled_cascades_take_the_same_steps_as_the_draft_model_alone(
     temperature: float, verify: Any, make: Any
 ) -> None:
     """So every step is that of a decoder without the smaller model, except for drafting calls."""
@@ -118,7 +118,7 @@ def test_coupled_drafts_are_those_of_the_draft_model_alone(
     assert steps(cascade) == steps(alone)
 
 
-def test_each_round_has_one_call_of_the_draft_model_and_those_of_the_smaller() -> None:
+def test_each_drafting_round_has_one_draft_model_call_and_cascade_k_smaller_model_calls() -> None:
     """If all three models agree, k = 6 drafts are two rounds of two drafts and a third token."""
     target = TableModel(7, seed=1)
     same = [TableModel(7, seed=1) for _ in range(2)]
@@ -157,7 +157,7 @@ def test_drafts_are_draws_of_the_draft_model(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("verify", ["rejection", "block"])
-def test_no_number_that_decides_a_draft_decides_another_step_or_the_answer(
+def test_uniforms_of_the_draft_models_tests_differ_between_steps_and_from_the_targets(
     verify: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At one position the draft model tests drafts by another number in each step."""

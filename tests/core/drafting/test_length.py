@@ -16,7 +16,7 @@ def tokens_per_cost(stands: Sequence[float], num: int, row_cost: float, spent: f
 
 @pytest.mark.parametrize("row_cost", [0.0, 0.02, 0.1, 0.4, 2.0])
 @pytest.mark.parametrize("spent", [1.0, 1.7])
-def test_no_other_number_of_drafts_gives_more_tokens_per_cost(
+def test_the_chosen_number_of_drafts_maximises_tokens_per_cost(
     row_cost: float, spent: float
 ) -> None:
     draw, numbers = random.Random(0), set()
@@ -31,7 +31,7 @@ def test_no_other_number_of_drafts_gives_more_tokens_per_cost(
     assert numbers == {9} if row_cost == 0 else len(numbers) > 1 or row_cost == 2.0
 
 
-def test_a_fixed_number_stays_whatever_the_confidences() -> None:
+def test_a_fixed_number_of_drafts_ignores_confidences_and_costs() -> None:
     length = Length(5, row_cost=9.0, draft_cost=9.0)
     length.observe(DraftTree.chain(1, [2, 3], [0.9, 0.9]), [0])
     assert length.limit == 5
@@ -48,7 +48,7 @@ def observed(confidence: float, accepted: int, steps: int = 40) -> Length:
     return length
 
 
-def test_a_drafter_that_was_too_sure_drafts_less_and_a_modest_one_more() -> None:
+def test_an_overconfident_drafter_drafts_less_and_an_underconfident_drafter_more() -> None:
     paths = [0.9**n for n in range(1, 25)]
     too_sure, right, modest = observed(0.9, 0), observed(0.75, 3), observed(0.5, 3)
     numbers = [each.worthwhile(paths) for each in (too_sure, right, modest)]
@@ -63,20 +63,20 @@ def test_confidences_are_taken_at_their_word_until_a_draft_was_tested() -> None:
     assert length.worthwhile(paths) == num_worthwhile(paths, 0.05)
 
 
-def test_a_row_weighs_less_beside_the_draft_calls_that_were_made() -> None:
+def test_a_row_costs_relatively_less_after_more_draft_calls() -> None:
     paths, length = [0.9**n for n in range(1, 25)], Length(AUTO, row_cost=0.3, draft_cost=0.5)
     numbers = [length.worthwhile(paths, num_calls) for num_calls in (1, 4)]
     assert numbers == [num_worthwhile(paths, 0.3 / 1.5), num_worthwhile(paths, 0.3 / 3)]
     assert numbers[0] < numbers[1]
 
 
-def test_a_further_draft_is_worth_its_call_and_row_or_not() -> None:
+def test_a_further_draft_pays_only_if_its_tokens_are_worth_its_call_and_row() -> None:
     """At 0.8 accepted so far: 0.5 * 0.8 tokens for a cost of 0.3 on top of 1.3 with 1.5 tokens."""
     assert Length(AUTO, row_cost=0.1, draft_cost=0.2).next_pays([0.5])  # 0.4 * 1.3 > 0.3 * 1.5
     assert not Length(AUTO, row_cost=0.1, draft_cost=0.3).next_pays([0.5])  # 0.4 * 1.4 < 0.4 * 1.5
 
 
-def test_drafts_behind_a_rejected_one_teach_nothing() -> None:
+def test_drafts_after_a_rejected_draft_are_ignored() -> None:
     """Their uniforms draw again, so the distribution of answers would depend on the length."""
     lengths = [Length(AUTO, row_cost=0.05) for _ in range(2)]
     for length, rest in zip(lengths, ([0.01, 0.01], [0.99, 0.99]), strict=True):

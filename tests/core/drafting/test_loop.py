@@ -83,7 +83,7 @@ def scripted(drafter: Drafter) -> DraftAndVerify:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_what_stands_is_committed_and_told_and_drafters_are_asked_for_what_is_left(
+def test_drafters_get_the_committed_text_each_verdict_and_the_remaining_budget(
     sampling: Sampling,
 ) -> None:
     truth = answer_of(Autoregressive(), sampling).tokens
@@ -100,7 +100,7 @@ def test_what_stands_is_committed_and_told_and_drafters_are_asked_for_what_is_le
         assert len(step.rejected) == 4
 
 
-def test_no_more_is_verified_than_the_budget_holds_whatever_a_drafter_proposes() -> None:
+def test_verified_drafts_stay_within_the_budget_even_if_a_drafter_proposes_more() -> None:
     truth = answer_of(Autoregressive(), GREEDY).tokens
     model = Recording()
     generate(scripted(Told(truth, right=6)), PROMPT, GREEDY, Models(target=model))
@@ -108,7 +108,7 @@ def test_no_more_is_verified_than_the_budget_holds_whatever_a_drafter_proposes()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_the_rows_of_the_branch_that_stands_are_kept(sampling: Sampling) -> None:
+def test_the_rows_of_the_accepted_branch_are_kept(sampling: Sampling) -> None:
     truth = answer_of(Autoregressive(), sampling).tokens
     answer = answer_of(scripted(Fork(truth)), sampling)
     assert answer.tokens == truth
@@ -136,7 +136,7 @@ class Eager(DraftAndVerify):
         return Ahead(request)
 
 
-def test_nothing_is_verified_after_a_drafts_call_gave_the_last_token() -> None:
+def test_no_verification_follows_a_drafting_call_that_gave_the_last_token() -> None:
     truth = answer_of(Autoregressive(), GREEDY).tokens
     for place, token in enumerate(truth):
         short = Sampling(max_new_tokens=place + 1)
@@ -172,7 +172,7 @@ def test_a_drafter_without_a_proposal_decodes_as_ar_does() -> None:
     assert answer_of(scripted(Silent()), WARM).tokens == answer_of(Autoregressive(), WARM).tokens
 
 
-def test_a_drafter_and_a_decoder_that_define_nothing_are_told_what_is_missing() -> None:
+def test_an_incomplete_drafter_or_decoder_raises_an_error_that_names_the_missing_method() -> None:
     with pytest.raises(NotImplementedError, match="Drafter must define propose or draft"):
         answer_of(scripted(Drafter()), GREEDY)
     with pytest.raises(NotImplementedError, match=r"DraftAndVerify must define drafter\(request\)"):
@@ -180,7 +180,9 @@ def test_a_drafter_and_a_decoder_that_define_nothing_are_told_what_is_missing() 
 
 
 @pytest.mark.parametrize("wrong", [None, ["a"], [1.5], "ab", 3])
-def test_a_drafter_that_proposes_no_token_ids_is_named_with_what_it_returned(wrong: Any) -> None:
+def test_a_drafter_that_returns_no_token_ids_is_refused_with_its_name_and_return_value(
+    wrong: Any,
+) -> None:
     class Odd(Drafter):
         def propose(self, text: Text, most: int) -> Drafts:
             return wrong  # type: ignore[no-any-return]

@@ -44,7 +44,7 @@ def proposer(variant: str = "c-ptp", *, alone: bool = False, exact_row: bool = T
     row_cost=st.sampled_from([0.0, 0.01, 0.05, 0.2, 0.5]),
     most=st.integers(0, 9),
 )
-def test_as_many_drafts_are_verified_as_give_most_tokens_per_cost(
+def test_the_number_of_verified_drafts_maximizes_expected_tokens_per_cost(
     chances: list[float], row_cost: float, most: int
 ) -> None:
     chances = sorted(chances, reverse=True)
@@ -58,7 +58,7 @@ def test_as_many_drafts_are_verified_as_give_most_tokens_per_cost(
     assert worth[len(chosen)] == pytest.approx(max(worth), rel=1e-9)
 
 
-def test_survival_counts_from_the_token_that_the_row_before_the_branch_gives_exactly() -> None:
+def test_survival_is_conditional_on_a_token_that_the_row_before_the_branch_gives_exactly() -> None:
     after_row = [0.6 / 0.8, 0.4 / 0.8, 0.2 / 0.8]
     assert proposer("o-ptp").survival.chances == pytest.approx(after_row)
     assert proposer("c-ptp").survival.chances == pytest.approx(SURVIVAL)

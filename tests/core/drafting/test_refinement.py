@@ -30,7 +30,9 @@ def taken(block: MaskBlock, picks: Sequence[int], confidences: Sequence[float]) 
     ("passes", "expected"),
     [(1, [0]), (2, [5, 0]), (3, [6, 3, 0]), (4, [7, 5, 2, 0]), (5, [8, 6, 4, 2, 0])],
 )
-def test_mask_predicts_schedule_of_ten_positions(passes: int, expected: list[int]) -> None:
+def test_the_linear_schedule_of_mask_predict_for_ten_positions(
+    passes: int, expected: list[int]
+) -> None:
     found = [masks_left(10, done, passes, "linear") for done in range(1, passes + 1)]
     assert found == expected
 
@@ -42,7 +44,9 @@ def test_the_cosine_schedule_fills_few_at_first_and_all_at_last() -> None:
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 @pytest.mark.parametrize("commit", ["quota", "cmlm"])
 @pytest.mark.parametrize("passes", [1, 2, 3, 5, 8])
-def test_schedules_leave_as_many_masks_as_they_say(schedule: str, commit: str, passes: int) -> None:
+def test_passes_leave_no_more_masks_than_their_schedule_allows(
+    schedule: str, commit: str, passes: int
+) -> None:
     block = block_of(12, max_passes=passes, commit=commit, schedule=schedule)
     for done in range(1, passes + 1):
         shown = taken(block, range(20, 31), [0.01 * place for place in range(11)])
@@ -53,7 +57,7 @@ def test_schedules_leave_as_many_masks_as_they_say(schedule: str, commit: str, p
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
-def test_without_a_number_there_are_as_many_passes_as_tokens_to_predict(size: int) -> None:
+def test_zero_max_passes_means_one_pass_per_predicted_token(size: int) -> None:
     """One token a pass; a block of one token, which the target gives, has one pass too."""
     block, passes = block_of(size, max_passes=0, early_exit=False), 0
     while not block.finished:
@@ -74,7 +78,7 @@ def test_a_quota_fills_the_surest_masks() -> None:
     assert block.passes == 2
 
 
-def test_a_quota_counts_the_answer_and_not_the_stop_tokens_behind_it() -> None:
+def test_a_quota_counts_no_positions_after_the_first_stop_token() -> None:
     picks, sureness = [1, 2, 3, 9, 9, 9, 9, 9], [0.3, 0.6, 0.2, 0.7, 0.99, 0.99, 0.99, 0.99]
     block = block_of(9, max_passes=2)
     assert taken(block, picks, sureness) == [100, M, 2, M, 9, M, M, M, M]  # 2 of 4
@@ -94,7 +98,7 @@ def test_mask_predict_masks_again_within_the_answer() -> None:
     assert shown == [100, M, 2, 9, 9, 9, 9]
 
 
-def test_a_threshold_fills_what_is_sure_and_the_surest_in_any_case() -> None:
+def test_a_threshold_fills_confident_positions_and_always_the_most_confident_one() -> None:
     block = block_of(5, max_passes=0, commit="threshold", threshold=0.8)
     assert taken(block, [1, 2, 3, 4], [0.3, 0.9, 0.1, 0.8]) == [100, M, 2, M, 4]
     assert taken(block, [5, 6, 7, 8], [0.2, 0.1, 0.3, 0.1]) == [100, M, 2, 7, 4]
@@ -103,14 +107,14 @@ def test_a_threshold_fills_what_is_sure_and_the_surest_in_any_case() -> None:
     assert block.finished
 
 
-def test_a_threshold_with_a_quota_fills_what_either_would() -> None:
+def test_threshold_plus_quota_fills_every_position_that_either_rule_would_fill() -> None:
     rules = {"max_passes": 2, "commit": "threshold+quota", "threshold": 0.8}
     sure, unsure = block_of(5, **rules), block_of(5, **rules)
     assert taken(sure, [1, 2, 3, 4], [0.9, 0.9, 0.1, 0.8]) == [100, 1, 2, M, 4]
     assert taken(unsure, [1, 2, 3, 4], [0.5, 0.2, 0.1, 0.3]) == [100, 1, M, M, 4]
 
 
-def test_mask_predict_masks_again_what_it_was_least_sure_of_when_it_last_filled_it() -> None:
+def test_mask_predict_remasks_the_positions_that_were_filled_with_the_lowest_confidence() -> None:
     block = block_of(5, max_passes=4, commit="cmlm")
     assert taken(block, [1, 2, 3, 4], [0.4, 0.9, 0.1, 0.5]) == [100, M, 2, M, M]
     # what stands keeps its token and its 0.9, though the pass predicts otherwise, and very surely
@@ -128,7 +132,7 @@ def test_the_last_pass_fills_everything() -> None:
 
 
 @pytest.mark.parametrize("commit", ["quota", "threshold", "threshold+quota", "cmlm"])
-def test_no_limit_is_a_pass_for_every_position_at_most(commit: str) -> None:
+def test_without_a_limit_a_block_takes_at_most_one_pass_per_position(commit: str) -> None:
     block = block_of(7, max_passes=0, commit=commit, threshold=1.0)
     while not block.finished:
         block.take([1] * 6, [0.5] * 6)
@@ -138,21 +142,21 @@ def test_no_limit_is_a_pass_for_every_position_at_most(commit: str) -> None:
 # Revisions.
 
 
-def test_an_edit_replaces_what_the_pass_is_sure_to_predict_otherwise() -> None:
+def test_an_edit_replaces_a_token_once_a_pass_confidently_predicts_another_one() -> None:
     block = block_of(4, max_passes=3, revise="edit", edit_threshold=0.7)
     assert taken(block, [1, 2, 3], [0.9, 0.1, 0.2]) == [100, 1, M, M]
     assert taken(block, [5, 2, 3], [0.8, 0.1, 0.2]) == [100, 5, M, 3]
     assert taken(block, [6, 2, 4], [0.6, 0.1, 0.7]) == [100, 5, 2, 4]
 
 
-def test_remasking_leaves_a_doubted_token_to_a_later_pass_but_none_after_the_last() -> None:
+def test_remasking_defers_a_doubted_token_to_a_later_pass_except_in_the_last_pass() -> None:
     block = block_of(4, max_passes=3, revise="remask", edit_threshold=0.7)
     assert taken(block, [1, 2, 3], [0.9, 0.1, 0.2]) == [100, 1, M, M]
     assert taken(block, [5, 2, 3], [0.8, 0.1, 0.2]) == [100, M, M, 3]
     assert taken(block, [6, 2, 4], [0.9, 0.9, 0.9]) == [100, 6, 2, 3]
 
 
-def test_a_position_knows_the_last_pass_that_gave_it_its_token() -> None:
+def test_each_position_records_the_last_pass_that_set_its_token() -> None:
     block = block_of(4, max_passes=3, revise="edit", edit_threshold=0.7)
     block.take([1, 2, 3], [0.9, 0.1, 0.2])
     assert block.decided[:2] == [0, 1]
@@ -172,7 +176,7 @@ def test_a_position_knows_the_last_pass_that_gave_it_its_token() -> None:
     assert running.decided == [0, 0, 0, 0]
 
 
-def test_a_block_ends_early_once_nothing_is_masked_and_nothing_was_revised() -> None:
+def test_a_block_ends_early_after_a_pass_that_leaves_no_masks_and_revises_no_token() -> None:
     rules: dict[str, Any] = {"max_passes": 9, "commit": "threshold", "revise": "edit"}
     block = block_of(3, **rules)
     block.take([1, 2], [0.95, 0.1])
@@ -186,7 +190,7 @@ def test_a_block_ends_early_once_nothing_is_masked_and_nothing_was_revised() -> 
         assert patient.finished == (done == 9)
 
 
-def test_masks_after_a_stop_token_do_not_matter() -> None:
+def test_masks_after_a_stop_token_do_not_delay_the_end_of_a_block() -> None:
     block = block_of(5, max_passes=8, commit="threshold")
     block.take([1, 9, 3, 4], [0.2, 0.95, 0.1, 0.1])
     assert (block.slot_tokens, block.finished) == ([100, M, 9, M, M], False)
@@ -230,7 +234,7 @@ def test_mask_predict_does_not_mask_a_running_prefix_again() -> None:
     assert taken(block, [2, 3, 4], [0.5, 0.9, 0.9])[:2] == [100, 1]
 
 
-def test_a_deferred_tail_is_left_where_the_first_mask_is() -> None:
+def test_a_deferred_tail_ends_the_block_before_the_first_mask() -> None:
     block = block_of(5, max_passes=1, commit="threshold", tail="defer", prefix="running")
     assert taken(block, [1, 2, 3, 4], [0.95, 0.5, 0.95, 0.5]) == [100, 1, M, 3, M]
     assert block.finished
@@ -239,7 +243,7 @@ def test_a_deferred_tail_is_left_where_the_first_mask_is() -> None:
     assert taken(whole, [1, 2, 3, 4], [0.95, 0.5, 0.95, 0.5]) == [100, 1, 2, 3, 4]
 
 
-def test_a_last_pass_that_defers_may_doubt_a_token() -> None:
+def test_the_last_pass_may_remask_a_token_if_the_tail_is_deferred() -> None:
     rules = {"max_passes": 2, "commit": "threshold", "revise": "remask"}
     for tail, expected in (("defer", [100, M, 2, 3]), ("fill", [100, 1, 2, 3])):
         block = block_of(4, tail=tail, **rules)

@@ -25,7 +25,7 @@ def made(*continuations: Sequence[int]) -> DraftTree:
     return tree
 
 
-def test_continuations_that_begin_alike_share_rows() -> None:
+def test_continuations_with_a_common_prefix_share_rows() -> None:
     tree = made([1, 2], [1, 3], [4, 2])
     assert tree.tokens == [9, 1, 2, 3, 4, 2]
     assert tree.parents == [masks.ROOT, 0, 1, 1, 0, 4]
@@ -34,7 +34,7 @@ def test_continuations_that_begin_alike_share_rows() -> None:
     assert tree.draft(3, 1) == 3
 
 
-def test_a_row_sees_its_ancestors_and_stands_as_far_on_as_it_is_deep() -> None:
+def test_a_row_sees_its_ancestors_and_its_depth_determines_its_position() -> None:
     tree = made([1, 2], [1, 3], [4])
     assert tree.positions(7) == [7, 8, 9, 9, 8]
     assert tree.mask.int().tolist() == [
@@ -85,7 +85,7 @@ def test_the_shape_holds_the_likeliest_of_all_paths(most: int) -> None:
     assert sorted(rows[1:], reverse=True) == pytest.approx(all_paths(chances)[:most])
 
 
-def test_siblings_come_in_order_and_what_has_no_chance_is_left_out() -> None:
+def test_siblings_are_in_order_and_candidates_of_zero_probability_are_left_out() -> None:
     shape = likeliest_paths([[0.5, 0.5, 0.0], [1.0, 0.0]], 20)
     second = shape.index((0, 0, 1)) + 1
     assert sorted(shape) == sorted([(0, 0, 0), (0, 0, 1), (1, 1, 0), (second, 1, 0)])
@@ -140,7 +140,7 @@ class ByPrefix(dict):
 
 
 @pytest.mark.parametrize("grid", [4, 8])
-def test_coupled_verification_gives_the_picks_whatever_was_drafted(grid: int) -> None:
+def test_coupled_verification_gives_the_targets_own_picks_for_any_drafts(grid: int) -> None:
     """By enumeration of the uniforms: a step's tokens are those AR picks with the same ones."""
     probs = ByPrefix({(): torch.tensor([1, 2, 1]) / 4, (0,): torch.tensor([2, 1, 1]) / 4})
     probs[(1,)], probs[(2,)] = (
@@ -182,7 +182,7 @@ def test_the_tested_drafts_are_those_whose_parents_are_on_the_path() -> None:
     assert tree.tested([0]) == ((0.1, False), (0.2, False))
 
 
-def test_behind_an_accepted_draft_without_a_confidence_none_is_told() -> None:
+def test_tested_drafts_end_at_an_accepted_draft_without_a_confidence() -> None:
     """A reader counts accepted ones to find a draft's position."""
     tree = DraftTree.chain(9, [1, 2, 3], [0.5, 0.6, 0.7])
     tree.confidences = {1: 0.5, 3: 0.7}
@@ -191,7 +191,7 @@ def test_behind_an_accepted_draft_without_a_confidence_none_is_told() -> None:
     assert DraftTree.chain(9, [1, 2], [0.5, 0.4, 0.3]).tested([0, 1]) == ((0.5, True), (0.4, False))
 
 
-def test_drafted_trees_have_confidences_given_the_parents_and_may_be_cut() -> None:
+def test_confidences_of_drafted_trees_are_conditional_on_parents_and_trees_may_be_cut() -> None:
     result = CallResult(picks=(4, 5, 6), confidences=(0.5, 0.4, 0.2), parents=(-1, -1, 0))
     tree = drafted_tree(9, result)
     assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.4}
@@ -211,7 +211,7 @@ def test_drafts_of_one_token_after_one_parent_share_a_row() -> None:
     assert tree.path([4, 6, 0]) == [0, 1, 2]
 
 
-def test_trees_of_one_shape_share_a_mask_that_no_other_tree_has() -> None:
+def test_trees_share_a_mask_only_if_their_shapes_are_equal() -> None:
     one, other = DraftTree.chain(9, [1, 2]), DraftTree.chain(3, [4, 5])
     assert one.mask is other.mask
     assert torch.equal(one.mask, masks.causal(3))

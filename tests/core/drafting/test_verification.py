@@ -67,12 +67,12 @@ def test_greedy_exact_rules_accept_no_runner_up(rule: str) -> None:
     assert answer.tokens == generate(Autoregressive(), PROMPT, GREEDY, Models(target=TARGET)).tokens
 
 
-def test_without_verification_all_drafts_stand() -> None:
+def test_without_verification_all_drafts_are_accepted() -> None:
     answer = answer_of(RULES["none"])
     assert accepted(answer) == sum(step.drafted for step in answer.steps) > 8
 
 
-def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
+def test_a_custom_rule_decides_from_the_result_and_output_position_of_its_turn() -> None:
     turns = list[Turn]()
 
     class First(Rule):
@@ -92,14 +92,14 @@ def test_a_rule_of_a_file_decides_with_what_its_turn_bundles() -> None:
     assert [turn.output for turn in turns] == [*range(1, GREEDY.max_new_tokens, 2)][: len(turns)]
 
 
-def test_the_token_after_accepted_drafts_is_drawn_by_the_number_of_its_own_position() -> None:
+def test_the_token_after_accepted_drafts_is_drawn_with_the_uniform_of_its_own_position() -> None:
     uniforms = Uniforms(5, PROMPT)
     turn = Turn(DraftTree(1), CallResult(), uniforms, output=4)
     picks = [turn.recover(torch.ones(1000), accepted) for accepted in range(3)]
     assert picks == [int(1000 * uniforms.at("recover", output)) for output in (4, 5, 6)]
 
 
-def test_a_rule_may_tell_how_the_drafts_compare_with_the_target() -> None:
+def test_a_rule_may_report_how_the_drafts_compare_with_the_target() -> None:
     class Comparing(Rule):
         coupled = True
 
@@ -115,7 +115,9 @@ def test_a_rule_may_tell_how_the_drafts_compare_with_the_target() -> None:
     assert {step.overlap for step in plain.steps} == {None}
 
 
-def test_a_fresh_rule_has_numbers_of_each_turn_and_others_of_positions() -> None:
+def test_a_fresh_rule_has_new_uniforms_in_each_turn_and_other_rules_reuse_those_of_positions() -> (
+    None
+):
     seen = dict[bool, list[float]]()
 
     class Looks(Coupled):
@@ -133,13 +135,13 @@ def test_a_fresh_rule_has_numbers_of_each_turn_and_others_of_positions() -> None
     assert seen[False][0] == Uniforms(0, PROMPT).at("accept", 30) not in seen[True]
 
 
-def test_a_rule_without_a_decision_says_so() -> None:
+def test_a_rule_without_decide_raises_an_error_that_names_the_method() -> None:
     with pytest.raises(NotImplementedError, match=r"Rule must define decide\(turn\)"):
         answer_of(Rule())
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
-def test_drafts_that_branch_are_no_chain(rule: str) -> None:
+def test_branching_drafts_are_refused_if_the_rule_verifies_chains(rule: str) -> None:
     class Branches(Drafter):
         branches = rule == "block"
 

@@ -118,7 +118,7 @@ def test_an_open_nucleus_is_read_twice_on_a_gpu_and_a_closed_one_once() -> None:
             assert same(found, expected)
 
 
-def test_candidates_of_an_open_nucleus_are_those_of_the_cpu() -> None:
+def test_a_gpu_and_the_cpu_draft_the_same_candidates_from_an_open_nucleus() -> None:
     for scale in (6.0, 0.1):
         logits = rows_of(5, scale)
         shape = DraftShape(depth=5, width=3, nodes=9)
@@ -130,7 +130,7 @@ def test_candidates_of_an_open_nucleus_are_those_of_the_cpu() -> None:
         assert found.confidences == expected.confidences
 
 
-def test_a_nucleus_that_does_not_ask_marks_open_rows_alone() -> None:
+def test_warping_without_a_sync_marks_only_rows_with_an_open_nucleus() -> None:
     logits = torch.cat([rows_of(2), rows_of(2, 0.1)])
     asked, marked = warp(logits, NUCLEUS), warp(logits, NUCLEUS, sync=False)
     assert torch.equal(asked[:2], marked[:2])

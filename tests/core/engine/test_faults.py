@@ -47,12 +47,12 @@ def test_wrong_counts_of_a_step_are_refused(counts: dict[str, Any], line: str) -
 
 
 @pytest.mark.parametrize("token", [True, 1.0, "1", -1, VOCAB])
-def test_an_emitted_token_is_an_id(token: Any) -> None:
+def test_emitted_tokens_that_are_no_ids_are_refused(token: Any) -> None:
     with pytest.raises(ValueError, match="emitted"):
         check_emitted([3, token], [], TableModel(VOCAB))
 
 
-def test_a_mask_is_no_token_of_an_answer() -> None:
+def test_an_emitted_mask_is_refused() -> None:
     model = TableModel(VOCAB)
     model.masked = MaskedForm(mask_id=6)
     check_emitted([3, 5], [event()], model)
@@ -74,7 +74,7 @@ def calls_of(*chains: Chain | None) -> tuple[list[Call], dict[str, Any]]:
     return calls, {"target": root}
 
 
-def test_a_chain_is_called_alone() -> None:
+def test_a_chain_beside_calls_without_a_chain_is_refused() -> None:
     mixed: list[tuple[Chain | None, ...]] = [(Chain(1, 1), None), (None, Chain(1, 1))]
     for chains in mixed:
         calls, roots = calls_of(*chains)

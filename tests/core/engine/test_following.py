@@ -51,7 +51,7 @@ def target() -> Models:
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 @pytest.mark.parametrize("output", ["picks", "argmax", "draws", "probs"])
-def test_a_chain_has_the_tokens_and_counters_of_calls_one_by_one(
+def test_a_chain_gives_the_tokens_and_counters_of_single_calls(
     output: str, sampling: Sampling
 ) -> None:
     if output == "argmax" and not sampling.greedy:
@@ -89,7 +89,7 @@ def test_a_chain_ends_behind_a_pick_that_is_not_sure() -> None:
     assert found[:12] == pytest.approx(sure[:12])
 
 
-def test_a_chain_that_is_yielded_in_a_list_gives_a_list() -> None:
+def test_a_chain_yielded_in_a_list_returns_its_results_in_a_list() -> None:
     class Listed(Chained):
         def steps(self, request: Request) -> Steps:
             call = request.target.call(request.prompt_ids, output="draws", chain=Chain(11, 11))
@@ -101,7 +101,7 @@ def test_a_chain_that_is_yielded_in_a_list_gives_a_list() -> None:
     assert answer.tokens == generate(Autoregressive(), PROMPTS[0], WARM, target()).tokens
 
 
-def test_a_chain_is_of_one_sequence() -> None:
+def test_a_chain_beside_a_call_of_another_sequence_is_refused() -> None:
     class Twins(Chained):
         sequences = 2
 

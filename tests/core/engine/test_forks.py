@@ -70,7 +70,7 @@ def brute_force(law: Law, prompt: list[int], width: int, num: int, stop: int) ->
 
 @pytest.mark.parametrize("stop", [6, -1])
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_beam_search_is_that_of_a_brute_force_search(width: int, stop: int) -> None:
+def test_beam_search_matches_a_brute_force_search(width: int, stop: int) -> None:
     model = TableModel(7, seed=3, scale=1.0, order=3)
     stops = frozenset({stop} if stop >= 0 else ())
     sampling = Sampling(max_new_tokens=9, stop_ids=stops)
@@ -95,7 +95,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_text() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"compile": True, "backend": "eager"}, {"in_place": False}])
-def test_beam_search_is_that_of_transformers(how: dict[str, Any]) -> None:
+def test_beam_search_matches_transformers(how: dict[str, Any]) -> None:
     config = shape_config(
         "llama-1b",
         hidden_size=32,
@@ -183,7 +183,7 @@ def test_the_calls_of_an_answers_sequences_run_as_one_pass() -> None:
     assert model.num_forwards == 1 + 10, "calls of several answers merge, as always"
 
 
-def test_a_fork_and_its_origin_go_on_apart(architecture: HFModel) -> None:
+def test_a_fork_and_its_origin_continue_independently(architecture: HFModel) -> None:
     """Both read what a session reads that was fed their whole text at once."""
     model, text = architecture, [5, 9, 2, 7, 1, 1, 8, 3, 4, 6]
     Models(target=model).ensure(4, 40)
@@ -207,7 +207,7 @@ def test_a_fork_and_its_origin_go_on_apart(architecture: HFModel) -> None:
         assert torch.allclose(result, expected, atol=1e-5)
 
 
-def test_a_fork_and_its_origin_draft_apart_from_what_was_fed_before() -> None:
+def test_a_fork_and_its_origin_draft_independently_after_their_shared_prompt() -> None:
     """A network keeps states of the text: both draft as one session that was fed their text."""
     model = llamas(Eagle(), 12).target
     assert isinstance(model, HFModel)
@@ -244,7 +244,7 @@ def test_a_fork_and_its_origin_draft_apart_from_what_was_fed_before() -> None:
     assert (origin.draft_calls, origin.draft_rows) == tuple(map(sum, zip(*counts, strict=True)))
 
 
-def test_calls_of_a_draft_models_forks_count_open_and_closed() -> None:
+def test_calls_of_open_and_closed_forks_of_the_draft_model_are_counted() -> None:
     class Forks(Decoder):
         lossless = drafts = False
         needs = ("draft",)
@@ -294,7 +294,7 @@ def test_the_accepted_rows_of_a_call_may_be_kept_in_a_fork() -> None:
     assert torch.equal(logits[0], model.logits([5, 6]))
 
 
-def test_all_rows_are_free_after_a_run_however_it_ends() -> None:
+def test_all_cache_rows_are_free_after_a_run_that_fails() -> None:
     model = TableModel(7, seed=3)
     models = Models(target=model)
 
@@ -315,7 +315,7 @@ def test_all_rows_are_free_after_a_run_however_it_ends() -> None:
     models.reserve(1, 10)  # refuses while a session is open
 
 
-def test_an_answer_without_numbers_wipes_only_the_rows_that_it_has_open() -> None:
+def test_an_answer_with_nan_logits_wipes_only_its_open_cache_rows() -> None:
     class Wiped(TableModel):
         rows: ClassVar[list[int]] = []
 
@@ -396,7 +396,7 @@ def test_calls_that_cannot_run_together_are_refused(case: str) -> None:
     assert expected.get(case, "calls of one model, at least one, each of another session") in line
 
 
-def test_a_group_of_calls_fails_alone() -> None:
+def test_a_failing_group_of_calls_fails_only_its_own_answer() -> None:
     def steps(request: Request) -> Steps:
         yield request.target.call(request.prompt_ids)
         fork = request.target.fork()

@@ -57,7 +57,7 @@ def both(name: str, spec: str) -> Models:
         ),
     ],
 )
-def test_an_answer_is_the_same_and_its_prompt_takes_fewer_rows(
+def test_a_kept_prefix_saves_rows_of_the_prompt_and_changes_no_answer(
     name: str, spec: str, sampling: Sampling
 ) -> None:
     models, decoder = both(name, spec), build(parse_spec(spec))
@@ -75,7 +75,7 @@ def test_an_answer_is_the_same_and_its_prompt_takes_fewer_rows(
     assert again == plain
 
 
-def test_a_prompt_that_begins_otherwise_shares_what_it_can() -> None:
+def test_a_prompt_that_diverges_from_the_cached_one_reuses_their_common_prefix() -> None:
     models = both("llama", "ar")
     decoder, sampling = build(parse_spec("ar")), Sampling(max_new_tokens=12)
     other = [*PROMPT[:3], 40, *PROMPT[4:]]
@@ -87,7 +87,7 @@ def test_a_prompt_that_begins_otherwise_shares_what_it_can() -> None:
     assert reused.steps[0].target_rows == len(other) - 3
 
 
-def test_one_row_is_always_run_and_rows_that_are_read_are_run() -> None:
+def test_a_cached_prompt_still_runs_its_last_row_and_all_rows_from_the_first_that_is_read() -> None:
     models = both("llama", "ar")
     model = models.target
     models.reserve(1, 40)
@@ -122,7 +122,7 @@ def test_one_row_is_always_run_and_rows_that_are_read_are_run() -> None:
         model.close(session)
 
 
-def test_long_prompts_run_in_chunks_behind_what_is_kept() -> None:
+def test_long_prompts_run_in_chunks_behind_the_cached_prefix() -> None:
     target = TableModel(7, seed=1)
     models, sampling = Models(target=target), Sampling(max_new_tokens=5)
     prompt = [token % 7 for token in range(1300)]
@@ -136,7 +136,7 @@ def test_long_prompts_run_in_chunks_behind_what_is_kept() -> None:
     assert reused.steps[0].target_calls == 1
 
 
-def test_sessions_of_a_prompt_that_is_never_begun_are_closed() -> None:
+def test_sessions_with_a_kept_prefix_are_closed_if_their_prompt_never_starts() -> None:
     target = TableModel(7, seed=1, max_length=30)
     models = Models(target=target)
     scheduler = Scheduler(build(parse_spec("ar")), models, Sampling(max_new_tokens=5))
@@ -146,7 +146,7 @@ def test_sessions_of_a_prompt_that_is_never_begun_are_closed() -> None:
     models.reserve(1, 40)  # asserts that no session is open
 
 
-def test_rows_that_see_another_text_than_that_before_them_are_run() -> None:
+def test_kept_rows_are_run_again_if_their_mask_or_positions_differ() -> None:
     model = both("llama", "ar").target
     model.reserve(1, 40)
     backwards, hiding = masks.causal(len(PROMPT)), masks.causal(len(PROMPT))
@@ -169,7 +169,7 @@ def test_rows_that_see_another_text_than_that_before_them_are_run() -> None:
         model.close(session)
 
 
-def test_a_long_call_goes_on_behind_what_its_session_holds(
+def test_a_call_split_into_chunks_continues_behind_the_rows_of_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("decoders.core.engine.forward.PREFILL_CHUNK", 3)

@@ -66,7 +66,7 @@ PROMPTS = ([1, 2, 3], [4, 0, 5], [2, 2, 2])
 
 
 @pytest.mark.parametrize("spec", LOSSLESS)
-def test_answers_are_those_of_a_target_that_has_the_law_itself(spec: str) -> None:
+def test_answers_under_a_law_equal_those_of_a_target_with_the_law_built_in(spec: str) -> None:
     decoder, ar = build(parse_spec(spec)), build(parse_spec("ar"))
     for temperature in (0.0, 0.9) if decoder.coupled else (0.0,):
         expected = [
@@ -139,7 +139,9 @@ def session() -> Session:
     return model.open()
 
 
-def test_answers_follow_prompts_chains_trees_and_rollbacks(session: Session) -> None:
+def test_the_law_sees_the_right_answer_after_prompts_chains_trees_and_rollbacks(
+    session: Session,
+) -> None:
     assert answers(session.call([1, 2, 3]), 3) == [[]]
     assert answers(session.call([4, 5, 0], read=range(3)), 3) == [[4], [4, 5], [4, 5, 0]]
     session.truncate(4)
@@ -152,7 +154,9 @@ def test_answers_follow_prompts_chains_trees_and_rollbacks(session: Session) -> 
     assert answers(session.call([5], read=[0]), 100) == [[]]  # inside the prompt
 
 
-def test_answers_follow_a_kept_prefix_and_a_prompt_in_chunks(session: Session) -> None:
+def test_the_law_sees_the_right_answer_after_a_kept_prefix_and_a_chunked_prompt(
+    session: Session,
+) -> None:
     from decoders.core.engine.forward import forward
 
     prompt = [number % VOCAB for number in range(1200)]
@@ -165,7 +169,7 @@ def test_answers_follow_a_kept_prefix_and_a_prompt_in_chunks(session: Session) -
     assert session.text == [*prompt, 1, 2]
 
 
-def test_rows_after_which_everything_is_forbidden_stay_and_their_answers_are_noted() -> None:
+def test_rows_at_dead_ends_of_the_law_stay_unchanged_and_their_answers_are_recorded() -> None:
     def strict(answer: tuple[int, ...], logits: Tensor) -> Tensor:
         return torch.full_like(logits, -torch.inf) if 3 in answer else logits
 
@@ -188,7 +192,7 @@ def test_a_law_may_compute_in_another_precision() -> None:
     assert changed.equal(rows)
 
 
-def test_a_dead_end_behind_a_fork_is_one_of_its_answer(session: Session) -> None:
+def test_a_dead_end_in_a_fork_is_recorded_for_its_answer(session: Session) -> None:
     def strict(answer: tuple[int, ...], logits: Tensor) -> Tensor:
         return torch.full_like(logits, -torch.inf) if answer == (4, 5) else logits
 
@@ -200,7 +204,7 @@ def test_a_dead_end_behind_a_fork_is_one_of_its_answer(session: Session) -> None
     assert session.dead_ends == {(4, 5)}
 
 
-def test_a_law_that_fails_fails_its_own_answer() -> None:
+def test_a_law_that_raises_an_error_fails_its_own_answer() -> None:
     def failing(answer: tuple[int, ...], logits: Tensor) -> Tensor:
         if len(answer) == 2:
             raise KeyError("no rule")
@@ -212,7 +216,7 @@ def test_a_law_that_fails_fails_its_own_answer() -> None:
     assert isinstance(outcome, KeyError)
 
 
-def test_a_draft_models_row_may_follow_a_draft_after_which_the_law_forbids_everything() -> None:
+def test_a_draft_that_leads_to_a_dead_end_of_the_law_changes_no_answer() -> None:
     class Ends(TableModel):
         """Proposes word 3, which the target never picks."""
 
@@ -244,7 +248,7 @@ def said(outcome: Any) -> Any:
     return outcome.tokens if isinstance(outcome, Generation) else str(outcome)
 
 
-def test_a_budget_or_an_end_token_that_ends_an_answer_there_ends_it_as_ars() -> None:
+def test_a_budget_or_stop_token_at_a_dead_end_ends_an_answer_as_with_ar() -> None:
     class Sure(TableModel):
         def logits(self, context: Sequence[int]) -> Tensor:
             return torch.eye(VOCAB)[(context[-1] + 1) % VOCAB] * 9
@@ -290,7 +294,7 @@ def test_sampled_answers_fail_as_often_as_ars(decoder: Decoder) -> None:
     assert sum(abs(found.get(a, 0) - expected.get(a, 0)) for a in {*found, *expected}) < 1e-6
 
 
-def test_a_law_may_write_to_its_logits_and_a_row_without_a_token_stays_as_it_was() -> None:
+def test_a_law_may_overwrite_its_logits_and_a_row_without_allowed_tokens_stays_unchanged() -> None:
     logits, dead_ends = torch.arange(10.0).view(2, 5), set[tuple[int, ...]]()
     sampling = Sampling(law=lambda _, row: row.fill_(-torch.inf))
     changed = apply_law(logits, [[1], [2]], sampling, dead_ends)

@@ -58,7 +58,7 @@ def models(bad: float, *, draft_only: bool = False) -> Models:
     return Models(target=target, draft=draft)
 
 
-def test_a_slot_without_numbers_is_noticed_by_its_confidence_as_a_row_is() -> None:
+def test_nan_in_the_confidence_of_a_slot_or_token_row_is_noticed() -> None:
     """The likeliest token of NaN is 0, which is a token; only its confidence shows it."""
     sound = CallResult(
         picks=(1,), confidences=(0.5,), slot_picks=(0, 2), slot_confidences=(0.4, 0.3)
@@ -76,7 +76,7 @@ def test_a_pick_beyond_the_vocabulary_is_noticed_without_a_confidence(place: str
 
 
 @pytest.mark.parametrize("spec", ["ptp", "isd"])
-def test_an_answer_ends_where_only_its_slots_have_no_numbers(spec: str) -> None:
+def test_an_answer_fails_if_only_its_slots_have_nan_logits(spec: str) -> None:
     class SickInSlots(TableModel):
         def forward(self, calls: Sequence[Call]) -> Tensor:
             logits = super().forward(calls).clone()
@@ -95,7 +95,7 @@ def test_an_answer_ends_where_only_its_slots_have_no_numbers(spec: str) -> None:
 
 @pytest.mark.parametrize("sampling", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("bad", BAD)
-def test_every_distribution_of_bad_logits_picks_the_token_that_is_none(
+def test_bad_logits_pick_the_id_beyond_the_vocabulary_under_every_sampling(
     sampling: Sampling, bad: float
 ) -> None:
     logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(0))
@@ -109,7 +109,7 @@ def test_every_distribution_of_bad_logits_picks_the_token_that_is_none(
         assert torch.equal(picks, likeliest(logits))
 
 
-def test_without_bad_numbers_the_likeliest_token_is_the_first_of_the_largest() -> None:
+def test_the_likeliest_token_is_the_first_of_tied_largest_logits() -> None:
     generator = torch.Generator().manual_seed(1)
     for size in (3, 64, 1000):
         tied = torch.randint(0, 4, (50, size), generator=generator).float()
@@ -130,7 +130,7 @@ def test_without_bad_numbers_the_likeliest_token_is_the_first_of_the_largest() -
     ],
     ids=lambda d: f"{d.name}-{getattr(d, 'verify', '')}",
 )
-def test_a_sequence_without_numbers_fails_and_the_others_of_its_batch_do_not(
+def test_a_sequence_with_bad_logits_fails_without_failing_the_rest_of_its_batch(
     decoder: Any, bad: float, sampling: Sampling
 ) -> None:
     loaded = models(bad)
@@ -145,7 +145,7 @@ def test_a_sequence_without_numbers_fails_and_the_others_of_its_batch_do_not(
             assert isinstance(outcome, FloatingPointError), prompt
 
 
-def test_a_draft_without_numbers_fails_only_who_asks_it() -> None:
+def test_a_draft_model_with_nan_logits_fails_only_decoders_that_call_it() -> None:
     loaded = models(float("nan"), draft_only=True)
     sampling = Sampling(max_new_tokens=8)
     (outcome,) = Scheduler(Speculative(), loaded, sampling).run([[1, 3]])
@@ -154,7 +154,7 @@ def test_a_draft_without_numbers_fails_only_who_asks_it() -> None:
     assert generate(Autoregressive(), [1, 3], sampling, loaded).tokens
 
 
-def test_an_answer_in_the_cache_row_of_one_that_failed_is_as_elsewhere() -> None:
+def test_an_answer_in_the_cache_row_of_a_failed_answer_is_unchanged() -> None:
     """Entries beyond its text are read in a batch, with no weight: zero times NaN is NaN."""
 
     class Raw(Autoregressive):

@@ -88,7 +88,7 @@ FORMS: list[tuple[str, ...]] = [
 
 @pytest.mark.parametrize("forms", FORMS, ids="+".join)
 @pytest.mark.parametrize("sampling", [WARM, GREEDY], ids=["warm", "greedy"])
-def test_several_outputs_are_what_each_is_alone_also_in_a_batch(
+def test_outputs_read_together_equal_each_output_read_alone_also_in_a_batch(
     forms: tuple[str, ...], sampling: Sampling
 ) -> None:
     logits = logits_of(9)
@@ -147,7 +147,7 @@ def test_all_numbers_of_a_call_reach_the_host_in_one_copy(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("sampling", [WARM, GREEDY], ids=["warm", "greedy"])
 @pytest.mark.parametrize("form", ["picks", "argmax", "probs", "topk:5", "acceptance", "block"])
-def test_barred_ids_are_never_predicted_whatever_the_form(form: str, sampling: Sampling) -> None:
+def test_barred_ids_are_never_predicted_in_any_output_form(form: str, sampling: Sampling) -> None:
     logits, barred = logits_of(4), {int(token) for token in logits_of(4).argmax(-1)} | {0}
     output = (form, "entropy") if form == "topk:5" else form
     asked = call(output=output, barred=barred, drafts=[0, 0, 0])
@@ -167,7 +167,7 @@ def test_barred_ids_are_never_predicted_whatever_the_form(form: str, sampling: S
     assert has_nan([result], VOCAB) is False
 
 
-def test_barred_ids_of_one_call_leave_the_others_as_they_are() -> None:
+def test_barred_ids_of_one_call_do_not_affect_other_calls() -> None:
     logits = logits_of(8)
     free, barred = call(output=("picks", "entropy")), call(output=("picks", "entropy"), barred={1})
     alone = [read(logits[:4], free)[0], read(logits[4:], barred)[0]]
@@ -197,7 +197,7 @@ def test_tokens_and_slots_have_barred_ids_and_outputs_of_their_own() -> None:
     assert of_slots.barred == pytest.approx(torch.softmax(logits[3:], -1)[:, 3].tolist())
 
 
-def test_a_row_whose_only_lawful_ids_are_barred_is_no_token() -> None:
+def test_a_row_whose_only_lawful_ids_are_barred_counts_as_nan() -> None:
     def only_two(_answer: tuple[int, ...], logits: Tensor) -> Tensor:
         return torch.full_like(logits, -torch.inf).index_fill(0, torch.tensor(2), 0.0)
 
@@ -339,7 +339,7 @@ def test_combined_drafters_get_the_outputs_and_layers_of_both() -> None:
         FirstMatch({"other": Layers(), "last": Last()})
 
 
-def test_scripted_verdicts_keep_the_other_outputs() -> None:
+def test_scripted_verdicts_keep_outputs_beside_the_acceptance() -> None:
     asked = call(output=("acceptance", "entropy"), drafts=[1, 2, 3])
     parts = readouts(asked, Uniforms(3, [1]), PROMPT)
     (result,) = Scripted([1.0])(logits_of(4), parts, WARM)
@@ -361,7 +361,7 @@ def test_nan_is_noticed_in_further_outputs(form: str) -> None:
     assert not has_nan(read(logits_of(4), call(output=form))[:1], VOCAB)
 
 
-def test_more_likeliest_tokens_than_ids_are_all_ids() -> None:
+def test_topk_beyond_the_vocabulary_size_returns_all_ids() -> None:
     (result,) = read(logits_of(4), call(output="topk:99"))
     assert sorted(result.top_ids[0]) == [*range(VOCAB)]
     assert sum(result.top_probs[0]) == pytest.approx(1)
@@ -389,18 +389,20 @@ def test_more_likeliest_tokens_than_ids_are_all_ids() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_in_one_line(options: dict[str, Any], line: str) -> None:
+def test_invalid_outputs_barred_ids_and_hidden_layers_are_refused_in_one_line(
+    options: dict[str, Any], line: str
+) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         call(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_form_that_slots_lack_is_refused() -> None:
+def test_an_output_that_slots_do_not_support_is_refused() -> None:
     slots = Slots(adapter="", uniforms=(-1.0,), sizes=(1,), anchors=(), read=(0,), output="block")
     with pytest.raises(ValueError, match=r"output is 'block'; .* picks, .*, entropy, topk:N"):
         call(slots=slots)
 
 
-def test_one_output_in_a_list_is_that_output() -> None:
+def test_duplicate_outputs_collapse_and_a_list_of_one_output_is_that_output() -> None:
     assert call(output=["probs"]).output == "probs"
     assert call(output=["probs", "probs", "picks"]).output == ("probs", "picks")

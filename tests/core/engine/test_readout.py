@@ -77,12 +77,12 @@ def test_the_prompts_last_row_predicts_output_zero() -> None:
     assert list(tokens.outputs) == [0]
 
 
-def test_rows_that_continue_predict_one_further_each() -> None:
+def test_rows_after_the_prompt_each_predict_the_next_output() -> None:
     (tokens,) = readouts(make_call(4, length=7, read=(0, 2, 3)), UNIFORMS, PROMPT)
     assert list(tokens.outputs) == [3, 5, 6]
 
 
-def test_explicit_positions_decide_what_token_rows_predict() -> None:
+def test_explicit_positions_decide_which_outputs_token_rows_predict() -> None:
     """Two branches of a tree share positions, so they share uniforms, whatever their rows are."""
     call = make_call(4, length=7, read=(0, 1, 2, 3), positions=[7, 8, 8, 9])
     (tokens,) = readouts(call, UNIFORMS, PROMPT)
@@ -93,14 +93,14 @@ def test_explicit_positions_decide_what_token_rows_predict() -> None:
     assert len(set(result.picks)) > 1
 
 
-def test_the_first_slot_predicts_what_the_last_token_does() -> None:
+def test_the_first_slot_predicts_the_same_output_position_as_the_last_token() -> None:
     call = make_call(2, length=7, read=(1,), slots=make_slots(4, (0, 2, 3)))
     tokens, slots = readouts(call, UNIFORMS, PROMPT)
     assert (list(tokens.outputs), list(slots.outputs)) == ([4], [4, 6, 7])
     assert (tokens.forms, slots.forms) == (("picks",), ("argmax",))
 
 
-def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
+def test_explicit_positions_decide_which_outputs_tokens_and_slots_predict() -> None:
     positions = [7, 8, 9, 8, 9, 10, 11]  # three tokens, branches of slots after the first and third
     call = make_call(3, length=7, read=(0, 2), slots=make_slots(4, (1, 2, 3)), positions=positions)
     tokens, slots = readouts(call, UNIFORMS, PROMPT)
@@ -108,7 +108,7 @@ def test_explicit_positions_decide_what_tokens_and_slots_predict() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 7])
-def test_positions_that_say_what_is_the_default_change_nothing(length: int) -> None:
+def test_explicit_positions_equal_to_the_default_change_nothing(length: int) -> None:
     slots = make_slots(4, (0, 1, 3))
     num_tokens = PROMPT if not length else 3
     plain = make_call(num_tokens, length=length, read=(num_tokens - 1,), slots=slots)
@@ -154,7 +154,7 @@ def test_argmax_confidences_are_unwarped_probabilities() -> None:
     assert result.confidences == pytest.approx(probabilities)
 
 
-def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
+def test_greedy_draws_are_the_likeliest_tokens_with_their_unwarped_probabilities() -> None:
     logits = logits_of(3)
     draws, argmax, picks = (
         read_out(logits, [readout_of([0, 1, 2], output)], Sampling())[0]
@@ -165,7 +165,7 @@ def test_greedy_draws_are_the_likeliest_tokens_and_say_how_likely() -> None:
     assert max(draws.confidences) < 1
 
 
-def test_no_uniform_is_looked_up_where_decoding_is_greedy() -> None:
+def test_greedy_decoding_looks_up_no_uniform() -> None:
     class Refusing(Uniforms):
         def at(self, stream: str, position: int) -> float:  # type: ignore[override]
             raise AssertionError("greedy decoding looked up a uniform")
@@ -192,7 +192,7 @@ def test_each_sequence_is_drawn_with_its_own_uniforms() -> None:
     assert results[0].picks != results[1].picks
 
 
-def test_mixed_wants_give_every_readout_what_it_would_get_alone() -> None:
+def test_readouts_of_mixed_output_forms_equal_each_readout_alone() -> None:
     forms = ["picks", "argmax", "draws", "picks", "probs", "draws", "argmax", "logits"]
     sizes = [1, 3, 2, 4, 2, 0, 0, 1]
     parts = [
@@ -244,7 +244,7 @@ def test_draws_are_the_picks_with_their_probabilities(sampling: Sampling) -> Non
 # Slots of their own kind.
 
 
-def test_confidences_by_hand() -> None:
+def test_confidences_equal_values_worked_out_by_hand() -> None:
     distribution, tokens = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5]]), torch.tensor([0, 1])
     assert rate_confidence(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
     assert rate_confidence(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
@@ -264,7 +264,7 @@ def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallR
 
 @pytest.mark.parametrize("kind", ["prob", "margin", "neg_entropy"])
 @pytest.mark.parametrize("output", ["argmax", "draws"])
-def test_slots_give_the_kind_of_confidence_they_ask_for(output: str, kind: str) -> None:
+def test_slots_return_the_requested_kind_of_confidence(output: str, kind: str) -> None:
     logits = logits_of(3)
     result = slots_result(SAMPLING, logits, output=output, confidence=kind)
     distribution = (
@@ -293,7 +293,9 @@ def test_slots_may_give_the_very_distributions_they_are_drawn_from() -> None:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)])
-def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling: Sampling) -> None:
+def test_slots_never_predict_barred_ids_and_report_their_probability_mass(
+    sampling: Sampling,
+) -> None:
     logits = logits_of(3)
     barred = frozenset(logits.topk(3).indices.flatten().tolist())
     result = slots_result(sampling, logits, output="draws", barred=barred)
@@ -308,7 +310,9 @@ def test_barred_ids_are_never_predicted_by_slots_and_their_mass_is_told(sampling
 
 
 @pytest.mark.parametrize(("sure", "goes_on"), [(0.5, True), (0.49, False), (0.51, True)])
-def test_a_chain_goes_on_behind_a_pick_as_probable_as_its_stop(sure: float, goes_on: bool) -> None:
+def test_a_chain_continues_after_a_pick_whose_probability_reaches_its_stop_threshold(
+    sure: float, goes_on: bool
+) -> None:
     call = dataclasses.replace(make_call(2, length=7, read=(1,)), chain=Chain(3, 3, 0.5))
     before = list[CallResult]()
     following, joint = follow(call, CallResult(picks=(4,), confidences=(sure,)), before)
@@ -354,7 +358,7 @@ def test_each_of_several_merged_calls_is_verified_by_its_own_rule() -> None:
     assert [each.acceptance.accepted for each in results if each.acceptance] == [0, 2]
 
 
-def test_a_verdict_says_how_near_the_distributions_of_its_drafts_were() -> None:
+def test_verification_reports_the_acceptance_ratio_and_overlap_of_every_draft() -> None:
     target = warp(logits_of(3, seed=7), SAMPLING)
     draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))
     acceptance = verdict_of((4, 9), draft)
@@ -365,7 +369,7 @@ def test_a_verdict_says_how_near_the_distributions_of_its_drafts_were() -> None:
         assert acceptance.overlaps[place] == pytest.approx(sum(min(pair) for pair in both))
 
 
-def test_a_draft_stands_by_the_uniform_of_its_acceptance_test_and_by_no_other() -> None:
+def test_only_the_accept_uniform_of_its_position_decides_whether_a_draft_is_accepted() -> None:
     target = warp(logits_of(3, seed=7), SAMPLING)
     draft = warp(logits_of(2, seed=8), Sampling(temperature=1.0))
     drafts = (int((draft[0] - target[0]).argmax()), 9)  # oversampled: it may stand or fall
@@ -382,7 +386,7 @@ def test_a_draft_stands_by_the_uniform_of_its_acceptance_test_and_by_no_other() 
     assert max(by_stream["recover"], by_stream["draw"]) < 64
 
 
-def test_lenience_accepts_more_and_a_draft_near_the_top_stands_anyway() -> None:
+def test_lenience_accepts_more_drafts_and_a_draft_among_the_top_tokens_is_always_accepted() -> None:
     logits = logits_of(3, seed=7)
     drafts = tuple(logits[:2].argmin(-1).tolist())  # certain of the least likely tokens
     for sampling in (Sampling(), Sampling(temperature=1.0)):

@@ -73,7 +73,7 @@ def test_eos_inside_a_block_ends_the_answer_and_clips_accepted() -> None:
     assert (answer.steps[1].drafted, answer.steps[1].accepted) == (4, 2)
 
 
-def test_drafters_of_drafts_behind_the_cut_are_not_named() -> None:
+def test_steps_list_no_drafters_for_drafts_after_the_cut() -> None:
     drafted: dict[str, Any] = {"drafted": 4, "accepted": 3, "sources": ("a", "b", "b")}
     for cut in ({}, {"budget": 3}):
         end = 6 if not cut else 5
@@ -85,7 +85,7 @@ def test_drafters_of_drafts_behind_the_cut_are_not_named() -> None:
 
 
 @pytest.mark.parametrize(("budget", "held"), [(10, 5 + 10), (126, 128)])
-def test_caches_hold_the_longest_prompt_and_the_budget_and_no_more_than_the_context(
+def test_caches_fit_the_longest_prompt_plus_the_budget_but_never_exceed_the_context(
     budget: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, asked = TableModel(max_length=128), []
@@ -126,7 +126,7 @@ def drafting(depth: int, num_rows: int) -> Any:
     return job
 
 
-def test_drafts_go_before_calls_that_verify_so_that_one_call_verifies_all() -> None:
+def test_drafting_calls_run_before_verifying_calls_so_that_verification_is_merged() -> None:
     draft, many = waiting(1), [waiting(0, turns=5) for _ in range(4)]
     draft.request = SimpleNamespace(target=object())
     assert _next_group([*many, draft]) == [draft]
@@ -137,24 +137,24 @@ def test_drafts_go_before_calls_that_verify_so_that_one_call_verifies_all() -> N
     assert _next_group([*many, network]) == [network]
 
 
-def test_draft_calls_of_few_rows_and_one_shape_are_one() -> None:
+def test_draft_calls_with_few_rows_and_the_same_shape_are_merged() -> None:
     few = [drafting(3, rows) for rows in (1, 9, 16)]
     assert _next_group([*few, drafting(3, 17), drafting(2, 1)]) == few
 
 
-def test_calls_of_up_to_16_rows_are_one_where_rows_cost_less_than_passes() -> None:
+def test_calls_of_up_to_16_rows_are_merged_where_rows_cost_less_than_passes() -> None:
     for kind, merged in ((0, 1), (2, 3)):
         jobs = [waiting(kind, num_rows=num_rows) for num_rows in (1, 5, 16, 17)]
         assert _next_group(jobs) == jobs[:merged]
 
 
-def test_the_widest_call_of_a_sequence_decides_with_which_others_it_runs() -> None:
+def test_the_widest_call_of_a_sequence_decides_which_calls_it_merges_with() -> None:
     beams, few = waiting(2), [waiting(2, num_rows=num_rows) for num_rows in (1, 5)]
     beams.pending = (*beams.pending, *waiting(2, num_rows=17).pending)
     assert _next_group([beams, *few]) == few
 
 
-def test_calls_of_any_number_of_rows_are_one_where_none_is_padded() -> None:
+def test_calls_of_different_widths_are_merged_where_no_row_is_padded() -> None:
     jobs = [waiting(3, num_rows=num_rows) for num_rows in (1, 5, 64, 65)]
     assert _next_group(jobs) == jobs[:3]
     drafts = [waiting(3, num_rows=num_rows, length=0) for num_rows in (2, 40)]
@@ -181,7 +181,7 @@ def test_the_longest_of_several_calls_of_an_answer_decides_whether_they_run_alon
     assert _next_group([forks, *few]) == few
 
 
-def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_others() -> None:
+def test_a_prefill_runs_before_a_larger_group_and_a_larger_group_before_a_smaller_one() -> None:
     prefill, many = waiting(0, length=0), [waiting(0, turns=5) for _ in range(4)]
     assert _next_group([*many, prefill]) == [prefill]
     few = [waiting(1) for _ in range(3)]
@@ -190,7 +190,7 @@ def test_a_prefill_goes_before_a_larger_group_and_the_largest_group_before_other
     assert {job.turns_waited for job in few} == {1}
 
 
-def test_waiting_counts_as_much_as_calls_and_the_longest_wait_of_a_group_counts() -> None:
+def test_waiting_raises_the_priority_of_a_group_by_its_longest_wait() -> None:
     pair, three = [waiting(0), waiting(0, turns=2)], [waiting(1, turns=0) for _ in range(3)]
     assert _next_group([*three, *pair]) == pair
     alone, three = waiting(0, turns=1), [waiting(1) for _ in range(3)]
@@ -235,7 +235,7 @@ EMITS = st.lists(
 
 @given(emits=EMITS, budget=st.integers(1, 20), batch_size=st.integers(1, 3))
 @settings(deadline=None, max_examples=100)
-def test_whatever_is_emitted_is_cut_counted_and_clipped(
+def test_emitted_tokens_are_cut_at_budget_or_stop_id_and_accepted_counts_are_clipped(
     emits: list[Emit], budget: int, batch_size: int
 ) -> None:
     stop = 6
@@ -270,7 +270,7 @@ PROMPTS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=9), min_size
     temperature=st.sampled_from([0.0, 1.0]),
 )
 @settings(deadline=None, max_examples=60)
-def test_any_prompts_are_answered_in_a_batch_as_alone(
+def test_prompts_get_the_same_answers_in_a_batch_as_alone(
     prompts: list[list[int]], batch_size: int, decoder: Decoder, temperature: float
 ) -> None:
     models = Models(target=TableModel(seed=1), draft=TableModel(seed=2))
@@ -280,7 +280,7 @@ def test_any_prompts_are_answered_in_a_batch_as_alone(
     assert [o.tokens for o in together if isinstance(o, Generation)] == [a.tokens for a in alone]
 
 
-def test_only_steps_and_calls_in_a_row_without_a_token_are_too_many(
+def test_only_consecutive_steps_and_calls_without_a_token_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long answer may have any number of them, with tokens in between."""
@@ -314,7 +314,7 @@ def test_a_decoder_that_never_emits_is_stopped() -> None:
         generate(Silent(), [1], Sampling(), Models(target=TableModel()))
 
 
-def test_one_failing_sequence_leaves_the_others_untouched() -> None:
+def test_a_failing_sequence_does_not_affect_other_sequences() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Picky(Autoregressive):
         def steps(self, request: Request) -> Steps:
@@ -329,7 +329,7 @@ def test_one_failing_sequence_leaves_the_others_untouched() -> None:
     assert outcomes[2] == generate(Autoregressive(), [2], sampling, models)
 
 
-def test_a_prompt_beyond_the_context_fails_alone_with_the_numbers() -> None:
+def test_a_prompt_beyond_the_context_fails_alone_and_the_error_names_the_limits() -> None:
     models = Models(target=TableModel(max_length=20))
     outcomes = Scheduler(Autoregressive(), models, Sampling(max_new_tokens=8), 2).run(
         [[1] * 12, [1] * 13]
@@ -339,7 +339,7 @@ def test_a_prompt_beyond_the_context_fails_alone_with_the_numbers() -> None:
         raise outcomes[1]  # type: ignore[misc]
 
 
-def test_a_model_failure_is_the_outcome_of_the_calls_it_hit() -> None:
+def test_an_error_of_the_model_becomes_the_outcome_of_the_prompt() -> None:
     class Broken(TableModel):
         def forward(self, calls: Sequence[Call]) -> Tensor:
             raise MemoryError("out of memory")
@@ -367,7 +367,9 @@ class Unmergeable(TableModel):
 
 
 @pytest.mark.parametrize("decoder", [Autoregressive(), Speculative(k=2), Eagle(), Medusa()])
-def test_the_work_of_a_merged_call_that_fails_is_counted_once(decoder: Decoder) -> None:
+def test_work_is_counted_once_if_a_merged_call_fails_and_its_calls_run_again(
+    decoder: Decoder,
+) -> None:
     """Its calls run again one by one: tokens, calls and rows are those of sequences alone."""
     sampling, prompts = Sampling(max_new_tokens=12), [[1, 2], [3, 4, 5], [2, 6]]
 
@@ -383,7 +385,7 @@ def test_the_work_of_a_merged_call_that_fails_is_counted_once(decoder: Decoder) 
     assert outcomes == alone
 
 
-def test_a_layer_is_fed_once_where_merged_draft_calls_fail() -> None:
+def test_a_draft_layer_is_fed_once_if_merged_draft_calls_fail() -> None:
     decoder, sampling, prompts = Eagle(), Sampling(max_new_tokens=12), [[1, 2], [3, 4, 5], [2, 0]]
     models = llamas(decoder)
 
@@ -402,7 +404,7 @@ def test_a_layer_is_fed_once_where_merged_draft_calls_fail() -> None:
             assert step.draft_rows == expected.draft_rows
 
 
-def test_of_merged_calls_that_fail_only_those_at_fault_do() -> None:
+def test_if_a_merged_call_fails_only_the_calls_at_fault_fail() -> None:
     class Fragile(TableModel):
         def forward(self, calls: Sequence[Call]) -> Tensor:
             if any(3 in call.tokens for call in calls):
@@ -416,7 +418,7 @@ def test_of_merged_calls_that_fail_only_those_at_fault_do() -> None:
     assert [isinstance(outcome, Generation) for outcome in outcomes] == [True, False, True]
 
 
-def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> None:
+def test_sessions_are_released_after_every_run_even_an_interrupted_one() -> None:
     class Interrupted(TableModel):
         def forward(self, calls: Sequence[Call]) -> Tensor:
             raise KeyboardInterrupt
@@ -428,7 +430,7 @@ def test_sessions_are_given_back_after_every_run_even_an_interrupted_one() -> No
             scheduler.run([[1], [2], [3]])
 
 
-def test_an_instrument_stands_around_each_part_and_changes_no_answer() -> None:
+def test_instruments_wrap_each_part_of_the_scheduler_and_change_no_answer() -> None:
     models, sampling = Models(target=TableModel()), Sampling(max_new_tokens=5)
     decoder, seen = Autoregressive(), {"steps": 0, "forward": 0, "read_out": 0}
 
@@ -452,7 +454,7 @@ def test_an_instrument_stands_around_each_part_and_changes_no_answer() -> None:
     assert seen == {"steps": 2, "forward": 2 * 5, "read_out": 2 * 5}
 
 
-def test_every_emit_is_told_of_with_its_number() -> None:
+def test_every_emit_is_reported_with_its_number() -> None:
     emits = [Emit(tokens=(1,)), Emit(), Emit(tokens=(2,)), Emit(tokens=(3,))]
     for budget, steps in ((1, 1), (3, 4)):
         told: list[tuple[int, int]] = []
@@ -476,7 +478,7 @@ def test_callbacks_tell_the_emits_and_the_end_of_each_prompt() -> None:
     assert ends == [0, 1, 2]
 
 
-def test_what_fell_and_which_pass_decided_is_kept_up_to_the_cut() -> None:
+def test_rejected_drafts_and_deciding_passes_are_recorded_up_to_the_cut() -> None:
     step = Emit(tokens=(2, 3), drafted=3, accepted=1, rejected=(4, 5), decided=(0, 2), passes=2)
     whole = run_script(Emit(tokens=(1,)), step, Emit(tokens=(6,)))
     assert (whole.steps[1].rejected, whole.steps[1].decided) == ((4, 5), (0, 2))
@@ -504,7 +506,7 @@ def test_a_freed_place_is_taken_by_the_next_prompt_at_once() -> None:
         assert len(widths) == 3 or widths[0] == 2 or admitted == len(prompts)
 
 
-def test_a_new_prompt_does_not_wait_for_steps_of_the_others() -> None:
+def test_a_new_prompt_runs_before_the_next_steps_of_running_sequences() -> None:
     """One of three sequences ends at once; the prompt that takes its place is the next to run."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -525,7 +527,7 @@ def test_a_new_prompt_does_not_wait_for_steps_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("width", "same"), [(1, (1,)), (3, (2, 3, 4)), (7, (5, 6, 7, 8)), (16, (9, 16)), (17, (17, 32))]
 )
-def test_row_buckets(width: int, same: tuple[int, ...]) -> None:
+def test_row_buckets_have_the_expected_bounds(width: int, same: tuple[int, ...]) -> None:
     assert {row_bucket(other) for other in same} == {row_bucket(width)}
     assert row_bucket(min(same) - 1) != row_bucket(width)
     assert row_bucket(max(same) + 1) != row_bucket(width)
@@ -558,7 +560,7 @@ def test_long_prompts_run_in_chunks_that_count_as_one_call(
 
 
 @pytest.mark.parametrize(("read", "hidden"), [((0, 49), None), ((20, 49), None), ((20, 49), 15)])
-def test_rows_that_are_read_or_do_not_see_all_before_them_run_behind_the_chunks(
+def test_rows_that_are_read_or_have_a_non_causal_mask_run_after_the_chunks(
     read: Sequence[int], hidden: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def logits() -> Tensor:
@@ -583,7 +585,7 @@ def test_a_draft_of_another_vocabulary_is_refused_with_both_sizes() -> None:
         Scheduler(Speculative(), Models(target=TableModel(7)), Sampling())
 
 
-def test_calls_of_every_want_may_share_one_forward_pass() -> None:
+def test_calls_with_different_outputs_may_share_one_forward_pass() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Asks(Decoder):
         def steps(self, request: Request) -> Steps:

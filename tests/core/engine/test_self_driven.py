@@ -50,7 +50,7 @@ def run(decoder: SelfDriven, prompts: Sequence[Sequence[int]], batch_size: int) 
     return Scheduler(decoder, models(), SAMPLING, batch_size).run(prompts)
 
 
-def test_what_it_emits_is_cut_at_the_budget_and_its_passes_are_counted_to_there() -> None:
+def test_a_self_driven_answer_is_cut_at_the_budget_and_its_passes_count_up_to_the_cut() -> None:
     answer = generate(Counting(), [3], SAMPLING, models())
     assert answer.tokens == (0, 0, 1, 1, 2)
     assert answer.stop == "length"
@@ -59,7 +59,7 @@ def test_what_it_emits_is_cut_at_the_budget_and_its_passes_are_counted_to_there(
     assert [(s.draft_calls, s.draft_rows) for s in answer.steps] == [(1, 2)] * 3
 
 
-def test_nothing_counts_after_the_end_of_a_sequence_in_a_batch() -> None:
+def test_passes_after_the_end_of_a_sequence_in_a_batch_are_not_counted() -> None:
     class Uneven(Counting):
         def answer(self, answers: Sequence[Answer]) -> None:
             for token in (STOP, 1, 1, 1, 1):
@@ -76,7 +76,9 @@ def test_nothing_counts_after_the_end_of_a_sequence_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize(("at_once", "sizes"), [(True, [2, 2, 1]), (False, [1] * 5)])
-def test_it_has_as_many_sequences_at_once_as_it_takes(at_once: bool, sizes: list[int]) -> None:
+def test_a_self_driven_decoder_gets_several_sequences_at_once_only_if_it_batches(
+    at_once: bool, sizes: list[int]
+) -> None:
     asked: list[int] = []
 
     class Watched(Counting):
@@ -89,19 +91,19 @@ def test_it_has_as_many_sequences_at_once_as_it_takes(at_once: bool, sizes: list
     assert all(isinstance(outcome, Generation) for outcome in outcomes)
 
 
-def test_one_that_fails_in_a_batch_fails_the_batch_and_no_other() -> None:
+def test_a_failing_sequence_fails_its_whole_batch_and_no_other_batch() -> None:
     *failed, after = run(Counting(bad=4), [[3], [4], [5]], 2)
     assert [type(outcome) for outcome in failed] == [ArithmeticError] * 2
     assert after == generate(Counting(), [5], SAMPLING, models())
 
 
-def test_one_that_comes_back_too_early_has_failed() -> None:
+def test_a_decoder_that_returns_before_the_answer_ends_fails() -> None:
     (outcome,) = run(Counting(stops_after=2), [[3]], 1)
     assert isinstance(outcome, RuntimeError)
     assert "returned before EOS or budget" in str(outcome)
 
 
-def test_one_that_fails_after_the_end_has_failed() -> None:
+def test_a_decoder_that_raises_an_error_after_the_answer_ended_fails() -> None:
     class Late(Counting):
         def answer(self, answers: Sequence[Answer]) -> None:
             super().answer(answers)
@@ -111,7 +113,7 @@ def test_one_that_fails_after_the_end_has_failed() -> None:
     assert isinstance(outcome, ArithmeticError)
 
 
-def test_steps_are_told_of_while_the_loop_runs() -> None:
+def test_steps_are_reported_while_the_loop_runs() -> None:
     seen: list[tuple[int, int]] = []
     told: list[int] = []
 
@@ -127,7 +129,7 @@ def test_steps_are_told_of_while_the_loop_runs() -> None:
     assert told == [1, 2, 3]
 
 
-def test_a_batch_that_is_out_of_time_ends_as_a_whole_and_the_next_is_asked() -> None:
+def test_a_batch_that_is_out_of_time_fails_as_a_whole_and_the_next_batch_still_runs() -> None:
     class Endless(Counting):
         def answer(self, answers: Sequence[Answer]) -> None:
             if answers[0].request.prompt_ids == (3,):

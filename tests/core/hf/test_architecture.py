@@ -135,7 +135,7 @@ def generated(module, prompt):
         for number, name in enumerate(RUNNING)
     ],
 )
-def test_up_to_the_last_position_answers_are_those_of_generate(name):
+def test_answers_equal_those_of_generate_up_to_the_last_position(name):
     model = running(name)
     assert self_check(model) == []
     assert model.max_length == CONTEXT
@@ -166,7 +166,7 @@ def test_an_adapter_does_not_reach_into_the_image_tower():
     assert {type(layer).__name__ for layer in decoder_layers(module)} == {"Gemma3DecoderLayer"}
 
 
-def test_layers_that_route_take_no_adapter():
+def test_adapters_are_refused_for_models_with_router_layers():
     with pytest.raises(ValueError, match="PhimoeForCausalLM has layers of PhimoeTopKRouter"):
         layer_shapes(module_of("PhimoeConfig", **RUNNING["phi-moe"][1]))
 
@@ -204,20 +204,20 @@ STATE = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}
         ("DogeConfig", {**SHORT, "keep_window_size": 9}, "doge drops tokens .* beyond 9"),
     ],
 )
-def test_what_keeps_something_else_than_keys_by_position_is_refused(config, values, reason):
+def test_models_without_a_plain_kv_cache_are_refused_in_one_line(config, values, reason):
     with pytest.raises(ValueError, match=f"{reason}.*; choose a model with a plain KV") as caught:
         HFModel(module_of(config, **values))
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_names_no_length_is_refused():
+def test_a_model_without_a_maximum_length_is_refused():
     module = module_of("LlamaConfig", **SHORT)
     vars(module.config)["max_position_embeddings"] = None
     with pytest.raises(ValueError, match="llama names no max_position_embeddings; choose a model"):
         HFModel(module)
 
 
-def test_a_model_without_positions_is_refused(monkeypatch):
+def test_a_model_that_takes_no_explicit_positions_is_refused(monkeypatch):
     module = module_of("LlamaConfig", **SHORT)
     run = type(module.model).forward
     monkeypatch.setattr(
@@ -227,7 +227,7 @@ def test_a_model_without_positions_is_refused(monkeypatch):
         HFModel(module)
 
 
-def test_a_model_that_runs_with_given_positions_alone_is_refused():
+def test_a_model_that_runs_only_with_explicit_positions_is_refused():
     """Without them it compares ids with those of padding, and its config names none."""
     module = module_of("RobertaConfig", **SHORT, is_decoder=True)
     line = r"RobertaForCausalLM does not run on tokens \(ne\(\) received .*\); choose a model with"

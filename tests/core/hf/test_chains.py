@@ -111,7 +111,7 @@ def assert_alike(found: Sequence[CallResult], expected: Sequence[CallResult]) ->
 @SAMPLINGS
 @pytest.mark.parametrize("output", ["picks", "draws", "argmax", "probs"])
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2"])
-def test_the_calls_of_a_chain_give_what_they_give_alone(
+def test_the_calls_of_a_chain_give_the_same_results_as_separate_calls(
     name: str, output: str, sampling: Sampling, passes: list[int]
 ) -> None:
     prompts = [ids(1, 9), ids(2, 4), ids(3, 12)]
@@ -141,7 +141,9 @@ def test_a_sequence_gets_its_results_in_any_order_of_calls() -> None:
 
 
 @SAMPLINGS
-def test_some_sequences_may_stop_earlier(sampling: Sampling, passes: list[int]) -> None:
+def test_chained_sequences_may_stop_at_different_lengths(
+    sampling: Sampling, passes: list[int]
+) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
     expected = alone(sessions, sampling, "probs")
     model, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
@@ -187,14 +189,14 @@ def test_a_chain_draws_by_the_uniforms_of_its_call(passes: list[int]) -> None:
     assert expected[0].picks != usual[0].picks
 
 
-def test_a_chain_beyond_the_cache_leaves_its_entries_alone(passes: list[int]) -> None:
+def test_a_chain_longer_than_the_cache_overwrites_no_entries(passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
     expected = alone(sessions, GREEDY, "probs", 2)
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=11)
     assert_alike(chained(sessions, GREEDY, "probs", *[Chain(1, 7)] * 2), expected)
 
 
-def test_a_chain_past_the_last_learned_position_leaves_its_first_calls_as_they_are() -> None:
+def test_a_chain_past_the_last_learned_position_does_not_change_its_first_calls() -> None:
     prompts = ids(1, 125), ids(2, 4)  # of 128 positions
     _, sessions = opened("gpt2", *prompts, capacity=140)
     expected = alone(sessions, GREEDY, "probs", 2)
@@ -214,7 +216,7 @@ def test_a_chain_may_end_in_the_next_bucket_of_lengths(
     assert_alike(chained(sessions, GREEDY, "probs", Chain(3, 3)), expected)
 
 
-def test_a_window_and_large_chains_are_not_run_ahead(
+def test_windowed_attention_and_large_chains_are_not_run_ahead(
     passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, sessions = opened("qwen2-window", ids(1, 9))
@@ -227,7 +229,7 @@ def test_a_window_and_large_chains_are_not_run_ahead(
         assert len(found.picks) == num
 
 
-def test_chains_that_one_graph_cannot_run_wait_for_their_calls(
+def test_chains_that_one_graph_cannot_run_are_not_run_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def num_picks(
@@ -253,7 +255,7 @@ def test_chains_that_one_graph_cannot_run_wait_for_their_calls(
 
 
 @pytest.mark.parametrize("spec", ["spec:k=4", "spec:k=4:verify=coupled"])
-def test_a_row_that_top_p_leaves_open_ends_a_chain_before_it(
+def test_a_chain_ends_before_a_row_with_an_open_top_p_nucleus(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unused, results = list[int](), ahead.chain_results
@@ -295,7 +297,7 @@ def counts(answer: Any) -> list[tuple[int, ...]]:
 
 
 @SAMPLINGS
-def test_a_prompt_whose_start_is_cached_is_drafted_behind_as_without_graphs(
+def test_drafting_after_a_cached_prompt_prefix_is_the_same_with_and_without_graphs(
     sampling: Sampling,
 ) -> None:
     """The rest is a call of few rows, whose uniforms are those of a long one."""

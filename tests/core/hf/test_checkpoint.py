@@ -14,7 +14,7 @@ def load(path):
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/no/such/place", "a/b/c"])
-def test_a_missing_folder_is_named_with_what_to_do(path):
+def test_a_missing_folder_is_refused_in_one_line_that_names_it_and_the_remedy(path):
     with pytest.raises(
         ValueError, match=f"model '{path}': there is no such folder; give"
     ) as caught:
@@ -24,14 +24,14 @@ def test_a_missing_folder_is_named_with_what_to_do(path):
         load_tokenizer(path)
 
 
-def test_a_folder_without_a_model_is_named(tmp_path):
+def test_the_error_for_a_folder_without_a_model_names_the_missing_file(tmp_path):
     with pytest.raises(ValueError, match=r"that folder has no config\.json"):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"has no tokenizer_config\.json or tokenizer\.json"):
         load_tokenizer(tmp_path)
 
 
-def test_a_folder_with_broken_files_is_one_line(tmp_path):
+def test_a_folder_with_broken_files_is_refused_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     with pytest.raises(ValueError, match="cannot be loaded: ") as caught:
         load(tmp_path)
@@ -45,7 +45,7 @@ def test_a_folder_with_broken_files_is_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_weights_in_a_pickle_are_not_read_and_the_line_says_how_to_convert_them(tmp_path):
+def test_pickled_weights_are_refused_with_instructions_to_convert_them(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"")
     line = r"a pickle \(pytorch_model-00001-of-00002\.bin\), .*save_pretrained\(OTHER\)"
@@ -58,13 +58,13 @@ def test_weights_in_a_pickle_are_not_read_and_the_line_says_how_to_convert_them(
         load(tmp_path)
 
 
-def test_a_folder_with_an_adapter_alone_says_that_it_is_to_be_merged(tmp_path):
+def test_a_folder_with_only_an_adapter_is_refused_with_advice_to_merge_it(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"has an adapter of PEFT; merge it .* or move adapter"):
         load(tmp_path)
 
 
-def test_a_name_that_the_hub_does_not_give_is_one_line(monkeypatch):
+def test_a_model_name_that_is_not_available_is_refused_in_one_line(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="neither a local folder nor available") as caught:
@@ -89,7 +89,7 @@ def large_checkpoint(folder, names=("model-1.safetensors", "model-2.safetensors"
     return folder
 
 
-def test_over_the_limit_a_sample_is_hashed_and_says_so(tmp_path):
+def test_weights_above_the_size_limit_are_hashed_by_sample_and_marked_as_sampled(tmp_path):
     one, same = large_checkpoint(tmp_path / "one"), large_checkpoint(tmp_path / "same")
     found = weights_sha256(one, limit_bytes=2**20)
     assert found == weights_sha256(same, limit_bytes=2**20)

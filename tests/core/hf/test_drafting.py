@@ -121,7 +121,7 @@ VARIANTS = [("shallow", 0), ("shallow", 5), ("eagle", 0), ("eagle", 9), ("medusa
 
 
 @pytest.mark.parametrize(("variant", "words"), VARIANTS)
-def test_texts_together_draft_as_each_alone(variant: str, words: int) -> None:
+def test_texts_drafted_together_get_the_same_drafts_as_alone(variant: str, words: int) -> None:
     model = model_of(layers_of(variant, words))
     together = drafts(model)
     alone = {row: drafts(model, {row: lengths}) for row, lengths in TEXTS.items()}
@@ -141,7 +141,7 @@ SHORT = DraftShape(depth=3, width=2, nodes=10, floor=0.5)
     ],
 )
 @pytest.mark.parametrize("backend", [None, "eager"])
-def test_drawn_trees_and_short_ones_are_together_and_in_graphs_what_each_is_alone(
+def test_sampled_and_shorter_trees_drafted_together_or_in_graphs_equal_each_tree_alone(
     variant: str, words: int, shape: DraftShape, backend: Backend | None
 ) -> None:
     layers = layers_of(variant, words)
@@ -181,7 +181,7 @@ def test_graphs_draft_as_plain_layers(
 @pytest.mark.parametrize(("variant", "words"), VARIANTS)
 @pytest.mark.parametrize("backend", [None, "eager"])
 @pytest.mark.parametrize("texts", [TEXTS, {1: (3, 1, 5, 2, 1)}], ids=["together", "alone"])
-def test_states_of_a_text_may_be_among_others_that_are_never_read(
+def test_states_of_a_text_may_lie_among_states_that_are_never_read(
     variant: str, words: int, backend: Backend | None, texts: Mapping[int, Sequence[int]]
 ) -> None:
     layers = layers_of(variant, words)
@@ -189,7 +189,7 @@ def test_states_of_a_text_may_be_among_others_that_are_never_read(
     assert_alike(drafts(model_of(layers, backend), texts, among=3), expected)
 
 
-def test_a_tree_is_one_graph_of_all_its_levels_where_graphs_have_fixed_shapes() -> None:
+def test_all_levels_of_a_tree_share_one_graph_if_graphs_have_fixed_shapes() -> None:
     model = model_of(layers_of("eagle"), "eager")
     drafts(model, {0: (8, 3, 5)})
     assert model.num_graphs == 1
@@ -206,7 +206,7 @@ def test_graphs_of_trees_serve_long_texts_of_any_length_budgets_and_stop_ids() -
     assert num_graphs == {1}, "that of the second text"
 
 
-def test_sequences_that_pause_need_no_graph_of_their_own() -> None:
+def test_batches_in_which_sequences_pause_need_no_further_graph() -> None:
     model = model_of(layers_of("eagle"), "eager")
     drafts(model, {0: (3,), 1: (4,), 2: (2,), 3: (5,)})
     num_graphs = model.num_graphs
@@ -216,7 +216,7 @@ def test_sequences_that_pause_need_no_graph_of_their_own() -> None:
 
 @pytest.mark.parametrize("variant", ["shallow", "eagle"])
 @pytest.mark.parametrize("backend", [None, "eager"])
-def test_a_text_that_comes_after_another_sees_nothing_of_it(
+def test_a_text_sees_nothing_of_the_text_that_ran_before(
     variant: str, backend: Backend | None
 ) -> None:
     layers = layers_of(variant)
@@ -275,7 +275,7 @@ def test_a_longer_cache_forgets_graphs_of_the_old_planes() -> None:
     assert not {*map(id, old)} & {*map(id, kept)}
 
 
-def test_an_adapter_replaces_one_of_its_name_and_of_another_kind() -> None:
+def test_an_adapter_replaces_an_adapter_of_another_kind_with_the_same_name() -> None:
     model = HFModel(fresh("llama"))
     kinds: list[Any] = [slot_adapter(model.module), layers_of("medusa")]
     for first, second in (kinds, kinds[::-1]):
@@ -306,7 +306,7 @@ def test_a_text_as_long_as_its_cache_is_not_filled_up() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("variant", ["shallow", "eagle", "medusa"])
-def test_a_gpu_replays_passes_of_any_text(variant: str) -> None:
+def test_a_gpu_replays_its_graphs_for_other_texts(variant: str) -> None:
     layers = layers_of(variant)
     plain, captured = (HFModel(fresh("llama").to("cuda"), compile=c) for c in (False, True))
     for model in (plain, captured):

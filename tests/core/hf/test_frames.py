@@ -63,7 +63,7 @@ def graphs() -> Iterator[HFModel]:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "top-k", "top-p"])
-def test_a_captured_call_answers_as_a_plain_one(name: str, sampling: Sampling) -> None:
+def test_captured_calls_give_the_same_answers_as_plain_calls(name: str, sampling: Sampling) -> None:
     expected = {spec: answers(HFModel(fresh(name)), spec, sampling) for spec in ("ar", "lookup")}
     with PretendedCuda() as device:
         model = HFModel(place_module(fresh(name)), compile=True)
@@ -124,7 +124,7 @@ def results(calls: Sequence[Call], sampling: Sampling, *, ahead: bool) -> Sequen
 
 @pytest.mark.parametrize("form", ["picks", "draws", "argmax", "probs"])
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "drawn"])
-def test_what_a_graph_reads_is_what_is_read_of_its_logits(
+def test_results_read_inside_a_graph_equal_results_read_from_its_logits(
     form: str, sampling: Sampling, graphs: HFModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = results(calls_of(graphs, form), sampling, ahead=False)
@@ -157,7 +157,7 @@ def test_graphs_run_the_adapter_that_replaced_another_of_its_name(graphs: HFMode
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[1:], ids=["drawn", "top-p"])
-def test_slots_of_a_call_whose_tokens_are_tested_are_read_in_its_graph(
+def test_slots_of_a_call_that_verifies_drafts_are_read_in_its_graph(
     sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test is a graph of its own, which overwrites what the call's graph only lent."""
@@ -177,7 +177,7 @@ def test_slots_of_a_call_whose_tokens_are_tested_are_read_in_its_graph(
     assert ["probs"] in read
 
 
-def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
+def test_graphs_do_not_read_calls_with_laws_barred_ids_other_outputs_or_no_rows(
     graphs: HFModel,
 ) -> None:
     session = graphs.open()
@@ -196,14 +196,14 @@ def test_a_law_a_barred_id_another_form_and_no_row_leave_nothing_to_a_graph(
     assert token_reads(readouts(plain, Uniforms(3, [3, 4]), 2), Sampling(temperature=0.7))
 
 
-def test_logits_of_another_pass_were_not_read(graphs: HFModel) -> None:
+def test_logits_of_an_earlier_pass_do_not_get_results_of_the_last_pass(graphs: HFModel) -> None:
     calls, sampling = calls_of(graphs, "draws"), SAMPLINGS[0]
     before = forward(calls)
     results(calls_of(graphs, "draws"), sampling, ahead=True)
     assert not graphs.ahead(before)
 
 
-def test_a_graph_of_other_work_serves_numbers_of_one_kind_alone() -> None:
+def test_graphs_of_other_work_are_separate_for_each_dtype() -> None:
     half, lent = torch.tensor([1.0, 1e-9], dtype=torch.float64), list[torch.Tensor]()
     with PretendedCuda() as device:
         model = HFModel(place_module(fresh("llama")), compile=True)
@@ -223,7 +223,7 @@ def _added(inputs: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("spec", ["ar", "eagle"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_an_answer_of_nan_leaves_none_to_those_that_follow_in_its_cache_row(
+def test_an_answer_with_nan_does_not_affect_later_answers_in_its_cache_row(
     spec: str, batch: int
 ) -> None:
     """Graphs read entries beyond a text, whose weight is zero: zero times NaN is NaN."""

@@ -34,7 +34,7 @@ def test_a_converted_model_runs_trains_and_is_saved_like_any_other(converted, tm
     assert module.get_input_embeddings().weight.grad is not None
 
 
-def test_a_converted_folder_has_the_hash_of_its_file_wherever_it_was_converted(converted, tmp_path):
+def test_a_converted_folder_has_the_hash_of_its_source_file_in_any_location(converted, tmp_path):
     file, folder = converted
     assert json.loads((folder / SOURCE).read_text())["sha256"] == gguf.hash_file(file)
     again = gguf.convert(file, tmp_path / "again", gguf.hash_file(file))
@@ -47,7 +47,7 @@ def test_weights_are_counted_without_reading_them(converted):
     assert count_weights(folder) == model.num_parameters
 
 
-def test_weights_are_the_files(converted):
+def test_converted_weights_equal_those_of_the_file(converted):
     from gguf import GGUFReader
 
     file, folder = converted
@@ -59,7 +59,7 @@ def test_weights_are_the_files(converted):
     assert torch.allclose(down, stored["blk.1.ffn_down.weight"].reshape(down.shape))
 
 
-def test_special_ids_are_those_of_the_file(converted):
+def test_special_ids_come_from_the_file(converted):
     _, folder = converted
     model, tokenizer = (
         HFModel.load(folder, dtype=torch.float32, device="cpu"),
@@ -88,7 +88,9 @@ def test_special_ids_that_no_architecture_has_by_default_are_the_files_too(ids, 
 
 
 @pytest.mark.parametrize(("pre", "joined"), [("smollm", False), ("gpt-2", True)])
-def test_digits_stand_alone_where_the_file_says_so(pre, joined, tmp_path):
+def test_digits_become_single_tokens_if_the_pre_tokenizer_of_the_file_splits_them(
+    pre, joined, tmp_path
+):
     folder = gguf.convert(write_gguf(tmp_path / "m.gguf", pre=pre), tmp_path / "f", "0")
     tokenizer = load_tokenizer(folder)
     merged = tokenizer.convert_tokens_to_ids("12")
@@ -103,7 +105,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("said", DAMAGE)
-def test_a_damaged_file_is_one_line_and_leaves_nothing(said, tmp_path):
+def test_a_damaged_file_is_refused_in_one_line_and_leaves_no_files(said, tmp_path):
     file = write_gguf(tmp_path / "m.gguf")
     file.write_bytes(DAMAGE[said](file.read_bytes()))
     with pytest.raises(ValueError, match=said) as caught:
@@ -112,7 +114,7 @@ def test_a_damaged_file_is_one_line_and_leaves_nothing(said, tmp_path):
     assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
 
 
-def test_an_unknown_quantisation_is_one_line(tmp_path):
+def test_an_unknown_quantisation_is_refused(tmp_path):
     file = write_gguf(tmp_path / "m.gguf")
     data = bytearray(file.read_bytes())
     place = data.index(b"blk.1.ffn_down.weight") + len(b"blk.1.ffn_down.weight")
@@ -124,7 +126,9 @@ def test_an_unknown_quantisation_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["gguf", "accelerate"])
-def test_a_missing_package_is_one_line_that_says_what_to_install(package, tmp_path, monkeypatch):
+def test_a_missing_package_is_refused_with_the_command_that_installs_it(
+    package, tmp_path, monkeypatch
+):
     file = write_gguf(tmp_path / "m.gguf")
 
     def all_but_it(name):
@@ -135,7 +139,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(package, tmp_pa
         gguf.convert(file, tmp_path / "f", "0")
 
 
-def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_partial_files(tmp_path, monkeypatch):
     file = write_gguf(tmp_path / "m.gguf")
 
     def full(*_):

@@ -41,7 +41,7 @@ def test_children_write_each_file_once_and_the_parent_need_not_wait(
     assert str(os.getpid()) not in {pid for pid, _ in written}
 
 
-def test_where_only_stored_graphs_are_used_nothing_is_compiled_and_missing_ones_are_listed(
+def test_missing_graphs_are_listed_and_not_compiled_if_only_stored_graphs_are_used(
     tmp_path: Path,
 ) -> None:
     missing = tmp_path / "missing"
@@ -55,7 +55,7 @@ def test_where_only_stored_graphs_are_used_nothing_is_compiled_and_missing_ones_
     assert not graph_children.current.have(missing, never)  # as before: compile it here
 
 
-def test_a_file_that_fails_is_missing_and_left_to_the_parent(
+def test_a_file_that_a_child_fails_to_compile_is_left_to_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_processors(2, monkeypatch)
@@ -66,7 +66,7 @@ def test_a_file_that_fails_is_missing_and_left_to_the_parent(
     assert not graph_children.current.have(tmp_path / "new", lambda: 1 / 0)
 
 
-def test_an_error_ends_children_and_one_processor_has_none(
+def test_an_error_ends_child_processes_and_one_processor_starts_no_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_processors(2, monkeypatch)

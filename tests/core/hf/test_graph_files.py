@@ -57,7 +57,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_graphs_of_adapters_that_embed_their_slots_otherwise_have_files_of_their_own() -> None:
+def test_adapters_that_embed_slots_differently_have_separate_graph_files() -> None:
     model, files = HFModel(fresh("llama")), set[Path]()
     for kind in ({}, {"numbered": True}, {"anchored": True}, {"enter": 1}):
         model.attach("ptp", slot_adapter(model.module, **kind))
@@ -111,7 +111,7 @@ def gone(file: Path) -> None:
         *((".json", damage) for damage in (cut, emptied, other_text, other_json, no_names, gone)),
     ],
 )
-def test_a_damaged_package_does_not_exist_and_is_made_again(
+def test_a_damaged_package_counts_as_missing_and_is_compiled_again(
     suffix: str, damage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = made(monkeypatch)
@@ -153,7 +153,7 @@ def test_a_damaged_library_is_not_loaded_but_compiled_again(
 
 
 @pytest.mark.parametrize("text", ["", "x", "5", "5 7 9", "5 x", "5 7", "5 7 0 x", "5 7 0 nan"])
-def test_a_damaged_file_of_rows_is_measured_again(
+def test_row_limits_are_measured_again_if_their_file_is_damaged(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.ops.decoders, "product", None, raising=False)
@@ -193,7 +193,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_without_room_no_graph_is_begun_and_the_line_names_the_folder_and_its_option(
+def test_without_disk_space_no_graph_is_compiled_and_the_error_names_the_folder_and_its_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_files, "compile_graph", lambda *_: pytest.fail("compiled"))
@@ -212,7 +212,7 @@ def test_without_room_no_graph_is_begun_and_the_line_names_the_folder_and_its_op
 
 
 @pytest.mark.usefixtures("plain")
-def test_without_a_compiler_a_graph_that_is_there_serves_and_another_is_not_begun(
+def test_without_a_compiler_existing_graphs_still_run_and_missing_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(file: Path, *_: object) -> None:
@@ -246,7 +246,9 @@ def fails_with(text: str) -> None:
     raise OSError(text)
 
 
-def test_an_error_of_a_child_is_told_in_its_words_and_success_is_silent(tmp_path: Path) -> None:
+def test_an_error_in_a_child_process_is_raised_with_its_message_and_success_is_silent(
+    tmp_path: Path,
+) -> None:
     def fails() -> None:
         raise KeyError("no such\nnode\nand much more")
 
@@ -313,7 +315,7 @@ def test_any_change_of_code_threads_processor_or_versions_gives_other_files(
     assert len(found) == 10
 
 
-def test_a_tensor_that_is_not_held_is_refused_unless_it_is_a_number(
+def test_a_constant_tensor_that_is_no_weight_is_refused_unless_it_is_a_scalar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written(monkeypatch)

@@ -57,7 +57,7 @@ def ragged(rows: int, seen: int, batch: int = 2) -> Tensor:
 @pytest.mark.parametrize("num_masks", [1, 2])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rows", [1, 2, 5, GROUPED_ROWS, GROUPED_ROWS + 1])
-def test_numbers_are_those_of_transformers(
+def test_grouped_attention_equals_that_of_transformers(
     heads: tuple[int, int], rows: int, num_masks: int
 ) -> None:
     """Each sequence has a mask of its own, or all have one."""
@@ -100,7 +100,7 @@ def test_a_narrow_call_reads_each_shared_head_once(
 @pytest.mark.parametrize("has_mask", [True, False])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rows", [1, 2, GROUPED_ROWS, GROUPED_ROWS + 1])
-def test_on_a_gpu_grouped_rows_give_the_same_numbers(
+def test_grouped_attention_on_a_gpu_equals_that_of_transformers(
     heads: tuple[int, int], rows: int, has_mask: bool
 ) -> None:
     fed = states(heads, rows, 40 if has_mask or rows == 1 else rows)
@@ -112,7 +112,7 @@ def test_on_a_gpu_grouped_rows_give_the_same_numbers(
         assert (got.cpu() - expected(*fed, mask)).abs().max() < 1e-6
 
 
-def test_results_lie_in_memory_as_those_of_cudas_kernel_with_a_mask() -> None:
+def test_results_have_the_memory_layout_of_cudas_kernel_with_a_mask() -> None:
     """Heads are next to each other there; a CPU's result is laid out like the query."""
     fed = [torch.ones(2, 2, rows, 8) for rows in (9, 40, 40)]
     on_meta, mask = [each.to("meta") for each in fed], torch.zeros(2, 1, 9, 40)
@@ -124,7 +124,7 @@ def test_results_lie_in_memory_as_those_of_cudas_kernel_with_a_mask() -> None:
     assert lying == out.stride() != fed[0].stride()
 
 
-def test_a_traced_call_has_as_many_rows_as_its_mask() -> None:
+def test_a_traced_call_and_its_mask_share_one_number_of_rows() -> None:
     """Else a graph of shared heads would be one of two numbers of rows, and is refused."""
 
     class Attends(torch.nn.Module):

@@ -112,7 +112,7 @@ def test_slots_of_a_prefill_begin_from_the_token_before_them(case, num_tokens):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_no_hook_stays_in_the_layers(name):
+def test_no_forward_hook_remains_in_the_layers_after_a_call(name):
     model = HFModel(fresh(name))
     model.attach("ptp", slot_adapter(tiny(name), enter=ENTER))
     model.reserve(1, 100)
@@ -129,7 +129,7 @@ def test_no_hook_stays_in_the_layers(name):
         ("gpt2", [14, 14, 8, 8], 6),  # of each sequence, one of them padded
     ],
 )
-def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(
+def test_slots_of_one_sequence_skip_the_lower_layers_in_our_own_forward(
     name, lone, merged, monkeypatch
 ):
     model = HFModel(fresh(name))
@@ -155,7 +155,7 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_our_own_forward(
 
 
 @pytest.mark.slow
-def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph(monkeypatch):
+def test_slots_of_one_sequence_skip_the_lower_layers_in_a_graph(monkeypatch):
     adapter, prompt, sizes = slot_adapter(tiny("qwen2"), enter=ENTER), ids(1, 9), (0, 2, 1)
     calls = [(1, (2,)), (1, (1,)), (4, (3,)), (3, sizes), (2, None)]
     found, run = [], llama._run
@@ -193,7 +193,7 @@ def test_slots_of_one_sequence_run_in_no_layer_below_of_a_graph(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2-window", "gemma3-window"])
-def test_layers_below_with_other_masks_and_rotations_get_their_own(name):
+def test_lower_layers_of_other_kinds_keep_their_own_masks_and_rotations(name):
     kinds = ["sliding_attention", "full_attention", "full_attention"]
     module = fresh(name)
     config = dataclasses.replace(module.config, num_hidden_layers=3, layer_types=kinds)
@@ -222,7 +222,7 @@ def test_each_branch_begins_from_its_own_token(case):
     assert gap(got, expected_of(case, prompt, tokens, slots, **placed)) < TOLERANCE
 
 
-def test_branches_behind_a_cached_start_of_the_prompt_have_their_tokens_fed(case):
+def test_anchor_tokens_of_branches_are_fed_even_if_the_prompt_is_cached(case):
     prompt, sizes = ids(6, 9), (3, 2)
     slots, placed = slots_of(8, sizes, prompt[-2:]), partial_quadratic(0, 9, (*[0] * 7, *sizes))
     (session,) = opened(case, prompt)
@@ -251,14 +251,14 @@ def test_merged_calls_equal_cold_forwards_and_leave_token_rows_alone(case):
     assert gap(case.model.forward(following), expected) < TOLERANCE
 
 
-def test_slots_whose_token_is_not_fed_are_refused(case):
+def test_late_slots_without_their_preceding_token_in_the_call_are_refused(case):
     (session,) = opened(case, ids(1, 9))
     slots = slots_of(3, (2,), (4,))
     with pytest.raises(ValueError, match=r"begin from the token before them.* enter = 0"):
         case.model.forward([session.call((), slots=slots)])
 
 
-def test_only_layers_from_there_on_have_a_delta():
+def test_only_layers_from_the_entry_layer_on_have_a_delta():
     module = tiny("llama-gqa")
     kept = layer_shapes(module, 1)
     assert set(kept) == {name for name in layer_shapes(module) if ".1." in name}
@@ -266,7 +266,7 @@ def test_only_layers_from_there_on_have_a_delta():
         layer_shapes(module, 2)
 
 
-def test_an_adapter_with_the_option_comes_back(tmp_path):
+def test_an_adapter_with_late_slots_is_saved_and_loaded_unchanged(tmp_path):
     module = tiny("llama")
     assert "carried" not in slot_adapter(module).state_dict()
     late = slot_adapter(module, enter=1)
@@ -287,7 +287,7 @@ def test_kinds_of_slots_that_cannot_enter_late_are_refused(other):
         AdapterConfig(layers=layer_shapes(tiny("llama"), 1), width=32, enter=1, **other)
 
 
-def test_ptp_decodes_losslessly_with_it(case):
+def test_ptp_decodes_losslessly_with_late_slots(case):
 
     models, prompt = Models(target=case.model), ids(40, 6)
     for temperature in (0.0, 0.8):

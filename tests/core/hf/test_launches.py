@@ -52,7 +52,7 @@ def steps(
 @SAMPLINGS
 @pytest.mark.parametrize("min_rows", [1, 4])
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2", "gpt2", "qwen2-window", "gemma3-window"])
-def test_calls_that_begin_early_give_what_they_give_alone(
+def test_calls_that_begin_early_give_the_same_results_as_calls_that_do_not(
     name: str, min_rows: int, sampling: Sampling, passes: list[int]
 ) -> None:
     found, lengths = [], []
@@ -78,7 +78,7 @@ def test_sessions_in_any_order_of_cache_rows_feed_their_picks() -> None:
     assert_alike(*found)
 
 
-def test_a_pass_of_another_model_leaves_what_was_queued_as_it_was() -> None:
+def test_a_pass_of_another_model_does_not_affect_the_queued_call() -> None:
     found = []
     for between in (False, True):
         _, sessions = opened("llama-gqa", *PROMPTS)
@@ -123,7 +123,7 @@ def of_a_fork(_: HFModel, sessions: list[Session], picks: list[int]) -> tuple[An
 
 
 @pytest.mark.parametrize("change", [other_token, after_a_truncation, in_another_row, of_a_fork])
-def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list[int]) -> None:
+def test_calls_that_differ_from_the_queued_call_run_afresh(change: Any, passes: list[int]) -> None:
     found, unused = [], []
     for ahead in (False, True):
         model, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4))
@@ -139,7 +139,7 @@ def test_calls_that_are_not_what_was_queued_run_afresh(change: Any, passes: list
     assert_alike(*found)
 
 
-def test_what_was_queued_is_dropped_where_its_cache_row_moves() -> None:
+def test_a_queued_call_is_dropped_when_its_cache_row_moves() -> None:
     found = []
     for ahead in (False, True):
         model, (first, second) = opened("llama-gqa", ids(1, 9), ids(2, 4))
@@ -151,7 +151,7 @@ def test_what_was_queued_is_dropped_where_its_cache_row_moves() -> None:
     assert_alike(*found)
 
 
-def test_a_call_that_never_comes_is_padding_of_the_answer_that_announced_it() -> None:
+def test_a_queued_call_that_never_comes_counts_as_padding_of_its_answer() -> None:
     model, sessions = opened("llama-gqa", ids(1, 9))
     token, before, padded = 3, model.num_padded_rows, []
     for ahead in (True, True, False):
@@ -162,7 +162,7 @@ def test_a_call_that_never_comes_is_padding_of_the_answer_that_announced_it() ->
 
 
 @pytest.mark.parametrize("how", [{"positions": [9]}, {"hidden": True}])
-def test_calls_that_are_more_than_their_token_run_afresh(how: Any, passes: list[int]) -> None:
+def test_calls_that_need_more_than_the_queued_token_run_again(how: Any, passes: list[int]) -> None:
     found = []
     for ahead in (False, True):
         _, sessions = opened("llama-gqa", ids(1, 9))
@@ -174,7 +174,7 @@ def test_calls_that_are_more_than_their_token_run_afresh(how: Any, passes: list[
     assert_alike(*found)
 
 
-def test_a_chain_is_more_than_the_call_that_was_queued(passes: list[int]) -> None:
+def test_a_chain_runs_correctly_after_a_single_call_was_queued(passes: list[int]) -> None:
     found = []
     for ahead in (False, True):
         _, sessions = opened("llama-gqa", ids(1, 9))
@@ -184,7 +184,7 @@ def test_a_chain_is_more_than_the_call_that_was_queued(passes: list[int]) -> Non
     assert_alike(*found)
 
 
-def test_other_uniforms_are_not_what_was_queued(passes: list[int]) -> None:
+def test_a_queued_call_is_not_reused_with_different_uniforms(passes: list[int]) -> None:
     found = []
     for ahead in (False, True):
         _, sessions = opened("llama-gqa", ids(1, 9))
@@ -197,14 +197,14 @@ def test_other_uniforms_are_not_what_was_queued(passes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("output", ["draws", "probs", ("picks", "entropy")])
-def test_results_that_need_logits_wait_for_their_call(output: Any, passes: list[int]) -> None:
+def test_no_further_call_is_queued_if_a_result_needs_logits(output: Any, passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9))
     passes.clear()
     answers(sessions, [[3]], GREEDY, output=output, ahead=True)
     assert len(passes) == 1
 
 
-def test_nothing_is_queued_beyond_the_cache(passes: list[int]) -> None:
+def test_no_call_is_queued_beyond_the_capacity_of_the_cache(passes: list[int]) -> None:
     _, sessions = opened("llama-gqa", ids(1, 9), ids(2, 4), capacity=10)
     passes.clear()
     answers(sessions, [[3], [4]], GREEDY, ahead=True)
@@ -221,7 +221,7 @@ def tokens_of(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 @SAMPLINGS
-def test_answers_that_end_early_or_cross_a_bucket_are_those_without_graphs(
+def test_answers_that_end_early_or_cross_a_bucket_are_the_same_without_graphs(
     sampling: Sampling, passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("decoders.core.hf.layout._LENGTH_BUCKET", 16)
@@ -244,7 +244,7 @@ def test_answers_that_end_early_or_cross_a_bucket_are_those_without_graphs(
     assert tokens_of(run(True, early, prompts)) == expected
 
 
-def test_logits_without_numbers_end_the_answer_and_feed_no_index() -> None:
+def test_nan_logits_end_the_answer_and_feed_no_invalid_index() -> None:
     model = HFModel(fresh("llama-gqa"), compile=True, backend="eager")
     with torch.no_grad():
         model.module.get_output_embeddings().weight.fill_(float("nan"))
@@ -252,7 +252,7 @@ def test_logits_without_numbers_end_the_answer_and_feed_no_index() -> None:
     assert isinstance(outcome, FloatingPointError)
 
 
-def test_answers_of_another_seed_length_and_end_need_no_graph_of_their_own() -> None:
+def test_another_seed_length_or_stop_token_needs_no_further_graph() -> None:
     model, counts = HFModel(fresh("llama-gqa"), compile=True, backend="eager"), list[int]()
     other = dataclasses.replace(DRAWN, seed=9, max_new_tokens=23, stop_ids=frozenset({5}))
     for sampling in (DRAWN, other):
@@ -261,7 +261,7 @@ def test_answers_of_another_seed_length_and_end_need_no_graph_of_their_own() -> 
     assert counts[0] == counts[1] > 0
 
 
-def test_the_head_is_told_of_how_many_sequences_its_rows_are(
+def test_the_head_receives_the_number_of_sequences_of_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that on a CPU a row has the same bits in a batch as alone."""

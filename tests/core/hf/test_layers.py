@@ -59,7 +59,7 @@ def states_of(session, tokens, layers=LAYERS, **options):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gemma2-window"])
-def test_states_are_transformers_own_also_after_a_prefix(name):
+def test_hidden_states_equal_those_of_transformers_also_after_a_prefix(name):
     model, tokens = opened(name), ids(1, 17)
     session = model.open()
     expected = transformers_states(model, tokens)[:, LAYERS]
@@ -70,7 +70,7 @@ def test_states_are_transformers_own_also_after_a_prefix(name):
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gemma3-window", "gpt-neox"])
-def test_merged_calls_get_the_layers_and_rows_that_each_names(name):
+def test_merged_calls_get_the_layers_and_rows_that_each_call_requests(name):
     model, texts = opened(name), [ids(2, 8), ids(3, 5), ids(4, 11)]
     rows, layers = [(1, 6), (), (0, 10, 3)], [(1,), (), (-1, 0)]
     calls = [
@@ -90,7 +90,7 @@ def test_merged_calls_get_the_layers_and_rows_that_each_names(name):
     assert calls[2].hidden_layers == (2, 0)
 
 
-def test_the_last_number_is_what_is_returned_without_layers():
+def test_layer_minus_one_gives_the_hidden_states_returned_without_layers():
     for name in ("llama", "gpt2"):
         session, tokens = opened(name).open(), ids(5, 7)
         layered = states_of(session, tokens, layers=(-1,))
@@ -148,7 +148,7 @@ def test_a_long_prompt_in_chunks_has_the_states_of_all_its_rows(wanted, monkeypa
         pytest.param("gpt-neox", "export", marks=pytest.mark.slow),
     ],
 )
-def test_graphs_have_the_states_of_layers_that_calls_name(name, backend):
+def test_graphs_return_the_hidden_states_of_requested_layers(name, backend):
     model, tokens = opened(name, compile=True, backend=backend), ids(8, 6)
     session, expected = model.open(), transformers_states(model, tokens)
     shown = (1, -1, 0) if model.architecture.reads_hidden else (1, 0)
@@ -186,7 +186,7 @@ def test_a_graph_of_several_sequences_has_the_layers_that_any_of_them_names(name
         torch.testing.assert_close(call.session.hidden, wanted, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_tiles_have_the_states_too():
+def test_a_model_in_tiles_returns_the_same_hidden_states():
     model = HFModel(fresh("llama", "eager")).in_tiles(4)
     model.reserve(2, 60)
     texts = [ids(9, 9), ids(10, 5)]
@@ -207,7 +207,7 @@ def test_tiles_have_the_states_too():
         pytest.param("export", "gpt-neox", 1, marks=pytest.mark.slow),
     ],
 )
-def test_slots_in_a_call_leave_the_states_of_its_tokens(name, enter, backend):
+def test_slots_in_a_call_do_not_change_the_hidden_states_of_its_tokens(name, enter, backend):
     model, tokens = opened(name, compile=bool(backend), backend=backend or "eager"), ids(11, 6)
     model.attach("ptp", slot_adapter(model.module, enter=enter))
     session = model.open()
@@ -308,7 +308,7 @@ def test_branches_of_vectors_in_merged_calls_equal_cold_forwards(name, compiled)
     assert (model.num_graphs > 0) == compiled
 
 
-def test_a_graph_of_tokens_and_one_of_vectors_do_not_mix():
+def test_graphs_of_tokens_and_graphs_of_vectors_are_kept_apart():
     model = opened("llama", compile=True, backend="export")
     session, prompt = model.open(), ids(23, 5)
     vectors = mixed(model, 24, 2)
@@ -341,7 +341,7 @@ def test_vectors_alone_run_without_tokens(name, compiled):
         assert session.length == 9
 
 
-def test_vectors_are_read_in_the_forms_of_slots_with_the_uniforms_of_their_positions():
+def test_vectors_support_the_outputs_of_slots_with_the_uniforms_of_their_positions():
     model, prompt, sampling = opened("llama"), ids(33, 6), Sampling(temperature=0.8, top_p=0.9)
     vectors, results = mixed(model, 34, 2), []
 
@@ -397,7 +397,7 @@ class Both(Decoder):
             tokens = result.picks
 
 
-def test_vectors_and_an_adapters_slots_answer_alone_and_in_a_batch_alike():
+def test_vector_slots_and_adapter_slots_give_the_same_answers_alone_and_in_a_batch():
     """Sequences whose calls cannot share a pass are run one after the other."""
     model = opened("llama", rows=2)
     model.attach("ptp", slot_adapter(model.module))
@@ -421,7 +421,7 @@ def test_vectors_of_another_shape_are_refused_in_one_line():
             session.model.forward([session.call([1], slots=slots)])
 
 
-def test_no_vectors_are_no_slots():
+def test_an_empty_tensor_of_vectors_gives_no_slots():
     assert slots_or_none(torch.zeros(0, 32)) is None
 
 

@@ -75,7 +75,7 @@ def every_row(session: Any, tokens: Sequence[int], **options: Any) -> Any:
     return session.call(tokens, read=range(len(tokens)), **options)
 
 
-def test_prompts_and_chains_after_a_prefix(pair: Pair) -> None:
+def test_prompts_and_chains_after_a_prefix_equal_a_cold_forward(pair: Pair) -> None:
     text, session = ids(1, 60), pair.model.open()
     expected = pair.cold(text)
     for start, stop in [(0, 11), (11, 12), (12, 15), (15, 31), (31, 48), (48, 49), (49, 60)]:
@@ -103,7 +103,7 @@ def test_rows_of_a_tree_see_their_own_path(pair: Pair, num_tokens: int) -> None:
     pair.check(pair.model.forward([every_row(session, [7])]), pair.cold(kept)[-1:])
 
 
-def test_batches_of_unequal_lengths(pair: Pair) -> None:
+def test_batches_of_unequal_lengths_equal_cold_forwards(pair: Pair) -> None:
     texts, starts = [ids(4, 30), ids(5, 9), ids(6, 18)], (21, 8, 13)
     sessions = [pair.model.open() for _ in texts]
     firsts = [text[:start] for text, start in zip(texts, starts, strict=True)]
@@ -169,7 +169,7 @@ def test_kernels_write_the_cache_that_the_pass_reads(
     ("kind", "is_table"),
     [("default", True), ("linear", True), ("yarn", True), ("llama3", True), ("dynamic", False)],
 )
-def test_on_a_gpu_turns_are_a_table_where_they_depend_on_the_position_alone(
+def test_on_a_gpu_rotations_that_depend_only_on_the_position_come_from_a_table(
     kind: str, is_table: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0}
@@ -216,7 +216,7 @@ def test_a_kernel_adds_the_delta_of_slots_to_a_product(monkeypatch: pytest.Monke
     assert len(gates) == 1
 
 
-def test_a_second_turn_after_what_was_kept_of_the_first(pair: Pair) -> None:
+def test_a_second_turn_after_a_truncated_first_turn_equals_a_cold_forward(pair: Pair) -> None:
     first, second = ids(7, 26), ids(8, 20)
     session = pair.model.open()
     pair.model.forward([session.call(first)])
@@ -253,7 +253,7 @@ def variant(name: str) -> Any:
 @pytest.mark.parametrize(
     "name", ["wide heads", "relu", "one key head", "scaled rope", "epsilon", "biased qwen3"]
 )
-def test_sizes_and_parts_of_other_members_of_the_family(name: str) -> None:
+def test_sizes_and_parts_of_related_architectures_run_in_our_own_forward(name: str) -> None:
     module, text = variant(name), ids(9, 30)
     with torch.inference_mode():
         expected = module(torch.tensor([text])).logits[0]
@@ -268,7 +268,7 @@ def test_sizes_and_parts_of_other_members_of_the_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_architectures_of_the_family_with_sdpa_alone_run_it(name: str) -> None:
+def test_only_architectures_of_the_family_with_sdpa_run_our_own_forward(name: str) -> None:
     way = "own" if name in OWN else "transformers"
     assert HFModel(fresh(name)).facts["forward"] == way
     assert HFModel(fresh(name, "eager")).facts["forward"] == "transformers"
@@ -280,7 +280,7 @@ def test_facts_keep_the_attention_that_transformers_names(name: str) -> None:
     assert HFModel(fresh(name, "eager")).facts["attention"] == "eager"
 
 
-def test_weights_that_are_packed_or_stay_where_they_are_run_transformers_modules() -> None:
+def test_models_with_packed_tiled_or_unmoved_weights_run_the_modules_of_transformers() -> None:
     module = fresh("llama-gqa")
     before = {name: each.data_ptr() for name, each in module.named_parameters()}
     assert HFModel(module, in_place=False).facts["forward"] == "transformers"
@@ -290,7 +290,7 @@ def test_weights_that_are_packed_or_stay_where_they_are_run_transformers_modules
     assert HFModel(fresh("llama-gqa")).in_tiles(8).facts["forward"] == "transformers"
 
 
-def test_layers_that_compute_more_than_a_product_run_themselves() -> None:
+def test_models_with_modified_linear_layers_run_the_modules_of_transformers() -> None:
     class Doubling(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -308,7 +308,9 @@ def test_layers_that_compute_more_than_a_product_run_themselves() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OWN)
-def test_weights_are_not_copied_and_the_module_computes_what_it_did(name: str, dtype: str) -> None:
+def test_weights_are_not_copied_and_the_module_computes_the_same_logits_as_before(
+    name: str, dtype: str
+) -> None:
     module, untouched = fresh(name).to(DTYPES[dtype]), fresh(name).to(DTYPES[dtype])
     model = HFModel(module)
     weights = model._runner.weights
@@ -338,7 +340,7 @@ def test_weights_are_not_copied_and_the_module_computes_what_it_did(name: str, d
     assert (model.own_logits(ids(10, 30), 30) - expected[0]).abs().max() < close
 
 
-def test_a_norm_is_torchs_and_reads_half_precision_in_float32() -> None:
+def test_the_norm_equals_that_of_torch_and_computes_half_precision_in_float32() -> None:
     rows = 100 * torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0))
     weight = torch.linspace(-1, 2, 64)
     expected = nn.functional.rms_norm(rows, (64,), weight, 1e-5)

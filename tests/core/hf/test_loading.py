@@ -19,7 +19,7 @@ def bars_shown(capfd) -> str:
     return capfd.readouterr().err
 
 
-def test_a_conversion_and_a_load_leave_stderr_alone(tmp_path, capfd):
+def test_converting_and_loading_a_model_print_nothing_to_stderr(tmp_path, capfd):
     pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
     pytest.importorskip("accelerate", reason="the extra [gguf] is not installed")
     logging.enable_progress_bar()
@@ -36,7 +36,7 @@ def fail_within(capfd) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_bars_are_as_they_were_whatever_happens_inside(enabled, capfd):
+def test_progress_bars_are_restored_after_an_error(enabled, capfd):
     (logging.enable_progress_bar if enabled else logging.disable_progress_bar)()
     try:
         before = bars_shown(capfd).count("some bar")

@@ -42,7 +42,9 @@ def changed(folder: Path, **values: Any) -> Path:
         ({"model_type": "a2d-qwen3", "mask_token_id": 9}, MaskedForm(mask_id=9)),
     ],
 )
-def test_a_configuration_tells_the_form(config: dict[str, Any], form: MaskedForm | None) -> None:
+def test_the_masked_form_is_read_from_the_configuration(
+    config: dict[str, Any], form: MaskedForm | None
+) -> None:
     assert masked_form(config) == form
 
 
@@ -78,7 +80,7 @@ def test_the_tokenizer_names_the_mask_token_if_the_configuration_does_not(tmp_pa
     assert HFModel.load(folder, dtype=torch.float32).masked == MaskedForm(mask_id=2)
 
 
-def test_rows_of_a_masked_model_see_what_the_mask_says_and_never_predict_a_mask() -> None:
+def test_a_masked_model_attends_by_the_mask_of_a_call_and_never_predicts_the_mask_token() -> None:
     module = fresh("llama", "sdpa")
     module.config.update({"is_causal": False, "mask_token_id": 7})
     model = HFModel(module)
@@ -109,7 +111,7 @@ def test_a_module_that_ignores_its_mask_is_refused() -> None:
         self_check(HFModel(module))
 
 
-def test_a_folder_without_a_model_is_no_masked_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_does_not_count_as_masked(tmp_path: Path) -> None:
     assert not is_masked(str(tmp_path))
     assert not is_masked("owner/name-of-nothing")
     (tmp_path / "config.json").write_text("[]")

@@ -99,7 +99,7 @@ def kinds_of(model: HFModel) -> list[list[Call]]:
         pytest.param(False, "export", marks=pytest.mark.slow),
     ],
 )
-def test_merged_calls_give_what_each_gives_alone_and_run_no_other_row(
+def test_merged_calls_equal_separate_calls_and_run_no_padding_rows(
     windowed: bool, backend: Backend | None
 ) -> None:
     model, plain = (model_of(windowed=windowed, backend=kind) for kind in (backend, None))
@@ -111,7 +111,7 @@ def test_merged_calls_give_what_each_gives_alone_and_run_no_other_row(
     assert model.merges
 
 
-def test_products_see_no_row_of_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_merged_calls_contain_no_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     calls = [chain_call(each, num) for each, num in zip(opened(model, (9, 4)), (1, 7), strict=True)]
     rows, plain = set[int](), torch.nn.functional.linear
@@ -140,7 +140,7 @@ def test_one_graph_serves_any_number_of_sequences() -> None:
     assert (of_rows - before, model.num_graphs - of_rows) == (2, 1), "one of a lone row"
 
 
-def test_merged_rows_use_our_products_however_many_they_are(
+def test_merged_calls_use_our_products_for_any_number_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = torch.ones(1, 3, 8, dtype=torch.bfloat16)

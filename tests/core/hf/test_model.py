@@ -113,7 +113,7 @@ def test_after_truncate_stale_entries_are_not_seen(model):
     assert gap(feed(session, other), cold(model, other)) < TOLERANCE
 
 
-def test_tree_rows_predict_what_their_own_paths_predict(model):
+def test_tree_rows_predict_the_same_as_their_paths_fed_alone(model):
     prompt, rows = ids(4, 9), ids(5, 7)
     parents = (masks.ROOT, 0, 0, 1, 2, 2, masks.ROOT)
     (session,) = opened(model, prompt)
@@ -135,7 +135,7 @@ def test_kept_tree_path_continues_like_a_cold_forward(model):
     assert gap(feed(session, after[1:]), cold(model, text)[13:]) < TOLERANCE
 
 
-def test_keeping_a_first_stretch_of_rows_only_moves_the_length(model):
+def test_keeping_the_first_rows_of_a_call_only_changes_the_length(model):
     tokens = ids(9, 20)
     (session,) = opened(model, tokens[:8])
     feed(session, tokens[8:10] + ids(10, 5))
@@ -177,7 +177,7 @@ def test_a_wide_call_after_a_prefix_is_causal(model):
     assert gap(feed(session, tokens[10:]), cold(model, tokens)[10:]) < TOLERANCE
 
 
-def test_a_wide_call_with_a_mask_sees_what_the_mask_says(llama):
+def test_a_call_of_many_rows_attends_by_its_mask(llama):
     prompt, rows = ids(20, 5), ids(21, 70)
     parents = (masks.ROOT, *range(len(rows) - 1))
     (session,) = opened(llama, prompt)
@@ -288,7 +288,7 @@ def test_closing_a_session_moves_the_last_one_into_its_row(model):
     assert gap(feed(third, texts[2][19:]), cold(model, texts[2])[19:]) < TOLERANCE
 
 
-def test_merging_rows_with_a_gap_between_them_writes_to_the_right_ones(model):
+def test_merged_calls_write_to_the_right_cache_rows_despite_gaps_between_rows(model):
     texts = [ids(44 + i, 25) for i in range(4)]
     sessions = opened(model, *(text[: 8 + 2 * i] for i, text in enumerate(texts)))
     for widths in ({0: 2, 2: 3, 3: 1}, {1: 1, 3: 1}, {0: 1, 1: 4, 2: 1, 3: 2}):
@@ -316,7 +316,7 @@ def test_padding_never_reaches_entries_that_count(llama):
 # What is read, and what it costs.
 
 
-def test_only_the_rows_that_are_read_come_back(model):
+def test_a_call_returns_only_the_logits_of_rows_that_are_read(model):
     tokens, other = ids(52, 12), ids(53, 8)
     first, second = opened(model, tokens[:7], other[:5])
     whole, last = cold(model, tokens)[7:], cold(model, other)[-1:]
@@ -351,7 +351,7 @@ def test_the_head_runs_only_on_rows_that_are_read(name, attention, monkeypatch):
     assert rows == [2]
 
 
-def test_counters_count_passes_rows_and_padding_apart(llama):
+def test_passes_rows_and_padding_are_counted_separately(llama):
     first, second = opened(llama, ids(56, 6), ids(57, 3))
     assert (llama.num_forwards, llama.num_padded_rows) == (2, 0)
     llama.forward([first.call(ids(58, 4)), second.call(ids(59, 1))])
@@ -379,7 +379,7 @@ def test_bytes_are_those_of_weights_and_cache():
     assert tied.cache_bytes() == 2 * 2 * 1 * 2 * 21 * 8 * 4
 
 
-def test_rows_are_given_out_lowest_first_and_run_out(llama):
+def test_the_lowest_free_cache_row_is_used_first_and_rows_can_run_out(llama):
     llama.reserve(2, 20)
     assert [llama.open().row, llama.open().row] == [0, 1]
     with pytest.raises(AssertionError, match="all 2 rows are taken"):
@@ -408,7 +408,7 @@ def test_logits_of_half_precision_are_float32_and_close():
 
 
 @pytest.mark.parametrize(("name", "attention"), WINDOWED)
-def test_the_window_of_these_models_matters(name, attention):
+def test_ignoring_the_attention_window_changes_the_logits(name, attention):
     """Negative control: the oracle tests above would notice a window that is not applied."""
     made = HFModel(fresh(name, attention))
     made.reserve(1, 60)
@@ -424,7 +424,7 @@ def test_the_window_of_these_models_matters(name, attention):
 
 
 @pytest.mark.parametrize(("name", "attention"), WINDOWED)
-def test_a_branch_deeper_than_the_window_sees_by_positions_not_by_entries(name, attention):
+def test_the_window_of_a_deep_branch_counts_positions_and_not_cache_entries(name, attention):
     model, prompt, depth = HFModel(fresh(name, attention)), ids(74, 4), WINDOW + 3
     model.reserve(1, 4 + 2 * depth)
     (session,) = opened(model, prompt)
@@ -466,7 +466,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
 # Loading.
 
 
-def test_a_saved_checkpoint_loads_in_the_dtype_that_is_asked_for(tmp_path):
+def test_a_saved_checkpoint_loads_in_the_requested_dtype(tmp_path):
     fresh("llama", "sdpa").save_pretrained(tmp_path)
     made = HFModel.load(tmp_path, dtype=torch.float32, device="cpu")
     made.reserve(1, 20)

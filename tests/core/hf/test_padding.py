@@ -43,7 +43,7 @@ def test_a_row_has_the_same_bits_in_calls_of_one_and_of_several_rows() -> None:
     assert (one - plain).square().mean() < 1e-3 * plain.square().mean()
 
 
-def test_calls_of_up_to_as_many_rows_share_a_graph() -> None:
+def test_calls_with_up_to_the_padded_number_of_rows_share_a_graph() -> None:
     model, counts = opened(16), []
     session = model.open()
     for num_rows in (1, 3, 16, 7, 17):
@@ -54,7 +54,7 @@ def test_calls_of_up_to_as_many_rows_share_a_graph() -> None:
     assert "padded" not in opened(1).facts
 
 
-def test_a_prompt_beside_other_answers_runs_its_own_rows_alone() -> None:
+def test_a_prompt_beside_another_sequence_runs_without_padding_rows() -> None:
     """A graph of fixed shapes would have as many rows for every cache row before it."""
     found = []
     for num_before in (0, 1):

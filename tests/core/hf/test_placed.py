@@ -44,7 +44,9 @@ def placed(folder: Path, places: Any = ON_DISK) -> HFModel:
 
 
 @pytest.mark.parametrize("spec", DECODERS)
-def test_ids_are_those_of_the_model_in_one_place(saved: Path, spec: str) -> None:
+def test_a_placed_model_gives_the_same_tokens_as_the_model_in_one_place(
+    saved: Path, spec: str
+) -> None:
     sampling = Sampling(max_new_tokens=24, temperature=0.0 if "hf" in spec else 0.7, seed=3)
     draft = HFModel(fresh("llama"))
     answers = [
@@ -65,7 +67,7 @@ def test_parts_on_the_disk_hold_no_weights_in_memory(saved: Path) -> None:
     assert model.device == torch.device("cpu")
 
 
-def test_no_adapter_is_attached(saved: Path) -> None:
+def test_attaching_an_adapter_to_a_placed_model_is_refused(saved: Path) -> None:
     with pytest.raises(ValueError, match="adapters do not work on a model that is placed"):
         placed(saved).attach("ptp", slot_adapter(fresh("llama-gqa")))
 
@@ -113,7 +115,7 @@ QUIET = ("--progress", "none", "--dtype", "float32")
 
 
 @pytest.mark.slow
-def test_a_run_records_it_and_has_the_answers_of_the_plain_one(
+def test_a_run_records_the_placement_and_gives_the_same_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save_checkpoint(tmp_path / "model")
@@ -156,7 +158,9 @@ def test_a_run_records_it_and_has_the_answers_of_the_plain_one(
         (("--device-map", "round-robin"), "it must be 'auto', 'balanced'"),
     ],
 )
-def test_what_does_not_go_is_one_line(tmp_path: Path, options: tuple[Any, ...], told: str) -> None:
+def test_an_invalid_device_map_or_one_with_incompatible_options_ends_with_one_line(
+    tmp_path: Path, options: tuple[Any, ...], told: str
+) -> None:
     ended = bench("run", "-d", "lookup", *OPTIONS, *QUIET, *options, "--output", tmp_path)
     assert ended.code == 2
     assert ended.err.count("\n") == 1
@@ -166,7 +170,9 @@ def test_what_does_not_go_is_one_line(tmp_path: Path, options: tuple[Any, ...], 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("second", ["cpu", "disk", 1])
-def test_on_gpus_ids_are_those_of_one(saved: Path, second: str | int) -> None:
+def test_a_model_on_several_devices_gives_the_same_tokens_as_on_one_gpu(
+    saved: Path, second: str | int
+) -> None:
     if second == 1 and torch.cuda.device_count() < 2:
         pytest.skip("one GPU alone")
     places = dict.fromkeys(ON_DISK, 0) | {"model.layers.1": second}

@@ -109,7 +109,7 @@ def test_our_code_serves_rows_until_the_library_is_clearly_faster(
     assert (few, round(price, 9)) == (2, 0.09)
 
 
-def test_one_code_for_calls_of_all_sizes_may_cost_a_tenth_of_a_call_of_one_row(
+def test_our_code_serves_rows_while_it_loses_at_most_a_tenth_of_a_one_row_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few, price = measured({0: 1.0, 1: 0.9, 2: 1.08, 4: 1.085, 8: 1.095}, monkeypatch)
@@ -120,7 +120,9 @@ def test_one_code_for_calls_of_all_sizes_may_cost_a_tenth_of_a_call_of_one_row(
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 13, 64, 65, 200])
-def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_rows: int) -> None:
+def test_products_are_close_to_exact_ones(
+    dtype: torch.dtype, shape: tuple[int, int], num_rows: int
+) -> None:
     weight, x = drawn(*shape, dtype=dtype), drawn(num_rows, shape[1], dtype=dtype)
     found = torch.ops.decoders.product(x[None], weight, 200)
     exact = x.double() @ weight.double().t()
@@ -131,7 +133,9 @@ def test_rows_are_multiplied(dtype: torch.dtype, shape: tuple[int, int], num_row
 
 @pytest.mark.parametrize("shape", LINES)
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 6, 7, 13, 18, 64, 65])
-def test_rows_are_multiplied_with_weights_by_lines(shape: tuple[int, int], num_rows: int) -> None:
+def test_products_with_column_major_weights_are_close_to_exact_ones(
+    shape: tuple[int, int], num_rows: int
+) -> None:
     weight, x = drawn(*shape, dtype=torch.float32), drawn(num_rows, shape[1], dtype=torch.float32)
     found = torch.ops.decoders.product(x[None], weight.t().contiguous().t(), 64)
     exact = x.double() @ weight.double().t()
@@ -154,7 +158,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype, by_line
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, marks=needs_bfloat16), torch.float32]
 )
-def test_more_rows_than_few_are_the_librarys(dtype: torch.dtype) -> None:
+def test_calls_with_more_rows_than_the_limit_use_the_librarys_product(dtype: torch.dtype) -> None:
     """Without instructions for bfloat16, both sum it alike; float32 they never do."""
     weight, x = drawn(576, 1536, dtype=dtype), drawn(8, 1536, dtype=dtype)
     library = nn.functional.linear(x, weight)
@@ -184,13 +188,13 @@ def test_slots_do_not_change_the_bits_of_tokens_beside_them(
         assert torch.equal(found[:num_tokens], alone)
 
 
-def test_slots_count_as_rows_where_the_library_is_soon_faster() -> None:
+def test_slots_count_as_rows_for_the_limit_above_which_the_library_multiplies() -> None:
     x, weight = drawn(9, 96, dtype=torch.float32), drawn(7, 96, dtype=torch.float32)
     library, gate = nn.functional.linear(x, weight), torch.ones(9, 1)
     assert torch.equal(torch.ops.decoders.product(x, weight, 8, gate), library)
 
 
-def test_rows_that_are_not_contiguous() -> None:
+def test_rows_that_are_not_contiguous_give_the_same_product() -> None:
     weight, wide = drawn(8, 64, dtype=torch.bfloat16), drawn(3, 128, dtype=torch.bfloat16)
     found = torch.ops.decoders.product(wide[:, ::2], weight, 64)
     assert torch.equal(found, torch.ops.decoders.product(wide[:, ::2].contiguous(), weight, 64))
@@ -231,7 +235,7 @@ def test_open_rows_also_get_a_low_rank_delta(
     ("num_rows", "open_rows"),
     [(9, range(3, 9)), (1, range(1)), (4, range(0)), (6, range(6)), (30, (2, 9, 10, 15))],
 )
-def test_open_rows_are_multiplied_by_the_other_weight(
+def test_rows_with_an_open_gate_are_multiplied_by_the_second_weight(
     dtype: torch.dtype, num_rows: int, open_rows: Sequence[int]
 ) -> None:
     x, weight = drawn(1, num_rows, 64, dtype=dtype), drawn(48, 64, dtype=dtype)
@@ -269,7 +273,7 @@ def exported(module: nn.Module, given: tuple[Tensor, ...], *dims: int | None) ->
 
 
 @pytest.mark.parametrize("few", [FEW, FEW | {torch.float32: 0}, {}])
-def test_products_are_ours_while_a_graph_is_traced(
+def test_traced_graphs_use_our_products(
     few: dict[torch.dtype, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_max_rows", few)
@@ -327,7 +331,7 @@ def test_a_traced_delta_in_bfloat16_is_part_of_its_product(
 
 
 @pytest.mark.parametrize("calls", ["gated_product", "switched_product"])
-def test_a_trace_takes_rows_and_their_gate_for_as_many(
+def test_a_traced_product_and_its_gate_share_one_number_of_rows(
     calls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_max_rows", FEW)
@@ -462,7 +466,7 @@ class Attends(nn.Module):
         (Attends(width=32), 2, torch.bfloat16, False),
     ],
 )
-def test_attention_with_a_mask_in_bfloat16_is_ours_while_a_graph_is_traced(
+def test_traced_graphs_use_our_attention_for_masks_in_bfloat16(
     module: Attends,
     share: int,
     dtype: torch.dtype,
@@ -491,7 +495,9 @@ def test_attention_with_a_mask_in_bfloat16_is_ours_while_a_graph_is_traced(
     torch.testing.assert_close(found.double(), exact.transpose(1, 2), rtol=0.02, atol=0.02)
 
 
-def test_a_mask_may_tell_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_attention_with_a_mask_equals_the_plain_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(products, "_max_rows", FEW)
     module, dtype = Attends(), torch.bfloat16
     query, key = drawn(1, 2, 5, 64, dtype=dtype), drawn(1, 2, 30, 64, dtype=dtype)
@@ -564,7 +570,7 @@ def test_graphs_give_a_row_the_same_bits_in_every_call() -> None:
 
 @needs_bfloat16
 @pytest.mark.usefixtures("graphs")
-def test_rows_in_a_batch_have_their_own_bits_where_all_together_are_many() -> None:
+def test_rows_of_a_large_batch_have_the_same_bits_as_alone() -> None:
     """Prompts and chains of 16 sequences: more rows than the library gets of one sequence."""
     wider = {"hidden_size": 576, "intermediate_size": 1536, "vocab_size": 997}
     wider |= {"num_attention_heads": 9, "num_key_value_heads": 3, "num_hidden_layers": 1}
@@ -613,7 +619,7 @@ def test_tokens_of_a_prompt_have_the_same_bits_beside_slots(num_tokens: int, ent
 
 
 @needs_bfloat16
-def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> None:
+def test_graphs_add_the_delta_of_slots_within_the_product(graphs: list[str]) -> None:
     found: list[tuple[Tensor, Tensor]] = []
     for compile in (False, True):
         torch.manual_seed(0)
@@ -641,7 +647,7 @@ def test_graphs_add_the_delta_of_slots_as_they_multiply(graphs: list[str]) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_graphs_multiply_by_them(
+def test_compiled_graphs_use_our_products(
     dtype: torch.dtype, graphs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     casts: list[bool] = []

@@ -51,7 +51,7 @@ def weight_in(layer: QuantizedLinear) -> torch.Tensor:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", get_args(Width))
-def test_a_packed_layer_computes_what_it_unpacks_to(
+def test_a_packed_layer_computes_the_same_as_its_unpacked_weights(
     width: Width, dtype: torch.dtype, bias: bool, rows: int
 ) -> None:
     weight = weight_of(48, 64, dtype)
@@ -68,7 +68,7 @@ def test_a_packed_layer_computes_what_it_unpacks_to(
 
 @pytest.mark.parametrize("inputs", [8, 20, 40, 100])
 @pytest.mark.parametrize("rows", [1, 4, 9])
-def test_a_packed_layer_reads_no_input_beyond_its_own(rows: int, inputs: int) -> None:
+def test_a_packed_layer_never_reads_beyond_its_inputs(rows: int, inputs: int) -> None:
     """In bfloat16 torch's kernel takes 16 inputs at a time, and may crash behind the last."""
     weight = weight_of(11, inputs, torch.bfloat16)
     layer = QuantizedLinear(weight, None, "int8")
@@ -79,7 +79,7 @@ def test_a_packed_layer_reads_no_input_beyond_its_own(rows: int, inputs: int) ->
 
 
 @pytest.mark.parametrize("width", get_args(Width))
-def test_no_rows_give_no_rows(width: Width) -> None:
+def test_zero_rows_give_an_empty_result(width: Width) -> None:
     layer = QuantizedLinear(weight_of(48, 64), None, width)
     assert layer(torch.zeros(0, 64)).shape == (0, 48)
     model = HFModel(fresh("llama-gqa"), quantized=width)
@@ -88,7 +88,7 @@ def test_no_rows_give_no_rows(width: Width) -> None:
 
 
 @pytest.mark.parametrize("width", get_args(Width))
-def test_a_weight_that_lies_by_columns_packs_alike(width: Width) -> None:
+def test_a_column_major_weight_packs_like_a_row_major_one(width: Width) -> None:
     weight = weight_of(48, 64)
     by_columns = weight.t().contiguous().t()
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
@@ -142,7 +142,7 @@ def test_int4_weights_far_from_zero_do_not_wrap_around() -> None:
     assert ((weight_in(layer) - weight).abs() <= weight * 2**-6).all()
 
 
-def test_a_layer_that_int4_does_not_take_is_int8() -> None:
+def test_layers_that_do_not_fit_int4_are_packed_as_int8() -> None:
     assert not fits_int4(weight_of(VOCAB, WIDTH))
     assert QuantizedLinear(weight_of(VOCAB, WIDTH), None, "int4").width == "int8"
     zeros = QuantizedLinear(torch.zeros(16, GROUP), None, "int4")
@@ -207,7 +207,7 @@ def test_decoders_give_the_ids_of_ar_on_the_same_packed_model(spec: str, width: 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("width", get_args(Width))
-def test_a_short_head_has_the_rows_that_a_packed_head_multiplies_by(
+def test_a_short_head_gives_the_same_logits_as_rows_of_the_packed_head(
     width: Width, bias: bool
 ) -> None:
     values = torch.randn(48, generator=torch.Generator().manual_seed(1)) if bias else None
@@ -270,7 +270,7 @@ def test_an_adapter_adds_its_delta_to_packed_weights(width: Width, rank: int) ->
 
 
 @pytest.mark.parametrize("width", get_args(Width))
-def test_logits_are_those_of_the_unpacked_weights(width: Width) -> None:
+def test_packed_models_give_the_logits_of_their_unpacked_weights(width: Width) -> None:
     model = HFModel(fresh("llama-gqa"), quantized=width)
     plain, head = unpacked(model.module)
     ids = [5, 6, 7, 8]
@@ -298,7 +298,7 @@ def test_compiled_calls_of_a_packed_model_are_those_of_the_plain_one(width: Widt
     torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
 
 
-def test_bytes_and_weights_are_counted_as_they_are() -> None:
+def test_a_packed_model_counts_its_packed_bytes_and_its_original_number_of_weights() -> None:
     plain, packed = HFModel(fresh("llama-gqa")), HFModel(fresh("llama-gqa"), quantized="int8")
     assert packed.num_parameters == plain.num_parameters
     module = packed.module
@@ -320,18 +320,20 @@ def test_bytes_and_weights_are_counted_as_they_are() -> None:
     assert "quantized" not in plain.facts
 
 
-def test_layers_of_another_kind_are_refused() -> None:
+def test_models_with_layers_that_cannot_be_packed_are_refused() -> None:
     with pytest.raises(ValueError, match="GPT2LMHeadModel has layers of Conv1D"):
         quantize(fresh("gpt2"), "int8")
 
 
-def test_other_devices_are_refused() -> None:
+def test_int4_on_a_device_other_than_the_cpu_is_refused() -> None:
     with pytest.raises(ValueError, match="--quantize int4 runs only on a CPU"):
         quantize(fresh("llama-gqa").to("meta"), "int4")
 
 
 @pytest.mark.slow
-def test_a_run_records_it_and_compares_with_its_like_alone(tmp_path: Path) -> None:
+def test_packed_runs_record_the_quantization_and_are_not_comparable_to_plain_runs(
+    tmp_path: Path,
+) -> None:
     model = save_checkpoint(tmp_path / "model")
     run: tuple[Any, ...]
     run = ("run", "-d", "lookup", "-m", model, "--limit", 1, "--repeats", 1, "--progress", "none")

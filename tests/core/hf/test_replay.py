@@ -43,7 +43,7 @@ def test_a_replay_gives_the_logits_of_the_call_it_was_made_of(name, num_rows, nu
     assert model.num_forwards == before
 
 
-def test_where_no_compiler_is_a_line_says_so(monkeypatch):
+def test_a_missing_compiler_is_reported_by_name(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in str(missing_compiler())
     monkeypatch.delenv("CXX")
@@ -96,7 +96,7 @@ class Streams:
         return ()
 
 
-def test_captures_of_a_gpu_run_there_on_one_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_captures_of_a_gpu_use_one_stream_on_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """cuBLAS keeps a workspace, on an H100 of 32 MiB, for each stream that it ever ran on."""
     streams = Streams()
     fakes = {

@@ -102,7 +102,9 @@ def wrong_masks(fault):
         ("mistral-window", wrong_masks(no_window), "a prompt beyond its window of 20"),
     ],
 )
-def test_a_wrong_model_is_refused_by_name_with_what_differed(name, fault, how, dtype):
+def test_a_wrong_model_is_refused_with_its_name_and_the_comparison_that_failed(
+    name, fault, how, dtype
+):
     module = fresh(name, "sdpa").to(dtype)
     module.config.sliding_window = 20
     model = HFModel(module)
@@ -205,7 +207,7 @@ def test_errors_of_the_usual_rounding_are_accepted_and_larger_ones_are_not(monke
         self_check(model)
 
 
-def test_graphs_are_compared_in_all_their_kinds(monkeypatch):
+def test_the_check_compares_every_kind_of_compiled_call(monkeypatch):
     """Each kind of compiled call is wrong once: a prompt, rows, one row, and both in batches."""
     model = HFModel(fresh("llama"), compile=True, backend="eager")
     check_graphs(model, (1, 2, 3))
@@ -231,7 +233,7 @@ def test_graphs_are_compared_in_all_their_kinds(monkeypatch):
             check_graphs(model, (1, 2, 3))
 
 
-def test_rounding_that_comes_and_goes_with_later_tokens_is_no_fault(monkeypatch):
+def test_rounding_that_depends_on_later_tokens_does_not_fail_the_check(monkeypatch):
     """As a router does that has two experts to choose from, with one ending but not with each."""
     model = made("llama", torch.bfloat16)
     own, asked = model.own_logits, []
@@ -248,7 +250,7 @@ def test_rounding_that_comes_and_goes_with_later_tokens_is_no_fault(monkeypatch)
     assert len(set(asked[:4])) == 3, "the prompt, beside others, with an ending, with another one"
 
 
-def test_one_row_that_a_batch_moves_far_does_not_excuse_a_wrong_model(monkeypatch):
+def test_one_row_that_differs_strongly_in_a_batch_does_not_excuse_a_wrong_model(monkeypatch):
     model = made("llama", torch.bfloat16)
     own = model.own_logits
 
@@ -283,14 +285,14 @@ def test_later_tokens_may_move_logits_by_the_usual_rounding_and_by_no_more(monke
         self_check(model)
 
 
-def test_logits_that_are_no_numbers_are_refused():
+def test_a_model_with_nan_logits_is_refused():
     model = made("llama")
     wrong_layers(model, float("nan"))
     with pytest.raises(ValueError, match="by nan of their spread"):
         self_check(model)
 
 
-def test_in_float32_one_wrong_row_is_enough(monkeypatch):
+def test_in_float32_a_single_wrong_row_is_refused(monkeypatch):
     model = made("llama")
     forward = model.forward
 
@@ -303,14 +305,14 @@ def test_in_float32_one_wrong_row_is_enough(monkeypatch):
         self_check(model)
 
 
-def test_a_module_that_gives_no_numbers_itself_is_refused_as_such():
+def test_a_module_whose_own_logits_are_nan_is_refused_with_that_reason():
     module = fresh("llama")
     module.lm_head.weight.data[3] = float("nan")
     with pytest.raises(ValueError, match=r"LlamaForCausalLM gives NaN in transformers' own"):
         self_check(HFModel(module))
 
 
-def test_a_forward_that_fails_is_one_line():
+def test_a_failing_forward_pass_is_reported_in_one_line():
     model = made("llama")
 
     def fails(*_args, **_named):
@@ -321,7 +323,7 @@ def test_a_forward_that_fails_is_one_line():
         self_check(model)
 
 
-def test_a_prompt_beyond_a_wide_window_is_not_compared_and_said(monkeypatch):
+def test_a_comparison_beyond_a_very_wide_window_is_skipped_and_reported(monkeypatch):
     model = made("mistral-window")
     work = WINDOW * model.num_parameters
     monkeypatch.setattr(module_of_check, "_MAX_WORK", work)
@@ -337,7 +339,7 @@ def test_a_window_that_no_text_exceeds_is_not_mentioned():
     assert self_check(HFModel(module)) == []
 
 
-def test_layers_that_only_derive_from_a_linear_one_compute_what_they_did():
+def test_subclasses_of_linear_layers_run_unchanged_but_take_no_adapter_or_quantization():
     module = fresh("llama", "sdpa")
     for layer in module.model.layers:
         layer.self_attn.o_proj.__class__ = Rounding
@@ -373,7 +375,7 @@ class NoKernels:
 @pytest.mark.parametrize(
     ("kernels", "why"), [(WrongKernels, "other logits"), (NoKernels, "no compiler for sm_120")]
 )
-def test_kernels_that_fail_are_switched_off_and_the_run_says_so(monkeypatch, kernels, why):
+def test_failing_kernels_are_switched_off_and_reported(monkeypatch, kernels, why):
     monkeypatch.setattr(switches, "kernels", True)
     monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
     monkeypatch.setattr(llama, "fused_kernels", lambda _: kernels() if switches.kernels else None)
@@ -401,7 +403,7 @@ def test_a_lack_of_memory_switches_no_kernels_off(monkeypatch):
     assert switches.kernels
 
 
-def test_a_model_that_is_wrong_with_any_kernels_is_refused(monkeypatch):
+def test_a_model_that_is_wrong_with_and_without_kernels_is_refused(monkeypatch):
     monkeypatch.setattr(switches, "kernels", True)
     monkeypatch.setattr(module_of_check, "has_kernels", lambda _: True)
     model = made("llama")

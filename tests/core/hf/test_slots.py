@@ -271,7 +271,7 @@ def test_branches_of_slots_equal_a_cold_forward(case):
         assert gap(got, cold(case, prompt, tokens, slots, **placed)) < TOLERANCE
 
 
-def test_a_branch_is_what_its_text_alone_with_causal_slots_would_give(case):
+def test_a_branch_of_slots_equals_causal_slots_after_its_text_alone(case):
     prompt, tokens, sizes = ids(9, 8), ids(10, 3), (2, 3, 4)
     slots = slots_of(11, sizes, tokens)
     (session,) = opened(case, prompt)
@@ -289,7 +289,7 @@ def test_a_branch_is_what_its_text_alone_with_causal_slots_would_give(case):
         assert gap(part, expected) < TOLERANCE
 
 
-def test_only_what_is_read_comes_back_tokens_before_slots(case):
+def test_only_requested_rows_are_returned_with_tokens_before_slots(case):
     prompt, tokens = ids(12, 5), ids(13, 3)
     (session,) = opened(case, prompt)
     expected = cold(case, prompt, tokens, slots_of(14, (4,), (tokens[-1],)))
@@ -368,7 +368,7 @@ def test_a_following_call_sees_nothing_of_the_slots(case):
     assert session.length == 14
 
 
-def test_after_truncate_or_keep_a_call_with_slots_leaves_what_was_kept(case):
+def test_truncate_and_select_rows_after_a_call_with_slots_keep_exactly_the_right_rows(case):
     prompt, tokens, sizes = ids(43, 8), ids(44, 4), (2, 3, 0, 1)
     parents = (masks.ROOT, 0, 0, 2)
     (session,) = opened(case, prompt)
@@ -427,7 +427,7 @@ def test_bucketed_shapes_of_the_compiled_path_give_the_same_logits():
 
 
 @pytest.mark.slow
-def test_a_wide_call_a_lone_base_row_and_a_lone_slot_need_no_graphs_of_their_own():
+def test_wide_calls_lone_token_rows_and_lone_slots_need_no_separate_graphs():
     found = made("llama-gqa", "sdpa", "high")
     model = HFModel(copy.deepcopy(found.module), compile=True, backend="export")
     model.attach("ptp", found.adapter)

@@ -78,7 +78,7 @@ def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
     assert (whole - expected).abs().max() < (1e-4 if dtype == "float32" else 0.5)
 
 
-def test_a_model_that_attends_by_code_of_its_own_is_refused() -> None:
+def test_a_model_with_its_own_attention_code_is_refused() -> None:
     config = CodeGenConfig(vocab_size=VOCAB, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)
     with pytest.raises(ValueError, match="CodeGenForCausalLM has its own attention code"):
         HFModel(CodeGenForCausalLM(config).eval()).in_tiles(TILE)
@@ -131,7 +131,7 @@ def test_a_row_of_a_tree_has_the_bits_that_its_branch_has_alone(name: str) -> No
 
 @pytest.mark.parametrize("kind", [{"anchored": True}, {"enter": 1}])
 @pytest.mark.parametrize("in_place", [True, False])
-def test_slots_change_no_bit_of_tokens_and_have_bits_of_their_own(
+def test_slots_change_no_bit_of_tokens_and_have_the_same_bits_in_every_call(
     kind: dict[str, Any], in_place: bool
 ) -> None:
     module = fresh("llama-gqa")
@@ -205,7 +205,7 @@ def answers(
     return found  # type: ignore[return-value]
 
 
-def test_a_second_turn_on_what_the_first_left_has_the_bits_of_one_from_scratch() -> None:
+def test_an_answer_after_a_cached_prefix_has_the_same_tokens_as_one_from_scratch() -> None:
     model = plain("llama-gqa", "bfloat16").in_tiles(TILE)
     text, decoder = ids(1, 50), build(parse_spec("lookup"))
     sampling = Sampling(max_new_tokens=20, temperature=0.7)
@@ -218,7 +218,9 @@ def test_a_second_turn_on_what_the_first_left_has_the_bits_of_one_from_scratch()
     assert found.tokens == scratch.tokens
 
 
-def test_a_context_beyond_a_real_block_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_stay_row_invariant_in_a_context_longer_than_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tiles, "BLOCK", 256)
     config = MODELS["llama-gqa"]()[1]
     config.max_position_embeddings = 700
@@ -248,7 +250,7 @@ def planted(kind: str, *, in_tiles: bool) -> HFModel:
 
 
 @pytest.mark.parametrize("kind", ["layer", "norm", "head"])
-def test_a_layer_that_is_not_given_tiles_is_noticed(kind: str) -> None:
+def test_a_layer_that_does_not_run_in_tiles_is_detected(kind: str) -> None:
     assert holds(planted(kind, in_tiles=True))
     assert not holds(planted(kind, in_tiles=False))
 
@@ -293,7 +295,7 @@ def test_a_model_in_tiles_leaves_the_one_it_is_made_of_as_it_was() -> None:
     assert model.module.config._attn_implementation == "sdpa"
 
 
-def test_a_model_in_tiles_has_no_adapter_but_its_own() -> None:
+def test_a_tiled_model_does_not_share_adapters_with_the_original() -> None:
     module = fresh("llama-gqa")
     adapter = slot_adapter(module)
     model = HFModel(module)
@@ -307,7 +309,7 @@ def test_a_model_in_tiles_has_no_adapter_but_its_own() -> None:
 # ---------------------------------------------------------------- what has none
 
 
-def test_experts_are_refused() -> None:
+def test_tiles_are_refused_for_models_with_experts() -> None:
     sizes = {**SIZES, **GQA, "num_local_experts": 2, "num_experts_per_tok": 1}
     module = MixtralForCausalLM(MixtralConfig(**sizes, sliding_window=None)).eval()
     with pytest.raises(ValueError, match="routes rows to experts"):
@@ -342,7 +344,7 @@ def test_on_a_gpu_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -
     assert all(torch.equal(logits(model, text, width), whole) for width in (1, 5, 17))
 
 
-def test_linear_layers_norms_and_head_see_tiles_alone() -> None:
+def test_linear_layers_norms_and_the_head_run_only_on_whole_tiles() -> None:
     """Whatever its call is like, each is given one number of rows."""
     module = fresh("qwen3")
     seen: set[tuple[str, int]] = set()
@@ -365,7 +367,7 @@ def test_linear_layers_norms_and_head_see_tiles_alone() -> None:
     assert seen == {("Linear", TILE), ("Qwen3RMSNorm", TILE)}
 
 
-def test_rows_of_a_tree_read_as_many_contexts_as_it_has_branches() -> None:
+def test_a_tree_is_packed_with_a_context_for_each_branch_and_one_in_plain_order() -> None:
     session = Session(TableModel(5), 0, 64)
     sees = [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 1, 3, 4}, {0, 2, 5}]  # two branches behind row 0
     mask = torch.tensor([[column in row for column in range(6)] for row in sees])

@@ -45,7 +45,7 @@ def test_a_larger_model_drops_the_ids_that_the_target_lacks() -> None:
     torch.testing.assert_close(logits_of(model, [1, 2, 3]), whole[:, :24])
 
 
-def test_a_smaller_model_never_drafts_what_it_lacks_and_is_fed_what_it_knows() -> None:
+def test_a_smaller_vocabulary_never_drafts_missing_ids_and_reads_its_last_id_for_them() -> None:
     model = model_of(24)
     whole = logits_of(model, [1, 23, 3])
     model.share_vocabulary(40)
@@ -57,7 +57,7 @@ def test_a_smaller_model_never_drafts_what_it_lacks_and_is_fed_what_it_knows() -
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("sizes", [SIZES, SIZES[::-1]])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_drafts_of_another_size_leave_the_targets_tokens(
+def test_a_draft_model_with_another_vocabulary_size_does_not_change_the_tokens(
     sizes: tuple[int, int], temperature: float, compiled: bool
 ) -> None:
     target, draft = (model_of(size, seed, compiled) for seed, size in enumerate(sizes))

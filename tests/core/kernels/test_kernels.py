@@ -150,7 +150,7 @@ def compare_fused(device: str, dtype: torch.dtype) -> None:
         *((16, 80, 2, False), (1, 8, 2, False), (4 * 16, 256, 4, False)),
     ],
 )
-def test_attention_takes_what_registers_and_shared_memory_hold(
+def test_attention_takes_only_blocks_that_fit_in_registers_and_shared_memory(
     rows: int, width: int, itemsize: int, expected: bool
 ) -> None:
     """A draft layer's few heads may be 1,024 wide: such a block exceeds a GPU's shared memory."""

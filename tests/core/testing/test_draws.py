@@ -18,7 +18,7 @@ from tests.tiny_models import fresh
 SAMPLING = Sampling(temperature=0.9, max_new_tokens=3)
 
 
-def test_the_distribution_equals_the_enumerated_one() -> None:
+def test_the_exact_distribution_equals_the_enumerated_distribution() -> None:
     model = TableModel(4, seed=3, scale=1.0)
     distribution = exact_distribution(model, [1, 2], SAMPLING, 10**9)
     assert distribution.cells == pytest.approx(
@@ -52,7 +52,7 @@ def test_every_answer_of_a_batch_has_its_own_seed() -> None:
         assert answer == generate(Autoregressive(), [1, 2], sampling, models)
 
 
-def test_an_interruption_keeps_what_was_drawn() -> None:
+def test_an_interruption_keeps_the_draws_so_far() -> None:
     models = Models(target=TableModel(3, seed=1, scale=1.0))
     draws = Draws(Autoregressive(), models, [1], SAMPLING, 1000)
     left = iter(range(200))
@@ -66,7 +66,7 @@ def test_an_interruption_keeps_what_was_drawn() -> None:
     assert draws.fits[-1].p_value > 1e-3
 
 
-def test_beginnings_are_tested_by_themselves() -> None:
+def test_the_beginnings_of_answers_are_tested_separately() -> None:
     models = Models(target=TableModel(4, seed=1, scale=1.0))
     draws = Draws(Autoregressive(), models, [1], SAMPLING, 2000, beginning=2)
     draws.draw(0, 64)

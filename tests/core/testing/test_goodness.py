@@ -39,7 +39,7 @@ def test_cells_are_whole_answers_where_draws_suffice() -> None:
     assert distribution.rest == pytest.approx(0)
 
 
-def test_what_is_rare_is_a_prefix_and_what_is_rarer_the_rest() -> None:
+def test_rare_answers_share_the_cell_of_their_prefix_and_rarer_answers_join_the_rest() -> None:
     distribution = enumerate_distribution(
         coin, 3, 150
     )  # (1,) expects 37.5 draws and is not looked behind
@@ -56,7 +56,7 @@ def test_a_stop_id_ends_an_answer() -> None:
     assert set(distribution.cells) == {(1,), (0, 1), (0, 0, 1), (0, 0, 0)}
 
 
-def test_an_answer_without_mass_is_impossible_and_rejects_alone() -> None:
+def test_a_single_impossible_answer_rejects_the_distribution() -> None:
     distribution = enumerate_distribution(coin, 2, 1000)
     assert distribution.cell((0, 2)) == "impossible"
     assert distribution.cell((0,)) == "impossible"  # it stopped where the distribution goes on
@@ -67,14 +67,14 @@ def test_an_answer_without_mass_is_impossible_and_rejects_alone() -> None:
     assert fit(distribution, counts).p_value == 0
 
 
-def test_few_draws_pool_the_cells_that_expect_too_few() -> None:
+def test_cells_with_too_small_expected_counts_are_pooled() -> None:
     distribution = singles(np.array([0.5, 0.3, 0.15, 0.05]))
     assert fit(distribution, Counter({(0,): 500, (1,): 300, (2,): 150, (3,): 50})).dof == 3
     assert fit(distribution, Counter({(0,): 20, (1,): 12, (2,): 6, (3,): 2})).dof == 1
     assert fit(distribution, Counter()).p_value == 1
 
 
-def test_a_true_distribution_is_rejected_as_often_as_the_level_says() -> None:
+def test_a_true_distribution_is_rejected_at_the_rate_of_the_significance_level() -> None:
     rng = np.random.default_rng(1)
     masses = rng.dirichlet(np.ones(40))
     distribution = singles(masses)
@@ -108,7 +108,7 @@ def counted(row: NDArray[np.int64]) -> Counter[Outcomes]:
     return Counter({(cell,): int(seen) for cell, seen in enumerate(row)})
 
 
-def test_more_draws_detect_less() -> None:
+def test_more_draws_detect_smaller_distances() -> None:
     distances = [detectable_distance(80, num_draws, 0.001) for num_draws in (500, 5000, 50_000)]
     assert distances == sorted(distances, reverse=True)
     assert distances[0] / distances[1] == pytest.approx(math.sqrt(10))
@@ -116,7 +116,7 @@ def test_more_draws_detect_less() -> None:
     assert MIN_EXPECTED >= 5
 
 
-def test_holm_is_holm() -> None:
+def test_holm_adjusts_p_values() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1, 1]
     assert holm([]) == []

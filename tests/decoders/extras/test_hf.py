@@ -116,13 +116,13 @@ def perfectly_drafted(temperature: float) -> list[StepEvent]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_perfect_draft_stands(temperature: float) -> None:
+def test_perfect_drafts_are_all_accepted(temperature: float) -> None:
     steps = perfectly_drafted(temperature)
     assert all(step.drafted for step in steps)
     assert all(step.accepted == step.drafted for step in steps)
 
 
-def test_above_temperature_1_or_below_transformers_warps_what_is_drafted_twice() -> None:
+def test_transformers_warps_drafts_twice_at_temperatures_other_than_1() -> None:
     # Its assistant is given the target's warpers, and makes the same ones again: the output is the
     # target's still, but a perfect draft falls. Where this fails it was mended: check it then.
     steps = perfectly_drafted(0.6)
@@ -137,7 +137,7 @@ def test_above_temperature_1_or_below_transformers_warps_what_is_drafted_twice()
     ("name", "kind"),
     [*itertools.product(["llama", "qwen2-window"], KINDS), *[("gpt2", k) for k in KINDS[:3]]],
 )
-def test_greedy_ids_are_ars(name: str, kind: str) -> None:
+def test_greedy_ids_equal_ars(name: str, kind: str) -> None:
     models, sampling = tiny_models(name), Sampling(max_new_tokens=20, stop_ids=frozenset({11}))
     exits = ":exit_layer=1" if kind == "early-exit" else ""
     expected = [answer.tokens for answer in answers(Autoregressive(), models, sampling)]
@@ -146,7 +146,7 @@ def test_greedy_ids_are_ars(name: str, kind: str) -> None:
         assert [answer.tokens for answer in given] == expected
 
 
-def test_the_models_own_generation_config_has_no_say() -> None:
+def test_the_models_generation_config_is_ignored() -> None:
     models, sampling = tiny_models(), Sampling(max_new_tokens=20)
     expected = answers(Autoregressive(), models, sampling)
     for model in (models.target, models.draft):
@@ -160,7 +160,7 @@ def test_the_models_own_generation_config_has_no_say() -> None:
         assert [answer.tokens for answer in given] == [answer.tokens for answer in expected]
 
 
-def test_sampled_answers_are_those_of_their_seed() -> None:
+def test_sampled_answers_repeat_for_a_seed_and_differ_between_seeds() -> None:
     models = tiny_models()
 
     def sampled(seed: int) -> list[tuple[int, ...]]:
@@ -173,7 +173,7 @@ def test_sampled_answers_are_those_of_their_seed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("warped", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
-def test_the_warp_is_the_samplings(warped: dict) -> None:
+def test_temperature_top_k_and_top_p_of_the_sampling_are_applied(warped: dict) -> None:
     # each of them leaves the likeliest token alone
     models = tiny_models()
     sampling = Sampling(**{"temperature": 1.0, "max_new_tokens": 20, **warped})
@@ -187,7 +187,9 @@ def test_the_warp_is_the_samplings(warped: dict) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_token_is_a_step_of_one_call_and_padding_is_no_row(batch_size: int) -> None:
+def test_each_token_is_one_step_of_one_call_and_padding_is_not_counted_as_rows(
+    batch_size: int,
+) -> None:
     sampling = Sampling(max_new_tokens=30, stop_ids=frozenset({11}))
     given = answers(hf(), tiny_models(), sampling, batch_size)
     for prompt, answer in zip(PROMPTS, given, strict=True):
@@ -199,7 +201,7 @@ def test_a_token_is_a_step_of_one_call_and_padding_is_no_row(batch_size: int) ->
 
 
 @pytest.mark.parametrize("kind", DRAFTING)
-def test_calls_and_rows_are_those_that_ran(kind: str) -> None:
+def test_counted_calls_and_rows_equal_those_that_the_models_ran(kind: str) -> None:
     models = tiny_models()
     exits = ":exit_layer=1" if kind == "early-exit" else ""
     decoder = hf(f":kind={kind}{exits}")
@@ -228,7 +230,7 @@ def test_calls_and_rows_are_those_that_ran(kind: str) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_drafts_are_those_of_the_verifying_call(k: int) -> None:
+def test_drafts_are_counted_from_the_rows_of_the_verifying_call(k: int) -> None:
     given = answers(hf(f":kind=assisted:k={k}"), tiny_models(), Sampling(max_new_tokens=30))
     num_fallen = 0
     for prompt, answer in zip(PROMPTS, given, strict=True):
@@ -244,7 +246,7 @@ def test_drafts_are_those_of_the_verifying_call(k: int) -> None:
     assert num_fallen > 0
 
 
-def test_tokens_are_told_of_while_the_loop_runs() -> None:
+def test_tokens_are_reported_while_the_loop_runs() -> None:
     models = tiny_models()
     passes: list[None] = []
     seen: list[tuple[int, int]] = []
@@ -275,7 +277,7 @@ def captured(decoder: Any, models: Models, sampling: Sampling) -> dict[str, Any]
     return given
 
 
-def test_the_assistant_drafts_as_many_as_spec_does_always_and_sure_or_not() -> None:
+def test_the_assistant_drafts_as_many_tokens_as_spec_at_any_confidence() -> None:
     given = captured(hf(":kind=assisted"), tiny_models(), Sampling(max_new_tokens=9))
     settings = given["assistant_model"].generation_config
     assert settings.num_assistant_tokens == Speculative().k
@@ -283,7 +285,7 @@ def test_the_assistant_drafts_as_many_as_spec_does_always_and_sure_or_not() -> N
     assert settings.assistant_confidence_threshold == 0
 
 
-def test_what_ran_is_recorded_and_rebuilds_it() -> None:
+def test_the_recorded_options_include_defaults_and_rebuild_the_decoder() -> None:
     assisted, lookup = hf(":kind=assisted"), hf(":kind=lookup")
     assert assisted.k == Speculative().k
     assert (assisted.schedule, assisted.confidence) == ("constant", 0)
@@ -293,7 +295,7 @@ def test_what_ran_is_recorded_and_rebuilds_it() -> None:
         assert hf("".join(f":{name}={value}" for name, value in options.items())) == decoder
 
 
-def test_other_settings_of_the_library_can_be_had() -> None:
+def test_options_set_the_assistants_draft_length_schedule_and_confidence() -> None:
     own = ":kind=assisted:k=20:confidence=0.4:schedule=heuristic_transient"
     settings = captured(hf(own), tiny_models(), SHORT)["assistant_model"].generation_config
     assert settings.num_assistant_tokens == 20
@@ -301,7 +303,7 @@ def test_other_settings_of_the_library_can_be_had() -> None:
     assert settings.assistant_confidence_threshold == 0.4
 
 
-def test_lookup_and_early_exit_are_what_the_config_says() -> None:
+def test_options_of_lookup_and_early_exit_reach_the_generation_config() -> None:
     config = captured(hf(":kind=lookup:k=7:n=2"), tiny_models(), SHORT)["generation_config"]
     assert (config.prompt_lookup_num_tokens, config.max_matching_ngram_size) == (7, 2)
     models = tiny_models()
@@ -340,7 +342,7 @@ def test_a_model_that_names_its_exit_layer_needs_no_option() -> None:
         (":kind=beam", "allowed: generate, assisted, lookup, early-exit"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(options: str, line: str) -> None:
+def test_invalid_or_incompatible_options_are_refused_in_one_line(options: str, line: str) -> None:
     with pytest.raises(ValueError, match="hf") as refused:
         hf(options)
     assert line in str(refused.value)
@@ -359,7 +361,7 @@ def test_assisted_generation_without_a_draft_is_refused() -> None:
         (":exit_layer=2", "exit_layer=2: fewer layers must draft than the model has, and it has 2"),
     ],
 )
-def test_an_exit_layer_that_is_not_there_is_refused(options: str, line: str) -> None:
+def test_a_missing_or_too_high_exit_layer_is_refused(options: str, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         Scheduler(hf(f":kind=early-exit{options}"), tiny_models(), Sampling())
 
@@ -373,7 +375,7 @@ def test_a_model_of_one_layer_has_no_layer_to_exit_from(number: int) -> None:
         Scheduler(hf(f":kind=early-exit:exit_layer={number}"), models, Sampling())
 
 
-def test_a_body_that_runs_all_its_layers_cannot_exit_early() -> None:
+def test_early_exit_is_refused_if_transformers_always_runs_all_layers_of_the_model() -> None:
     with pytest.raises(ValueError, match="cannot run on GPT2LMHeadModel: in transformers its body"):
         Scheduler(hf(":kind=early-exit:exit_layer=1"), tiny_models("gpt2"), SHORT)
 
@@ -396,14 +398,14 @@ def test_an_early_exit_that_is_interrupted_leaves_all_layers_to_the_next_answer(
     assert generate(hf(), PROMPTS[0], SHORT, models).tokens == expected
 
 
-def test_it_runs_only_where_it_is_asked_for() -> None:
+def test_hf_is_not_among_the_default_cells() -> None:
     assert "hf" not in built_in_cells()
 
 
 # ---------------------------------------------------------------- the module
 
 
-def test_its_module_is_as_it_was_loaded_whatever_ours_is_wrapped_in() -> None:
+def test_the_library_module_runs_as_loaded_without_our_hooks_and_wrappers() -> None:
     plain = fresh("llama")
     model = HFModel(fresh("llama", "sdpa"))
     model.attach("late", slot_adapter(model.module, enter=1))
@@ -423,7 +425,7 @@ def test_tied_weights_stay_tied() -> None:
     assert module.get_output_embeddings().weight is module.get_input_embeddings().weight
 
 
-def test_a_target_that_drafts_for_itself_accepts_all() -> None:
+def test_a_target_that_drafts_for_itself_accepts_all_drafts() -> None:
     model = tiny_models().target
     models, sampling = Models(target=model, draft=model), Sampling(max_new_tokens=30)
     models.reserve(2, 40)
@@ -455,7 +457,7 @@ def custom_file(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_a_function_of_a_file_is_a_decoder_step_by_step(tmp_path: Path) -> None:
+def test_a_custom_loop_in_a_file_runs_as_a_decoder_with_one_step_per_token(tmp_path: Path) -> None:
     models, sampling = tiny_models(), Sampling(max_new_tokens=12)
     expected = answers(Autoregressive(), models, sampling)
     given = answers(hf(f":custom={custom_file(tmp_path, ASKING)}"), models, sampling, 2)
@@ -466,14 +468,14 @@ def test_a_function_of_a_file_is_a_decoder_step_by_step(tmp_path: Path) -> None:
         assert [s.target_rows for s in answer.steps] == [len(prompt) + n for n in range(12)]
 
 
-def test_a_loop_that_asks_no_criterion_is_one_step(tmp_path: Path) -> None:
+def test_a_custom_loop_that_checks_no_stopping_criterion_counts_as_one_step(tmp_path: Path) -> None:
     models, sampling = tiny_models(), Sampling(max_new_tokens=12)
     (answer, *_) = answers(hf(f":custom={custom_file(tmp_path, SILENT)}"), models, sampling)
     assert [len(step.tokens) for step in answer.steps] == [12]
     assert answer.steps[0].target_calls == 12
 
 
-def test_a_folder_is_a_decoder_as_transformers_would_run_it(
+def test_a_custom_loop_in_a_folder_runs_as_transformers_would_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = tmp_path / "modules"
@@ -491,7 +493,7 @@ def test_a_folder_is_a_decoder_as_transformers_would_run_it(
     assert [answer.tokens for answer in given] == [answer.tokens for answer in expected]
 
 
-def test_nothing_beside_a_model_is_executed(tmp_path: Path) -> None:
+def test_code_in_a_model_folder_is_never_executed(tmp_path: Path) -> None:
     trace = tmp_path / "executed"
     fresh("llama").save_pretrained(tmp_path / "model")
     code = tmp_path / "model" / "custom_generate"
@@ -504,7 +506,7 @@ def test_nothing_beside_a_model_is_executed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_custom_loop_promises_nothing_and_runs_alone(tmp_path: Path) -> None:
+def test_a_custom_loop_has_no_guarantee_and_is_not_batched(tmp_path: Path) -> None:
     decoder = hf(f":custom={custom_file(tmp_path, ASKING)}")
     assert not decoder.lossless
     assert not decoder.batches
@@ -523,7 +525,7 @@ def test_a_custom_loop_promises_nothing_and_runs_alone(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_custom_loop_that_does_something_else_is_one_line(
+def test_a_custom_loop_with_an_invalid_result_fails_with_one_line(
     tmp_path: Path, text: str, line: str
 ) -> None:
     decoder = hf(f":custom={custom_file(tmp_path, text)}")
@@ -541,7 +543,7 @@ def test_a_custom_loop_that_does_something_else_is_one_line(
         ("def mine(: pass", "mine", r"cannot be loaded: SyntaxError"),
     ],
 )
-def test_what_is_no_custom_loop_is_one_line(
+def test_an_invalid_custom_loop_is_refused_in_one_line(
     tmp_path: Path, text: str | None, function: str, line: str
 ) -> None:
     path = str(tmp_path / "none.py") if text is None else custom_file(tmp_path, text)
@@ -559,6 +561,6 @@ def test_a_file_that_was_changed_is_loaded_again(tmp_path: Path) -> None:
     assert len(answers(decoder, models, sampling)[0].steps) == 12
 
 
-def test_a_folder_without_a_loop_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_a_custom_loop_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no custom_generate/generate\.py"):
         check_models(hf(f":custom={tmp_path}"), tiny_models(), "hf")

@@ -102,7 +102,7 @@ def test_blocks_hide_and_predict_as_defined(own: float) -> None:
     assert set(lengths) == {*range(1, LONGEST + 1)}  # the last block of a row is cut to fit
 
 
-def test_a_block_goes_on_behind_a_stop_but_not_behind_text_that_was_cut() -> None:
+def test_a_block_continues_past_a_stop_token_but_not_past_truncated_text() -> None:
     for seed in range(20):
         windows = blocks_of(seed)
         for b, where in each_block(windows):
@@ -111,7 +111,7 @@ def test_a_block_goes_on_behind_a_stop_but_not_behind_text_that_was_cut() -> Non
             assert len(where) == full or (cut and len(where) < full)
 
 
-def test_slots_stay_within_the_models_room() -> None:
+def test_slot_positions_stay_within_the_models_context() -> None:
     stood = [blocks_of(seed, room=22).index[0] - 1 for seed in range(20)]
     assert max(int(places.max()) for places in stood) == 21
 
@@ -128,7 +128,7 @@ def test_an_answer_within_a_row_ends_at_its_first_stop() -> None:
                 assert said == [2, 3, STOP, STOP, STOP, STOP, STOP][start : start + len(where) - 1]
 
 
-def test_sizes_and_ratios_are_drawn_as_asked() -> None:
+def test_block_sizes_and_mask_ratios_are_drawn_as_configured() -> None:
     row = Row([*range(1, 40)], [False] * 2 + [True] * 37)
     sizes, masked = Counter[int](), Counter[int]()
     for seed in range(200):
@@ -198,7 +198,7 @@ def alone(student: Student, name: str, ids: list[int], shown: list[int]) -> Tens
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt-neox", "gpt2"])
-def test_blocks_at_once_equal_each_block_alone(name: str) -> None:
+def test_blocks_run_together_give_the_logits_of_each_block_alone(name: str) -> None:
     student, windows = student_of(name), blocks_of(4, own=0.8)
     outcome = run(student, windows, 0)
     blocks, ran = windows.blocks, outcome.windows.blocks
@@ -250,7 +250,7 @@ def test_the_loss_is_the_cross_entropy_of_masked_tokens_and_reaches_the_whole_ad
     assert all(parameter.grad is None for parameter in student.module.parameters())
 
 
-def test_places_behind_an_answer_are_learnt_but_not_judged() -> None:
+def test_positions_after_the_end_of_an_answer_are_learnt_but_not_scored() -> None:
     student, windows = student_of("llama"), blocks_of(2, hidden=1.0)
     outcome = run(student, windows, 0)
     some = outcome.logits.detach().clone()

@@ -71,7 +71,7 @@ def answer(model: HFModel, decoder: Any, prompt: list[int], sampling: Sampling) 
 
 
 @pytest.mark.slow
-def test_a_trained_adapter_is_told_of_loaded_and_decodes(
+def test_a_trained_adapter_is_logged_loaded_and_decodes(
     masked: dict[str, Any], variant: Variant, home: Path, tmp_path: Path
 ) -> None:
     train_adapter(masked, tmp_path, progress="plain")
@@ -152,7 +152,7 @@ def small_model(seed: int = 1) -> Any:
 
 
 @pytest.mark.slow
-def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
+def test_training_an_isd_adapter_raises_its_accuracy_and_tokens_per_call(tmp_path: Path) -> None:
     module = small_model()
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, 12, (600, 1), generator=generator)
@@ -172,7 +172,9 @@ def test_strides_learn_the_distributions_of_their_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_blocks_learn_from_what_they_show_and_where_an_answer_ends(tmp_path: Path) -> None:
+def test_blocks_learn_from_their_shown_tokens_and_learn_where_an_answer_ends(
+    tmp_path: Path,
+) -> None:
     rows = []
     generator = torch.Generator().manual_seed(4)
     for symbol in torch.randint(0, 8, (700,), generator=generator).tolist():
@@ -208,7 +210,9 @@ def test_hard_labels_are_mixed_in_by_their_share(recipe: dict[str, Any], tmp_pat
     assert found["kl"] != pytest.approx(found["labels"], rel=0.01)
 
 
-def test_neither_length_nor_reports_decide_a_run(recipe: dict[str, Any]) -> None:
+def test_neither_the_number_of_steps_nor_the_reports_are_decisive_settings(
+    recipe: dict[str, Any],
+) -> None:
     assert not {"num_steps", "eval_rows", "choose"} & set(
         AdapterRecipe.of(recipe).decisive()["run"]
     )
@@ -218,7 +222,7 @@ def test_neither_length_nor_reports_decide_a_run(recipe: dict[str, Any]) -> None
 
 
 @pytest.mark.usefixtures("masked")
-def test_the_command_trains_masks_and_refuses_recipes_of_another_kind(
+def test_the_command_trains_mask_adapters_and_refuses_recipes_of_another_variant(
     saved: Callable[[], Path], variant: Variant, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -233,7 +237,7 @@ def test_the_command_trains_masks_and_refuses_recipes_of_another_kind(
         assert f"trains {variant}; use `bench train idlm --objective {variant}`" in ended.err
 
 
-def test_every_kind_has_its_recipes_and_folders(
+def test_every_kind_has_default_recipes_and_output_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):

@@ -87,7 +87,9 @@ def source(answers: str, **options: Any) -> PoolSource:
     return found
 
 
-def test_rows_keep_the_temperature_of_their_text_and_prompts_are_on_one_side(answers: str) -> None:
+def test_rows_keep_their_temperature_and_no_prompt_is_both_trained_on_and_held_out(
+    answers: str,
+) -> None:
     found = source(answers, rows_per_step=200)
     training = {tuple(row.ids): row for row in found.rows(0)}
     assert {row.temperature for row in training.values()} == {0.0, 0.7, 1.0}
@@ -122,7 +124,7 @@ def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
         ),
     ],
 )
-def test_files_that_cannot_be_learnt_are_refused(
+def test_completion_files_that_are_missing_empty_or_outside_the_vocabulary_are_refused(
     tmp_path: Path, content: str | None, told: str
 ) -> None:
     path = tmp_path / "completions-x.jsonl"
@@ -132,7 +134,7 @@ def test_files_that_cannot_be_learnt_are_refused(
         source(str(path))
 
 
-def test_a_recipe_names_them(answers: str, home: Path) -> None:
+def test_a_recipe_can_name_completions_as_its_data(answers: str, home: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(home / "zoo")
     section = {"kind": "completions", "path": answers}
     found = build_source(section, tokenizer=tokenizer, max_length=64, folder=Path("unused"))
@@ -153,7 +155,7 @@ def loss_of(states: torch.Tensor, head: WordHead, **options: Any) -> float:
     ).item()
 
 
-def test_the_loss_is_what_a_loop_over_slots_gives() -> None:
+def test_the_loss_equals_a_loop_over_the_slots() -> None:
     weight, states = (
         torch.randn(10, 6, generator=_seeded(1)),
         torch.randn(3, 6, generator=_seeded(2)),
@@ -174,7 +176,7 @@ def test_the_loss_is_what_a_loop_over_slots_gives() -> None:
     assert got == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_short_head_holds_all_words_that_are_asked_for() -> None:
+def test_a_short_head_holds_every_requested_word() -> None:
     weight = torch.randn(10, 6, generator=_seeded(1))
     head = WordHead(weight, torch.tensor([4, 1, 8]))
     asked = torch.tensor([[1, 9], [2, 4], [9, 9]])
@@ -192,7 +194,7 @@ def test_a_short_head_holds_all_words_that_are_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_lean_run_learns_is_reported_and_decodes_losslessly(
+def test_a_lean_run_trains_an_adapter_reports_its_scores_and_decodes_losslessly(
     lean: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     lean["run"] |= {"num_steps": 40, "eval_steps": 20}
@@ -235,7 +237,7 @@ class Spy:
 
 
 @pytest.mark.parametrize("variant", ["isd", "c-ptp", "o-ptp"])
-def test_slots_are_taught_at_the_temperature_of_their_text_and_weigh_less_further_on(
+def test_slots_learn_at_the_temperature_of_their_text_and_weigh_less_with_depth(
     lean: dict[str, Any], variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Greedy text is explained at temperature 1 and compared at a lower one."""
@@ -320,7 +322,7 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
         ),
     ],
 )
-def test_recipes_that_make_no_sense_are_refused(
+def test_recipes_with_conflicting_options_are_refused(
     lean: dict[str, Any], table: str, change: dict[str, Any], told: str
 ) -> None:
     lean[table] |= change
@@ -329,7 +331,7 @@ def test_recipes_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("lean_loss", [True, False])
-def test_slots_enter_late_with_either_loss(
+def test_slots_can_enter_at_a_later_layer_with_either_loss(
     lean: dict[str, Any], tmp_path: Path, lean_loss: bool
 ) -> None:
     if not lean_loss:
@@ -367,7 +369,7 @@ def test_lean_data_must_be_completions(lean: dict[str, Any], tmp_path: Path) -> 
 # ---------------------------------------------------------------- best and warm start
 
 
-def test_a_report_is_judged_by_sampled_and_greedy_windows_alike() -> None:
+def test_the_score_of_a_report_is_the_mean_over_sampled_and_greedy_windows() -> None:
     sampled = HeldOutReport(
         windows=1, accuracy=[], survival=[], leading_16=0.5, calibration=(1.0, 0.0)
     )
@@ -387,7 +389,7 @@ def test_the_weights_of_the_best_score_are_kept(tmp_path: Path) -> None:
     assert best.better_than(0.9) is None
 
 
-def test_ptp_begins_as_the_isd_adapter_it_is_given(
+def test_ptp_training_starts_from_the_weights_of_an_initial_isd_adapter(
     lean: dict[str, Any], tmp_path: Path, home: Path
 ) -> None:
     train_adapter(lean, tmp_path / "isd", progress="none")

@@ -145,7 +145,9 @@ def heard_and_student(name: str, decoder: Decoder) -> tuple[list[Heard], Student
 
 @pytest.mark.parametrize("what", DECODERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
+def test_slots_of_a_decoder_equal_those_that_training_feeds_for_the_same_text(
+    name: str, what: str
+) -> None:
     decoder = DECODERS[what]
     heard, student = heard_and_student(name, decoder)
     assert len(heard) >= 4
@@ -159,7 +161,7 @@ def test_a_decoders_slots_are_those_of_training(name: str, what: str) -> None:
     assert kinds == ({False, True} if what in ("refine", "remask") else {False})
 
 
-def test_what_a_decoder_shows_and_reads_is_what_training_draws_and_learns() -> None:
+def test_decoders_show_and_read_slots_as_training_draws_and_learns_them() -> None:
     for what in ("refine", "remask", "nar"):
         heard, _ = heard_and_student("llama", DECODERS[what])
         for call in heard:  # a first token is hidden in fully masked blocks alone
@@ -172,7 +174,7 @@ def test_what_a_decoder_shows_and_reads_is_what_training_draws_and_learns() -> N
     assert all(call.slots.read == tuple(range(len(call.places))) for call in heard)
 
 
-def test_the_comparison_notices_a_stride_or_a_block_one_token_on() -> None:
+def test_the_comparison_detects_a_stride_or_block_shifted_by_one_token() -> None:
     for what in ("isd", "refine"):
         decoder = DECODERS[what]
         heard, student = heard_and_student("llama", decoder)

@@ -31,12 +31,14 @@ def simulated(chances: list[float], num_rounds: int = 200_000) -> float:
     ("stride", "chance", "known"),
     [(2, 0.5, 1.33), (4, 0.9, 2.92), (5, 0.7, 2.01), (8, 0.9, 4.09), (8, 0.95, 5.40)],
 )
-def test_the_closed_form_is_the_published_one(stride: int, chance: float, known: float) -> None:
+def test_the_closed_form_gives_the_published_tokens_per_call(
+    stride: int, chance: float, known: float
+) -> None:
     survival = [chance**k for k in range(1, 8)]
     assert tokens_per_call(survival, stride) == pytest.approx(known, abs=0.006)
 
 
-def test_the_closed_form_is_that_of_rounds_with_chances_by_depth() -> None:
+def test_the_closed_form_equals_simulated_rounds_with_acceptance_that_varies_by_depth() -> None:
     chances, survival, product = [0.9, 0.6, 0.8], [], 1.0
     for chance in chances:
         product *= chance
@@ -47,7 +49,7 @@ def test_the_closed_form_is_that_of_rounds_with_chances_by_depth() -> None:
     assert tokens_per_call(survival, 5) is None
 
 
-def test_a_slot_that_is_right_by_chance_counts_by_it() -> None:
+def test_a_slot_counts_by_its_probability_of_being_right() -> None:
     tally = SlotTally(LENGTH)
     outcome, judged = judged_windows([[[True] * 3, [True] * 2]])
     chances = [0.5, 0.8, 0.1, 0.25, 0.4]
@@ -66,7 +68,7 @@ def tally_of(*windows: list[bool]) -> SlotTally:
     return tally
 
 
-def test_a_report_of_strides_survives_json_and_says_what_they_gain() -> None:
+def test_a_report_of_strides_survives_json_and_shows_tokens_per_call() -> None:
     sampled, greedy = tally_of([True, False, True], [True] * 3), tally_of([True] * LENGTH)
     report = HeldOutReport.of(sampled, greedy, strides=True)
     values = json.loads(json.dumps(report.measured(), allow_nan=False))

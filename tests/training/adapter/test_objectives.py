@@ -225,7 +225,7 @@ def test_the_one_hot_loss_is_the_cross_entropy_of_each_window_alone(
     assert got.item() == pytest.approx(by_hand, rel=1e-4)
 
 
-def test_what_is_learned_from_another_teacher_is_what_that_teacher_picks() -> None:
+def test_slots_learn_the_picks_of_a_separate_teacher() -> None:
     other = copy.deepcopy(plain())
     with torch.no_grad():
         other.get_output_embeddings().weight.neg_()
@@ -248,7 +248,7 @@ def test_what_is_learned_from_another_teacher_is_what_that_teacher_picks() -> No
 
 @pytest.mark.parametrize("variant", ["c-ptp", "isd"])
 @pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
-def test_divergences_are_those_of_the_distributions_and_greedy_slots_learn_the_argmax(
+def test_divergence_losses_equal_direct_divergences_and_greedy_slots_learn_the_argmax(
     objective: ObjectiveName, variant: Variant
 ) -> None:
     student = student_of(variant)
@@ -273,7 +273,7 @@ def overlap_of(known: Tensor, said: Tensor) -> float:
     return sum(min(p, q) for p, q in zip(known.tolist(), said.tolist(), strict=True))
 
 
-def test_an_isd_slot_is_right_by_the_overlap_of_the_warped_distributions() -> None:
+def test_the_accuracy_of_an_isd_slot_is_the_overlap_of_the_warped_distributions() -> None:
     student = student_of("isd")
     outcome = run(student, windows_of("isd"), TOP_K)
     windows, teacher, kinds = outcome.windows, teacher_at(outcome), set()
@@ -295,7 +295,7 @@ def test_an_isd_slot_is_right_by_the_overlap_of_the_warped_distributions() -> No
 
 
 @pytest.mark.parametrize("objective", ["kl", "reverse-kl"])
-def test_a_student_that_says_what_the_teacher_says_has_no_divergence(
+def test_a_student_with_the_teachers_distribution_has_no_divergence(
     objective: ObjectiveName,
 ) -> None:
     student = student_of("c-ptp")
@@ -375,7 +375,7 @@ def test_a_c_ptp_student_that_is_the_teacher_is_always_right() -> None:
     assert not judged.counts.all()
 
 
-def test_windows_in_which_nothing_counts_give_a_loss_of_zero() -> None:
+def test_windows_without_usable_slots_give_a_loss_of_zero() -> None:
     student = student_of("c-ptp")
     windows = windows_of("c-ptp")
     nothing = dataclasses.replace(windows, number=torch.full_like(windows.number, -1))

@@ -61,14 +61,14 @@ def refused(recipe: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
         ("gemma2", {"adapter": ADAPTER}, "does more to its logits than a linear head"),
     ],
 )
-def test_an_architecture_that_trains_no_such_adapter_is_refused_first(
+def test_an_architecture_that_cannot_train_the_adapter_is_refused_before_text_is_read(
     refused: Callable[..., str], name: str, tables: dict[str, Any], told: str
 ) -> None:
     assert told in refused(name, **tables)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt-neox"])
-def test_a_student_of_another_attention_is_refused(
+def test_a_student_whose_attention_differs_from_the_models_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unscaled(*parts: Any) -> Any:
@@ -121,19 +121,19 @@ def test_a_rehearsal_leaves_an_adapter_as_it_was() -> None:
         (ValueError("w " * 99), f"{'w ' * 49}…"),
     ],
 )
-def test_whatever_a_step_raises_is_one_line(error: Exception, reason: str) -> None:
+def test_any_exception_of_a_training_step_becomes_one_line(error: Exception, reason: str) -> None:
     line = f"LlamaForCausalLM trains no medusa adapter ({reason}); use another kind"
     with pytest.raises(ValueError, match=rf"^{re.escape(line)}[^\n]*$"):
         rehearsed(error)
 
 
-def test_a_lack_of_memory_is_not_an_architectures_fault() -> None:
+def test_running_out_of_memory_is_not_reported_as_a_fault_of_the_architecture() -> None:
     with pytest.raises(MemoryError):
         rehearsed(MemoryError())
 
 
 @pytest.mark.slow
-def test_rows_of_slots_are_cut_to_a_sliding_window(
+def test_training_rows_are_cut_to_the_models_sliding_window(
     recipe: dict[str, Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "text.txt"

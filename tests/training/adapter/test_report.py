@@ -83,7 +83,9 @@ def kaplan_meier(windows: list[Window]) -> list[float]:
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_survival_and_accuracy_are_those_of_slow_loops(seed: int, counts: bool, depth: int) -> None:
+def test_survival_and_accuracy_equal_those_of_slow_reference_loops(
+    seed: int, counts: bool, depth: int
+) -> None:
     rng, tally = random.Random(seed), SlotTally(LENGTH)
     batches = [random_rows(rng, 8) for _ in range(3)]
     for rows in batches:
@@ -107,7 +109,7 @@ def test_windows_that_end_early_do_not_pull_survival_down() -> None:
     assert tally.accuracy() == [0.75, pytest.approx(2 / 3, abs=1e-4), 0.5, 0.5, 0.5, 0.5]
 
 
-def test_a_slot_that_no_window_reaches_survives_never() -> None:
+def test_a_slot_that_no_window_reaches_has_a_survival_of_zero() -> None:
     tally = SlotTally(LENGTH)
     tally.add(*judged_windows([[[True, True]]]))
     assert tally.survival() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
@@ -138,7 +140,7 @@ def test_calibration_recovers_the_chance_of_being_right(slope: float, offset: fl
     assert got[1] == pytest.approx(offset, rel=0.1, abs=0.05)
 
 
-def test_calibration_bears_certainty_and_outcomes_that_are_all_alike() -> None:
+def test_calibration_stays_finite_for_certain_confidences_and_identical_outcomes() -> None:
     tally = SlotTally(1)
     tally.confidences, tally.rights = [torch.tensor([0.0, 0.3, 1.0])], [torch.ones(3).bool()]
     slope, offset = tally.calibration()
@@ -147,7 +149,7 @@ def test_calibration_bears_certainty_and_outcomes_that_are_all_alike() -> None:
 
 
 @pytest.mark.parametrize("rows", [None, [[[]]], [[[], []], [[]]]])
-def test_a_tally_without_any_slot_that_counts_gives_plain_figures(
+def test_a_tally_without_counted_slots_gives_default_figures(
     rows: list[list[Window]] | None,
 ) -> None:
     tally = SlotTally(LENGTH)
@@ -178,7 +180,7 @@ def test_a_report_survives_json() -> None:
     assert HeldOutReport.of(sampled, None).greedy_survival is None
 
 
-def test_the_summary_names_both_lengths() -> None:
+def test_the_summary_gives_the_leading_length_of_sampled_and_of_greedy_windows() -> None:
     sampled, greedy = SlotTally(LENGTH), SlotTally(LENGTH)
     sampled.add(*judged_windows([[[True, False, True]]]))
     greedy.add(*judged_windows([[[True] * 4]]))

@@ -118,7 +118,7 @@ def agree(got: tuple[Tensor, dict[str, Tensor]], expected: tuple[Tensor, Any]) -
 @pytest.mark.parametrize("stride", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FAMILY)
-def test_states_and_gradients_are_those_of_transformers_modules(
+def test_states_and_gradients_equal_those_of_transformers_modules(
     name: str, kind: str, stride: bool
 ) -> None:
     windows = windows_of(KINDS[kind]["variant"])
@@ -136,7 +136,7 @@ def test_states_and_gradients_are_those_of_transformers_modules(
 @pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plain", "gqa"])
-def test_windows_by_themselves_are_windows_under_one_mask(
+def test_windows_run_separately_equal_windows_run_under_one_mask(
     name: str, kind: str, merged: bool
 ) -> None:
     module, windows = deep(name), windows_of(KINDS[kind]["variant"])
@@ -147,7 +147,9 @@ def test_windows_by_themselves_are_windows_under_one_mask(
 
 
 @pytest.mark.parametrize("options", [{"rank": 0}, {"anchored": True, "standalone": True}])
-def test_full_rank_and_standalone_windows_are_those_under_one_mask(options: Any) -> None:
+def test_full_rank_and_standalone_windows_run_separately_equal_those_under_one_mask(
+    options: Any,
+) -> None:
     module = deep("gqa")
     student = Student(module, trained(slot_adapter(module, **options)))
     windows = windows_of("o-ptp", standalone=options.get("standalone", False))
@@ -159,7 +161,7 @@ def test_full_rank_and_standalone_windows_are_those_under_one_mask(options: Any)
 
 
 @pytest.mark.parametrize("name", ["plain", "gqa"])
-def test_a_row_alone_is_run_as_rows_are_together(name: str) -> None:
+def test_a_row_run_alone_gives_the_states_of_that_row_in_a_batch(name: str) -> None:
     module, windows = deep(name), windows_of("c-ptp", rows=ROWS[:1])
     student = Student(module, slot_adapter(module, variant="c-ptp"))
     together = run(student, windows_of("c-ptp"))
@@ -167,7 +169,7 @@ def test_a_row_alone_is_run_as_rows_are_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["isd", "c-ptp"])
-def test_in_bfloat16_gradients_point_where_float32s_do(kind: str) -> None:
+def test_bfloat16_gradients_point_in_the_direction_of_float32_gradients(kind: str) -> None:
     windows = windows_of(KINDS[kind]["variant"])
     module = deep("gqa")
     exact = Student(module, trained(slot_adapter(module, **KINDS[kind], enter=1)))
@@ -182,7 +184,7 @@ def test_in_bfloat16_gradients_point_where_float32s_do(kind: str) -> None:
         assert alike > 0.99, key
 
 
-def test_context_states_and_logits_are_the_base_models() -> None:
+def test_context_states_and_logits_equal_those_of_the_base_model() -> None:
     module = deep("gqa")
     student = Student(module, slot_adapter(module))
     ids = windows_of("c-ptp").ids
@@ -215,7 +217,7 @@ def decoded(model: HFModel, text: list[int], u: list[float]) -> Tensor:
 
 @pytest.mark.parametrize("enter", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["isd", "c-ptp"])
-def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
+def test_logits_of_training_slots_equal_those_of_decoding(kind: str, enter: int) -> None:
     module = deep("gqa")
     adapter = slot_adapter(module, **KINDS[kind], enter=enter)
     student = Student(module, trained(adapter))
@@ -240,7 +242,7 @@ def test_slots_of_training_are_those_of_decoding(kind: str, enter: int) -> None:
     assert checked >= 8
 
 
-def test_where_slots_enter_matters() -> None:
+def test_the_layer_where_slots_enter_changes_their_states() -> None:
     module, windows = deep("gqa"), windows_of("isd")
     found = [
         run(Student(deep("gqa"), slot_adapter(module, **KINDS["isd"], enter=enter)), windows)
@@ -250,7 +252,7 @@ def test_where_slots_enter_matters() -> None:
     assert gap(found[1], found[2]) > 0.01
 
 
-def test_the_gradient_reaches_the_scale_of_what_slots_begin_from() -> None:
+def test_the_gradient_reaches_the_scale_of_the_slots_initial_states() -> None:
     module = deep("gqa")
     student = Student(module, trained(slot_adapter(module, **KINDS["isd"], enter=2)))
     windows = windows_of("isd")
@@ -297,7 +299,7 @@ def test_windows_with_a_stride_take_each_start_once_and_leave_gaps() -> None:
     assert short.any()  # a window that ends with its answer
 
 
-def test_an_answers_own_temperature_is_its_windows_distribution() -> None:
+def test_windows_use_the_temperature_of_their_answer() -> None:
     rows = [dataclasses.replace(ROWS[0], temperature=t) for t in (0.0, 0.7)]
     windows = draw_windows(
         rows,
@@ -312,7 +314,7 @@ def test_an_answers_own_temperature_is_its_windows_distribution() -> None:
     assert windows.warp[1, :, 0].tolist() == pytest.approx([0.7] * 8)
 
 
-def test_where_modules_run_windows_with_a_stride_share_one_mask_and_enter_first() -> None:
+def test_windows_run_by_modules_share_one_mask_and_must_enter_at_the_first_layer() -> None:
     module = fresh("gpt-neox")
     student = Student(module, slot_adapter(module, variant="c-ptp"))
     windows = windows_of("c-ptp")

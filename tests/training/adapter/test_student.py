@@ -127,7 +127,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-def test_slots_of_all_windows_at_once_equal_each_window_alone(name: str, variant: str) -> None:
+def test_slots_of_all_windows_run_together_equal_each_window_run_alone(
+    name: str, variant: str
+) -> None:
     student, module = student_of(name), fresh(name)
     windows = windows_of(variant=variant)
     embedded, _ = inputs(student, windows)
@@ -159,7 +161,7 @@ def test_the_oracle_notices_a_wrong_position_gate_or_context() -> None:
     assert gap(cold(module, adapter, ids, embedded, 5), right) > 0.1
 
 
-def test_context_states_and_logits_are_the_base_models(name: str) -> None:
+def test_context_states_and_logits_equal_those_of_the_base_model(name: str) -> None:
     student, module = student_of(name), fresh(name)
     ids = windows_of().ids
     places = torch.tensor([[0, 4, 13], [3, 7, 0], [0, 0, 0]])
@@ -204,11 +206,11 @@ def test_merged_and_unmerged_training_agree_in_values_and_gradients(name: str, r
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt-neox"])
-def test_deltas_are_merged_unless_their_ranks_are_few(name: str) -> None:
+def test_deltas_are_merged_unless_their_rank_is_low(name: str) -> None:
     assert [student_of(name, rank).merged for rank in (0, 1, 2, 8)] == [True, False, False, True]
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_equal_finite_differences() -> None:
     student = student_of("llama-gqa")
     _, found = gradients(student, merged=True)
     for key, step in [("lora_a", 3e-3), ("lora_b", 3e-3), ("embedding", 3e-3)]:
@@ -274,7 +276,9 @@ def test_a_fresh_adapter_leaves_slots_on_the_base_weights(name: str) -> None:
         assert gap(got, fresh(name).base_model(whole).last_hidden_state[:, 5:]) < TOLERANCE
 
 
-def test_another_teacher_explains_and_the_students_own_states_stay() -> None:
+def test_a_separate_teacher_gives_the_teacher_states_and_the_student_keeps_its_context_states() -> (
+    None
+):
     taught = student_of("llama", teacher=fresh("llama-gqa"))
     ids = windows_of().ids
     hidden, _ = taught.context(ids)
@@ -286,7 +290,7 @@ def test_another_teacher_explains_and_the_students_own_states_stay() -> None:
     assert not states.requires_grad
 
 
-def test_a_teacher_of_another_vocabulary_or_with_a_head_of_its_own_is_refused() -> None:
+def test_a_teacher_with_another_vocabulary_or_a_head_that_is_not_plain_is_refused() -> None:
     student = student_of("llama")
     larger = fresh("gpt2")
     larger.resize_token_embeddings(VOCAB + 3, mean_resizing=False)

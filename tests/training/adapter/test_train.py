@@ -68,7 +68,7 @@ def silent(folder: Path) -> Reporter:
 
 
 @pytest.mark.usefixtures("all_logged")
-def test_training_leaves_an_adapter_that_loads_and_a_log(
+def test_training_writes_a_loadable_adapter_and_a_log(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     train_adapter(recipe, tmp_path, progress="plain")
@@ -135,7 +135,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: dict[str, Any], tmp_p
 
 
 @pytest.mark.slow
-def test_an_adapter_exported_in_half_precision_is_as_good(
+def test_an_adapter_exported_in_half_precision_keeps_its_held_out_figures(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     train_adapter(recipe, tmp_path, progress="plain")
@@ -262,7 +262,7 @@ class Fixed:
 
 
 @pytest.mark.slow
-def test_a_student_told_u_learns_what_one_without_u_cannot(tmp_path: Path) -> None:
+def test_a_student_with_uniforms_learns_more_than_a_student_without(tmp_path: Path) -> None:
     teacher = Fixed()
     told, guessing = (teacher.learned(code, tmp_path) for code in ("dyadic", "constant"))
     with_u, without = told.accuracy[0], guessing.accuracy[0]
@@ -276,7 +276,7 @@ def test_a_student_told_u_learns_what_one_without_u_cannot(tmp_path: Path) -> No
     assert told.leading_16 > guessing.leading_16 + 0.2
 
 
-def test_a_step_without_anything_to_learn_moves_nothing(
+def test_a_step_without_trained_tokens_changes_no_weights(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     job = job_of(recipe, tmp_path)
@@ -315,7 +315,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "told"), BROKEN)
-def test_an_impossible_recipe_is_one_line(
+def test_an_invalid_recipe_is_refused_in_one_line(
     change: dict[str, Any], told: str, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     for section, values in change.items():
@@ -326,7 +326,7 @@ def test_an_impossible_recipe_is_one_line(
 
 
 @pytest.mark.parametrize("section", ["model", "data", "run"])
-def test_a_recipe_without_a_section_is_one_line(
+def test_a_recipe_without_a_required_section_is_refused_in_one_line(
     section: str, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     del recipe[section]
@@ -334,7 +334,7 @@ def test_a_recipe_without_a_section_is_one_line(
         train_adapter(recipe, tmp_path, progress="none")
 
 
-def test_a_model_that_neither_is_here_nor_on_the_hub_is_one_line(
+def test_a_model_neither_local_nor_on_the_hub_is_refused_with_one_line(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -344,7 +344,7 @@ def test_a_model_that_neither_is_here_nor_on_the_hub_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_rows_longer_than_a_sliding_window_are_one_line(
+def test_rows_longer_than_a_sliding_window_are_refused(
     recipe: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     recipe["model"]["path"] = str(home / "sliding")
@@ -352,7 +352,7 @@ def test_rows_longer_than_a_sliding_window_are_one_line(
         train_adapter(recipe, tmp_path, progress="none")
 
 
-def test_an_impossible_recipe_leaves_an_old_run_alone(
+def test_an_invalid_recipe_leaves_an_earlier_run_unchanged(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     with stopped():
@@ -384,7 +384,9 @@ def test_an_adapter_may_learn_another_models_picks(
         job_of(recipe, tmp_path)
 
 
-def test_customising_changes_a_copy_and_nothing_else(recipe: dict[str, Any]) -> None:
+def test_overrides_change_only_the_values_named_in_a_copy_of_the_recipe(
+    recipe: dict[str, Any],
+) -> None:
     before = copy.deepcopy(recipe)
     assert with_overrides(recipe) == before
     changed = with_overrides(recipe, model="a/b", num_steps=9, data="text=t.txt")
@@ -425,7 +427,7 @@ def test_single_values_are_set_by_name(recipe: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("data", ["", "text", "text=", "dataset", "on-policy=", "zoo", "tea=x"])
-def test_data_of_no_known_form_are_refused(data: str, recipe: dict[str, Any]) -> None:
+def test_data_options_of_an_unknown_form_are_refused(data: str, recipe: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"use on-policy\[=PROMPTS\], text=PATH or dataset=ID$"):
         with_overrides(recipe, data=data)
 
@@ -507,7 +509,7 @@ def test_the_command_trains_an_adapter(saved: Callable[[], Path], tmp_path: Path
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
-def test_the_command_learns_from_what_the_model_writes(
+def test_the_command_trains_on_text_that_the_model_writes(
     recipe: dict[str, Any], saved: Callable[[], Path], home: Path, tmp_path: Path
 ) -> None:
     recipe["data"] = {
@@ -558,7 +560,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("options", "told"), WRONG)
-def test_wrong_options_are_one_line_and_exit_code_2(
+def test_invalid_options_end_with_one_line_and_exit_code_2(
     options: tuple[str, ...], told: str, recipe: dict[str, Any], saved: Callable[[], Path],
     tmp_path: Path,
 ) -> None:  # fmt: skip

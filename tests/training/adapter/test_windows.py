@@ -126,7 +126,7 @@ def test_padding_is_neutral_and_rows_are_filled_up_on_the_right() -> None:
         assert ids == row.ids + [22] * (18 - len(row.ids))
 
 
-def test_the_generator_decides_everything() -> None:
+def test_windows_are_determined_by_the_random_generator() -> None:
     sampling = WindowSampling(temperatures=(0.5, 1.5), top_ps=(0.5, 0.9), greedy=0.3)
     first, same, other = (windows_of(seed, sampling=sampling) for seed in (1, 1, 2))
     for name in ("index", "depth", "number", "warp", "greedy", "noise"):
@@ -136,7 +136,7 @@ def test_the_generator_decides_everything() -> None:
     assert first.warp.dtype == torch.float32
 
 
-def test_each_window_has_one_distribution_drawn_as_asked() -> None:
+def test_each_window_has_one_distribution_drawn_as_configured() -> None:
     sampling = WindowSampling(
         temperatures=(0.5, 1.5), usual_temperature=0.7, top_ps=(0.8, 1.0), greedy=0.25, beta=0.5
     )
@@ -226,7 +226,7 @@ def test_any_u_of_an_interval_picks_its_token(
     ).all()
 
 
-def test_edges_take_a_distribution_for_each_token() -> None:
+def test_interval_edges_use_a_separate_distribution_for_each_token() -> None:
     logits = 2 * torch.randn(3, 4, VOCAB, generator=torch.Generator().manual_seed(0))
     tokens = torch.randint(VOCAB, (3, 4), generator=torch.Generator().manual_seed(1))
     warps = torch.tensor([[0.5, 1.0], [0.9, 0.8], [1.3, 0.3], [1.0, 1.0]]).expand(3, 4, 2)
@@ -324,20 +324,22 @@ def test_a_token_that_no_float64_can_reach_is_not_explained() -> None:
     assert torch.equal(usable, windows.start == 2)
 
 
-def test_noise_stays_inside_even_where_the_beta_distribution_hugs_the_edges() -> None:
+def test_noise_stays_strictly_between_0_and_1_even_for_an_extreme_beta_distribution() -> None:
     noise = windows_of(0, ROWS[:1], num_slots=20_000, sampling=WindowSampling(beta=0.02)).noise
     assert 0 < noise.min() < 1e-6
     assert 1 - 1e-6 < noise.max() < 1
 
 
-def test_windows_move_to_a_device_whole() -> None:
+def test_all_tensors_of_windows_move_to_a_device() -> None:
     moved = windows_of().to(torch.device("meta"))
     assert moved.mask().is_meta
     assert all(getattr(moved, name).is_meta for name in ("ids", "warp", "greedy", "noise"))
 
 
 @pytest.mark.parametrize("variant", SLOT_VARIANTS)
-def test_the_carried_token_is_the_predicted_or_the_one_before(variant: Variant) -> None:
+def test_a_slot_carries_the_predicted_token_in_o_ptp_and_the_token_before_otherwise(
+    variant: Variant,
+) -> None:
     windows = windows_of(variant=variant, aligned=True)
     real = windows.number >= 0
     found = sources(windows, variant)

@@ -75,7 +75,7 @@ def decoder_of(name: str = "bigram") -> Decoder:
     return build(parse_spec(name))
 
 
-def test_it_is_trained_stored_loaded_and_attached(trained: Path, home: Path) -> None:
+def test_a_plugins_network_is_trained_saved_loaded_and_attached(trained: Path, home: Path) -> None:
     config = json.loads((trained / "adapter.json").read_text(encoding="utf-8"))
     assert (config["variant"], config["sizes"], config["code"]) == (
         "bigram", {"steps": 3}, "constant",
@@ -91,7 +91,9 @@ def test_it_is_trained_stored_loaded_and_attached(trained: Path, home: Path) -> 
     assert adapter.num_parameters == 2 * adapter.config.width**2
 
 
-def test_its_drafts_are_merged_calls_that_are_counted(trained: Path, home: Path) -> None:
+def test_a_plugins_drafts_come_from_merged_calls_that_are_counted(
+    trained: Path, home: Path
+) -> None:
     model = HFModel.load(home / "letters", dtype=torch.float32)
     model.attach("bigram", read_adapter(trained))
     models, sampling = Models(target=model), Sampling(max_new_tokens=20)
@@ -109,12 +111,14 @@ def test_its_drafts_are_merged_calls_that_are_counted(trained: Path, home: Path)
     assert sum(accepted) > 0, "it has learnt something"
 
 
-def test_its_decoder_meets_the_contract(package: Path) -> None:
+def test_a_plugins_decoder_meets_the_contract(package: Path) -> None:
     check_decoder(decoder_of())
 
 
 @pytest.mark.slow
-def test_bench_verifies_and_runs_it(trained: Path, home: Path, tmp_path: Path) -> None:
+def test_bench_verifies_and_runs_a_decoder_with_an_outside_network(
+    trained: Path, home: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("ab c", "xyz")))
     options: Any = ("--model", home / "letters", "--adapter", f"bigram={trained}", "--tasks", path)
@@ -128,7 +132,7 @@ def test_bench_verifies_and_runs_it(trained: Path, home: Path, tmp_path: Path) -
     assert '"variant": "bigram"' in facts.read_text(encoding="utf-8")
 
 
-def test_its_verb_and_its_advice_are_shown(package: Path) -> None:
+def test_a_plugins_training_command_and_advice_are_shown(package: Path) -> None:
     assert "Train a bigram head." in bench("train", "--help").out
     ended = bench("run", "--decoders", "bigram", "--dry-run", "--progress", "none")
     assert ended.code == 2
@@ -149,7 +153,9 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-def test_a_broken_network_is_one_line(package: Path, tmp_path: Path, broken: str) -> None:
+def test_a_broken_network_is_reported_in_one_line(
+    package: Path, tmp_path: Path, broken: str
+) -> None:
     config = AdapterConfig(
         variant="bigram", code="constant", layers={}, width=8, sizes={"steps": 3}
     )
@@ -181,7 +187,7 @@ def test_a_broken_network_is_one_line(package: Path, tmp_path: Path, broken: str
         ("decoder.py", "import Request", "import Requests", "cannot be imported: ImportError"),
     ],
 )
-def test_a_broken_trainer_is_one_line(
+def test_a_broken_trainer_is_reported_in_one_line(
     package: Path, home: Path, tmp_path: Path, file: str, right: str, wrong: str, line: str
 ) -> None:
     source = (package / file).read_text(encoding="utf-8")
@@ -206,7 +212,9 @@ def test_sizes_that_a_kind_does_not_have_are_refused(package: Path) -> None:
         AdapterConfig(variant="eagle", num_heads=2, **sizes, sizes={"steps": 3})  # type: ignore[arg-type]
 
 
-def test_a_network_that_nothing_registers_is_named(package: Path) -> None:
+def test_an_unregistered_network_is_refused_with_a_list_of_registered_networks(
+    package: Path,
+) -> None:
     assert {"bigram", "eagle", "medusa", "shallow"} <= {*network_names()}
     with pytest.raises(ValueError, match=r"'variant' is 'trigram'; it must be o-ptp, .*bigram"):
         AdapterConfig(variant="trigram", layers={}, width=8)
@@ -216,7 +224,7 @@ def test_a_network_that_nothing_registers_is_named(package: Path) -> None:
         network("trigram")
 
 
-def test_a_recipe_trains_the_one_network_that_it_has() -> None:
+def test_a_recipe_must_have_the_table_of_exactly_one_network() -> None:
     tables: dict[str, Any] = {
         "model": {"path": "zoo"},
         "data": {},

@@ -60,7 +60,7 @@ def job_of(tables: dict[str, Any], folder: Path) -> ParallelJob:
     return job
 
 
-def test_places_are_of_the_answer_and_slots_end_with_it(
+def test_anchors_lie_in_the_answer_and_slots_end_with_the_answer(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     job = job_of(tables, tmp_path)
@@ -75,7 +75,7 @@ def test_places_are_of_the_answer_and_slots_end_with_it(
     assert inside[..., 0].sum(1).tolist() == [min(8, num) for num in possible]
 
 
-def test_the_loss_is_that_of_each_slot_by_its_weight(
+def test_the_loss_is_the_weighted_sum_of_the_losses_of_slots(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the module's own logits, and from uniforms that make the target pick the text."""
@@ -127,7 +127,7 @@ def test_the_loss_is_that_of_each_slot_by_its_weight(
     assert loss.item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_selector_learns_all_words_without_a_bias_and_its_candidates_with_one(
+def test_the_loss_of_a_selector_covers_all_words_without_bias_and_candidates_with_bias(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["drafter"]["candidates"] = 3
@@ -159,7 +159,7 @@ def test_a_selector_learns_all_words_without_a_bias_and_its_candidates_with_one(
     assert loss.item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_report_of_a_selector_is_of_the_words_that_it_drafts(
+def test_the_reported_accuracy_of_a_selector_uses_the_words_that_it_drafts(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     reports = []
@@ -208,7 +208,7 @@ def test_a_layer_that_the_model_lacks_is_refused_before_training(
         job_of(tables, tmp_path)
 
 
-def test_u_is_below_1_where_its_interval_ends_there(
+def test_a_uniform_stays_below_1_even_at_the_end_of_its_interval(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(tables, tmp_path)
@@ -228,7 +228,7 @@ def test_u_is_below_1_where_its_interval_ends_there(
     assert seen[0].max() == 1 - 2**-53
 
 
-def test_every_step_draws_anchors_and_uniforms_of_its_own(
+def test_every_step_draws_fresh_anchors_and_uniforms(
     tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(tables, tmp_path)
@@ -242,7 +242,9 @@ def test_every_step_draws_anchors_and_uniforms_of_its_own(
     assert losses(2) != losses(1)
 
 
-def test_pieces_depend_on_the_step_alone(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_the_losses_of_a_step_depend_only_on_the_step(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
     job = job_of(tables, tmp_path)
 
     def losses(step: int) -> list[float]:
@@ -262,7 +264,9 @@ def trained(tables: dict[str, Any], folder: Path) -> ByKind:
 
 
 @pytest.mark.slow
-def test_what_is_sampled_is_foreseen_by_u_alone(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_only_a_drafter_with_uniforms_predicts_sampled_tokens(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
     """Of random letters a drafter that knows u tells many, the control the likeliest alone."""
     tables["data"]["num_completions"] = 200
     tables["run"] |= {"num_steps": 150, "eval_steps": 150}
@@ -272,7 +276,7 @@ def test_what_is_sampled_is_foreseen_by_u_alone(tables: dict[str, Any], tmp_path
     assert knowing.leading > 0.3 + 2 * blind.leading
 
 
-def test_the_control_learns_the_targets_distribution(
+def test_the_control_without_uniforms_learns_the_targets_distribution(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     """Its loss does not ask where u lay, and is the mixture's entropy at least."""
@@ -313,7 +317,7 @@ def test_a_word_left_out_is_neither_learnt_nor_drafted_and_counts_as_wrong(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"candidates": 4, "hidden_layers": [0, 1, -1]}])
-def test_a_drafter_is_trained_chosen_written_and_drafts(
+def test_the_best_scoring_drafter_is_saved_and_drafts_losslessly(
     tables: dict[str, Any], home: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     tables["drafter"] |= options
@@ -400,7 +404,7 @@ def test_the_shipped_recipes_are_complete(name: str, home: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["smollm2-drafter.toml", "smollm2-drafter-constant.toml"])
-def test_recipes_of_smollm2_hold_no_keys_of_other_data(name: str) -> None:
+def test_recipes_of_smollm2_have_no_keys_of_another_data_kind(name: str) -> None:
     tables = read_recipe(RECIPES / name)
     assert "num_completions" not in tables["data"]
     assert isinstance(HeadsRecipe.of(tables).network, DrafterTable)

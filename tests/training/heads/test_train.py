@@ -56,7 +56,7 @@ def job_of(tables: dict[str, Any], folder: Path) -> Any:
     return build_job(HeadsRecipe.of(tables), JobContext(folder, torch.device("cpu"), reporter))
 
 
-def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:
+def test_each_head_learns_the_answer_token_at_its_distance() -> None:
     row = Row([10, 11, 12, 13, 14], [False, False, True, True, True])
     short = Row([20, 21], [False, True])
     targets = head_targets([row, short], 2)
@@ -70,7 +70,7 @@ def test_a_head_learns_the_token_as_far_on_as_it_is_asked_to() -> None:
     assert (targets[1] == NONE).all()
 
 
-def test_the_loss_is_that_of_each_head_by_its_weight(
+def test_the_loss_is_the_weighted_sum_of_the_losses_of_heads(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     """Against the module's own states, row by row, and logits of one state at a time."""
@@ -106,7 +106,9 @@ def oracle(ranks: Sequence[Sequence[int | None]]) -> float:
     ) / len(ranks)
 
 
-def test_held_out_answers_are_found_among_all_words(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_held_out_accuracy_uses_the_argmax_over_all_words(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
     """Against the logits themselves, head by head; random heads are right at times."""
     tables["run"]["eval_rows"] = 24
     job = job_of(tables, tmp_path)
@@ -128,7 +130,7 @@ def test_held_out_answers_are_found_among_all_words(tables: dict[str, Any], tmp_
     assert report.accuracy == pytest.approx((likeliest / known).tolist(), abs=1e-3)
 
 
-def test_a_report_counts_each_head_and_what_leads() -> None:
+def test_a_report_counts_each_heads_accuracy_and_the_leading_correct_drafts() -> None:
     ranks: list[list[int | None]] = [[0, 0, 5], [0, 2, None], [3, 0, 0], [9, None, None]]
     known = torch.tensor([[rank is not None for rank in row] for row in ranks])
     table = Tensor([[0 if rank is None else rank for rank in row] for row in ranks]).long()
@@ -138,7 +140,7 @@ def test_a_report_counts_each_head_and_what_leads() -> None:
     assert report.summary() == "leading correct of 3: 0.75; accuracy by head 0.50 0.67 0.50"
 
 
-def test_heads_are_trained_written_in_half_precision_and_draft(
+def test_heads_are_trained_saved_in_half_precision_and_draft_losslessly(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     before = weights_sha256(home / "letters")
@@ -271,7 +273,7 @@ def test_shipped_recipes_set_no_key_that_their_trainers_ignore() -> None:
 
 
 @pytest.mark.slow
-def test_a_draft_layer_is_trained_written_and_drafts(
+def test_a_draft_layer_is_trained_saved_and_drafts_losslessly(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     del tables["heads"]
@@ -323,7 +325,7 @@ def test_a_draft_layers_loss_is_against_the_targets_own_distribution(
     assert sum(piece[1] for piece in pieces) == num
 
 
-def test_a_draft_layer_of_few_words_learns_their_share_of_the_targets_distribution(
+def test_a_draft_layer_with_few_words_learns_the_targets_distribution_over_those_words(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     """Against a layer of all words, masked by hand; kept states are those computed anew."""
@@ -363,7 +365,7 @@ def test_held_out_tokens_that_a_draft_layer_has_no_word_for_count_as_wrong(
     assert torch.equal(job.heads.words[indices[inside]], targets[inside])
 
 
-def test_more_words_than_answers_hold_are_filled_up_and_other_data_is_refused(
+def test_a_draft_layer_can_have_words_absent_from_answers_but_not_more_words_than_the_model(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     del tables["heads"]
@@ -378,7 +380,7 @@ def test_more_words_than_answers_hold_are_filled_up_and_other_data_is_refused(
 
 
 @pytest.mark.slow
-def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
+def test_a_draft_layer_with_few_words_drafts_only_those_words_and_emits_ars_tokens(
     tables: dict[str, Any], home: Path, tmp_path: Path
 ) -> None:
     del tables["heads"]
@@ -405,7 +407,7 @@ def test_a_draft_layer_of_few_words_drafts_them_alone_and_answers_are_ars(
 
 
 @pytest.mark.slow
-def test_a_draft_layer_may_begin_as_another_of_its_sizes(
+def test_a_draft_layer_can_start_from_a_draft_layer_of_the_same_sizes(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     del tables["heads"]
@@ -434,7 +436,7 @@ def test_the_command_trains_a_draft_layer(
     assert DraftLayer.load(out).config.variant == "eagle"
 
 
-def test_a_run_of_minutes_ends_by_the_clock(tables: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_stops_at_its_limit_of_minutes(tables: dict[str, Any], tmp_path: Path) -> None:
     tables["run"] |= {"num_steps": 10**6, "minutes": 0.01}
     train_heads(tables, tmp_path, progress="none")
     assert 0 < trained_steps(tmp_path, "heads") < 10**6

@@ -125,7 +125,9 @@ def by_decoder(folder: Path, adapter: SlotAdapter, count: int) -> Tensor:
     return model.forward([call])[len(call.read) :]
 
 
-def test_a_whole_model_is_a_qwen3_with_a_mask(published: Path, tmp_path: Path) -> None:
+def test_a_full_checkpoint_is_imported_as_a_qwen3_model_with_a_mask_adapter(
+    published: Path, tmp_path: Path
+) -> None:
     told = import_idlm(published, tmp_path / "out", mask_id=MASK)
     assert told.startswith("imported I-DLM-tiny: isd, rank 1, 14 layers, strides up to 4 for ")
     model = tmp_path / "out" / "model"
@@ -144,7 +146,9 @@ def test_a_whole_model_is_a_qwen3_with_a_mask(published: Path, tmp_path: Path) -
     assert (got[1:] - got[:-1]).abs().max() > 0.5
 
 
-def test_a_lora_is_a_gated_adapter_of_its_base(lora: Path, base: Path, tmp_path: Path) -> None:
+def test_a_lora_is_imported_as_a_gated_adapter_of_its_base_model(
+    lora: Path, base: Path, tmp_path: Path
+) -> None:
     told = import_idlm(lora, tmp_path / "out", base=base, stride=5, mask_id=MASK)
     assert f"isd, rank {RANK}, 14 layers, strides up to 5 -> " in told
     adapter = SlotAdapter.load(tmp_path / "out")
@@ -161,7 +165,7 @@ def test_a_lora_is_a_gated_adapter_of_its_base(lora: Path, base: Path, tmp_path:
     assert (got - plain).abs().max() > 0.5  # the delta matters
 
 
-def test_what_was_imported_decodes_to_its_bases_tokens(
+def test_an_imported_checkpoint_decodes_to_the_tokens_of_its_base_model(
     published: Path, lora: Path, base: Path, tmp_path: Path
 ) -> None:
     import_idlm(published, tmp_path / "whole", mask_id=MASK)
@@ -184,7 +188,7 @@ def rewrite(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def test_what_cannot_be_imported_faithfully_is_one_line(
+def test_a_checkpoint_that_cannot_be_imported_faithfully_is_refused_with_one_line(
     published: Path, lora: Path, base: Path, tmp_path: Path
 ) -> None:
     def refused(match: str, checkpoint: Path, **options: Any) -> None:
@@ -227,7 +231,7 @@ def test_what_cannot_be_imported_faithfully_is_one_line(
     refused("unknown weight", odd, base=base)
 
 
-def test_an_output_in_use_is_left_alone(published: Path, tmp_path: Path) -> None:
+def test_an_output_folder_in_use_is_refused(published: Path, tmp_path: Path) -> None:
     import_idlm(published, tmp_path / "out", mask_id=MASK)
     with pytest.raises(ValueError, match="is in use"):
         import_idlm(published, tmp_path / "out", mask_id=MASK)

@@ -125,7 +125,7 @@ def test_rows_follow_the_sources_distribution() -> None:
         assert abs(left.mean()) < 4.5 * left.std() / math.sqrt(3000)
 
 
-def test_beliefs_and_blind_are_what_enumerating_every_goal_path_gives() -> None:
+def test_beliefs_and_blind_distributions_equal_an_enumeration_of_all_goal_paths() -> None:
     source = trips()
     ids = source.rows(4, 5, np.random.default_rng(2))
     for row in ids.tolist():
@@ -189,7 +189,7 @@ def alone(embedded: Tensor) -> Tensor:
     return logits
 
 
-def test_a_plain_pass_is_causal_and_knows_the_order() -> None:
+def test_a_plain_pass_is_causal_and_depends_on_token_order() -> None:
     embedded = model().tokens(torch.tensor([1, 2, 3, 4]))
     whole = alone(embedded)
     for length in (1, 2, 3):
@@ -198,7 +198,7 @@ def test_a_plain_pass_is_causal_and_knows_the_order() -> None:
     assert (swapped[3] - whole[3]).abs().max() > 0.01
 
 
-def test_slots_are_plain_rows_behind_the_tokens_before_their_window() -> None:
+def test_slots_have_the_logits_of_a_plain_pass_over_context_and_embedded_uniforms() -> None:
     windows = text()
     u = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     read = Read(model(), windows)
@@ -232,7 +232,7 @@ def test_a_window_sees_neither_its_own_tokens_nor_later_uniforms() -> None:
     assert ((after - before)[..., 3:, :].abs().amax((0, 1, 3)) > 1e-3).all()
 
 
-def test_the_text_is_read_as_by_a_plain_pass() -> None:
+def test_logits_of_the_text_equal_those_of_a_plain_pass() -> None:
     windows = text()
     read = Read(model(), windows)
     indices = windows.indices
@@ -246,7 +246,7 @@ def test_the_text_is_read_as_by_a_plain_pass() -> None:
 # -- windows --
 
 
-def test_built_uniforms_pick_the_text_and_the_finished_window_says_the_same() -> None:
+def test_constructed_uniforms_pick_the_text_and_a_finished_window_has_the_same_logits() -> None:
     windows = text(rows=6)
     read = Read(model(), windows)
     us, logits = read.explained()
@@ -276,7 +276,7 @@ class RecipeTable:
         return self.distribution.log()
 
 
-def test_uniforms_tell_an_exact_model_what_tokens_tell_it() -> None:
+def test_uniforms_inform_an_exact_model_as_much_as_tokens_do() -> None:
     """Theorem 2: P(t_k | t_<i, u_i..u_{k-1}) = P(t_k | t_<k)."""
     generator = torch.Generator().manual_seed(4)
     steps = torch.rand(7, 7, generator=generator).pow(3).double()
@@ -295,7 +295,7 @@ def test_uniforms_tell_an_exact_model_what_tokens_tell_it() -> None:
     assert torch.allclose(found, other)  # which u of an interval does not matter
 
 
-def test_rolling_picks_token_after_token() -> None:
+def test_a_rollout_picks_one_token_after_another_by_the_uniforms() -> None:
     windows = text()
     rolled = Read(model(), windows).rolled(windows.noise)
     for b, w in ((0, 0), (2, 3)):
@@ -306,7 +306,7 @@ def test_rolling_picks_token_after_token() -> None:
         assert rolled[b, w].tolist() == ids[-5:]
 
 
-def test_roll_feeds_back_what_it_picked() -> None:
+def test_roll_feeds_back_the_tokens_that_it_picks() -> None:
     seen: list[list[int]] = []
 
     def follow(tokens: Tensor) -> Tensor:
@@ -345,7 +345,9 @@ def test_the_loss_counts_every_token_and_every_slot(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx(plain.item() + slots.item(), rel=1e-5)
 
 
-def test_gradients_reach_every_parameter_of_c_ptp_and_none_of_the_unused(tmp_path: Path) -> None:
+def test_gradients_reach_every_parameter_of_c_ptp_and_no_uniform_embedding_of_ar(
+    tmp_path: Path,
+) -> None:
     for name in ("ar", "c-ptp"):
         job = job_of(tmp_path, name)
         for loss, *_ in job.pieces(TrainingProgress()):
@@ -367,7 +369,7 @@ def test_both_models_see_the_same_rows_and_start_from_the_same_weights(tmp_path:
     )
 
 
-def test_workers_share_a_step_out_without_gap_or_overlap(
+def test_workers_split_the_rows_of_a_step_without_gap_or_overlap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(tmp_path)
@@ -432,7 +434,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "told"), WRONG)
-def test_recipes_say_what_is_wrong_with_them(
+def test_invalid_recipes_are_refused_with_the_reason(
     change: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=f"^recipe: {told}$"):
@@ -440,7 +442,7 @@ def test_recipes_say_what_is_wrong_with_them(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
+def test_a_recipe_needs_every_table_directly_or_from_the_recipe_that_it_extends(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "r.toml"
@@ -454,7 +456,7 @@ def test_a_recipe_needs_all_its_tables_its_own_or_those_of_the_one_it_extends(
     assert (recipe.source.width, recipe.run.rows, recipe.run.num_steps) == (9, 3, 1)
 
 
-def test_the_recipe_here_is_about_a_million_parameters_over_at_most_32_symbols() -> None:
+def test_the_shipped_recipe_has_about_a_million_parameters_and_at_most_32_symbols() -> None:
     recipe = InverseRecipe.of(read_recipe(RECIPES / "ptp-inverse.toml"))
     source = Trips(recipe.source)
     found = SlotTransformer(recipe.model, source.num_symbols)
@@ -478,7 +480,7 @@ def known_nats(source: Trips, windows: list[TextWindows]) -> Tensor:
     return torch.cat(parts).flatten(0, 1)
 
 
-def test_the_bound_begins_where_a_predictor_that_sees_all_does_and_parts_from_it() -> None:
+def test_the_blind_bound_equals_a_full_predictor_at_the_first_token_and_is_worse_later() -> None:
     found = held_out_text(trips(), **LOOK)
     seen, blind = known_nats(trips(), found), blind_nats(trips(), found)
     assert torch.allclose(seen[:, 0], blind[:, 0])
@@ -486,7 +488,7 @@ def test_the_bound_begins_where_a_predictor_that_sees_all_does_and_parts_from_it
     assert blind.shape == (120, 5)
 
 
-def test_the_first_slot_of_a_model_is_its_own_next_token_distribution() -> None:
+def test_the_first_slot_has_the_models_next_token_distribution() -> None:
     found = held_out_text(trips(), **LOOK)
     ar, c_ptp = ar_nats(model(), found), c_ptp_nats(model(), found, 2)
     assert torch.allclose(ar[:, 0], c_ptp[:, 0], atol=TOLERANCE)
@@ -497,7 +499,7 @@ def test_the_first_slot_of_a_model_is_its_own_next_token_distribution() -> None:
         assert torch.isclose(ar_nats(model(), [windows])[b * 4 + w, n], expected, atol=TOLERANCE)
 
 
-def test_acceptance_is_a_falling_share_and_its_first_draft_is_exact() -> None:
+def test_acceptance_falls_with_depth_and_is_1_for_the_first_draft_of_the_same_model() -> None:
     found = held_out_text(trips(), **LOOK)
     own, independent = acceptance(model(), model(), trips(), found)
     assert own[0] == 1.0  # drafting for itself: the same distribution, the same u
@@ -522,7 +524,7 @@ def test_the_report_adds_up() -> None:
 
 
 @pytest.mark.slow
-def test_uniforms_bring_later_slots_below_what_any_independent_predictor_can_do(
+def test_uniforms_bring_later_slots_below_the_bound_of_independent_predictors(
     tmp_path: Path,
 ) -> None:
     tables = {

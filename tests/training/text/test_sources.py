@@ -120,7 +120,7 @@ def same(left: list[Row], right: list[Row]) -> bool:
 # ---------------------------------------------------------------- pool
 
 
-def test_a_step_depends_on_seed_and_step_alone() -> None:
+def test_the_rows_of_a_step_depend_only_on_seed_and_step() -> None:
     walked, jumped = pool(numbered(40)), pool(numbered(40))
     steps = [walked.rows(step) for step in range(20)]
     assert same(jumped.rows(17), steps[17])
@@ -128,7 +128,7 @@ def test_a_step_depends_on_seed_and_step_alone() -> None:
     assert not same(pool(numbered(40), seed=4).rows(2), steps[2])
 
 
-def test_every_row_comes_once_a_round_and_rounds_differ() -> None:
+def test_every_row_occurs_once_per_epoch_and_epochs_differ_in_order() -> None:
     source = pool(numbered(40), num=5)
     size = len(source._training)
     dealt = [row.ids[1] for step in range(2 * size) for row in source.rows(step)][: 3 * size]
@@ -137,13 +137,13 @@ def test_every_row_comes_once_a_round_and_rounds_differ() -> None:
     assert rounds[0] != rounds[1]
 
 
-def test_a_step_larger_than_the_pool_goes_round() -> None:
+def test_a_step_larger_than_the_pool_repeats_its_rows() -> None:
     source = pool(numbered(8), num=11)
     assert len(source.rows(0)) == 11
     assert len(source._training) == 4
 
 
-def test_held_out_rows_are_a_twentieth_by_hash_and_never_dealt() -> None:
+def test_a_twentieth_of_the_rows_is_held_out_by_hash_and_never_trained_on() -> None:
     rows = numbered(2000)
     source = pool([*rows, *rows], num=500)
     held = source.held_out(10**6)
@@ -163,13 +163,13 @@ def test_small_pools_hold_out_a_few_rows_and_train_on_the_rest(num: int) -> None
     assert len(source._training) + len(source._held_out) == num
 
 
-def test_rows_that_teach_nothing_are_left_out() -> None:
+def test_rows_without_trained_tokens_are_left_out() -> None:
     source = pool([*numbered(9), Row([1, 2], [True, False]), Row([5], [True])])
     assert len(source._training) + len(source._held_out) == 9
     assert source.digest == pool(numbered(9)).digest
 
 
-def test_the_hash_of_the_content_sees_ids_and_what_is_learnt() -> None:
+def test_the_content_hash_depends_on_token_ids_and_on_the_positions_to_learn() -> None:
     rows = numbered(9)
     other_ids = [*rows[:-1], Row([7, 8, 8], [False, True, True])]
     other_learn = [*rows[:-1], Row(rows[-1].ids, [False, False, True])]
@@ -215,7 +215,7 @@ def test_a_zoo_source_of_unknown_families_or_no_rows_is_an_error(encoder: Encode
 # ---------------------------------------------------------------- texts
 
 
-def test_a_document_is_cut_into_rows_that_give_it_back(plain: Any) -> None:
+def test_the_rows_of_a_document_decode_to_the_whole_document(plain: Any) -> None:
     text = "\n".join(texts(40))
     rows = cut_rows(text, plain, 50)
     assert plain.decode([token for row in rows for token in row.ids]) == text
@@ -233,7 +233,7 @@ def test_a_long_document_is_encoded_in_blocks_of_lines(
     assert plain.decode(blocks[0].ids) == plain.decode(whole[0].ids) == text
 
 
-def test_every_row_of_a_document_opens_as_the_tokenizer_opens_a_text(plain: Any) -> None:
+def test_every_row_of_a_document_starts_with_the_tokenizers_special_tokens(plain: Any) -> None:
     class Opened:
         chat_template, bos_token_id = None, 9
 
@@ -249,7 +249,7 @@ def test_every_row_of_a_document_opens_as_the_tokenizer_opens_a_text(plain: Any)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_conversation_is_learnt_as_the_zoo_learns_it(
+def test_a_conversation_is_encoded_like_an_example_of_the_zoo(
     family: str, tokenizer: Any, encoder: Encoder
 ) -> None:
     for example in itertools.islice(generators.generate(family, "train", 8), 5):
@@ -292,7 +292,7 @@ def test_a_template_that_rewrites_the_past_still_shows_the_answers(plain: Any) -
     assert learnt(row, plain) == " old warm<|end|> hm new<|end|>"
 
 
-def test_a_conversation_that_does_not_fit_loses_its_end(tokenizer: Any) -> None:
+def test_a_conversation_that_is_too_long_is_cut_at_its_end(tokenizer: Any) -> None:
     (whole,) = cut_rows(chat("red old", "warm big new"), tokenizer, 400)
     (cut,) = cut_rows(chat("red old", "warm big new"), tokenizer, 6)
     assert cut == Row(whole.ids[:6], whole.learn[:6])
@@ -308,7 +308,7 @@ def test_without_a_template_or_an_answer_all_but_the_first_token_is_learnt(
     assert row.learn == [False] + [True] * (len(row.ids) - 1)
 
 
-def test_a_prompt_is_what_stands_before_the_first_answer(plain: Any, tokenizer: Any) -> None:
+def test_a_prompt_is_the_text_before_the_first_answer(plain: Any, tokenizer: Any) -> None:
     assert plain.decode(first_prompt("red old", plain)) == "red old"
     assert plain.decode(first_prompt(chat("red", "old", "warm"), plain)) == "red"
     assert (
@@ -319,7 +319,7 @@ def test_a_prompt_is_what_stands_before_the_first_answer(plain: Any, tokenizer: 
 # ---------------------------------------------------------------- files and datasets
 
 
-def test_all_spellings_of_a_line_give_the_same_rows(tokenizer: Any, tmp_path: Path) -> None:
+def test_all_formats_of_a_conversation_give_the_same_rows(tokenizer: Any, tmp_path: Path) -> None:
     pairs = [(text, text[::-1]) for text in texts(12)]
     spellings: dict[str, list[dict[str, Any]]] = {
         "messages": [{"messages": chat(*pair)} for pair in pairs],
@@ -362,7 +362,7 @@ def test_a_text_file_is_one_document(plain: Any, tmp_path: Path) -> None:
         ({"messages": [{"role": "tool", "content": "a"}]}, "line 2: the chat template refuses"),
     ],
 )
-def test_a_line_that_holds_no_text_is_named(
+def test_a_line_without_usable_text_is_refused(
     line: dict[str, Any], message: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     path = lines_of(tmp_path / "odd.jsonl", [{"text": "red"}, line])
@@ -384,7 +384,7 @@ def test_a_line_that_holds_no_text_is_named(
         ("missing.jsonl", None, "no file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_clear_line(
+def test_an_unusable_file_is_refused_in_one_line(
     name: str, content: bytes | None, message: str, plain: Any, tmp_path: Path
 ) -> None:
     if content is not None:
@@ -425,7 +425,7 @@ def test_a_dataset_gives_the_rows_of_the_same_file(hub_cache: Path, tokenizer: A
         given(tokenizer, folder, kind="dataset", max_tokens=9)
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(
+def test_an_unreachable_hub_is_reported_in_one_line(
     hub_cache: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -447,7 +447,7 @@ def ask(teacher: Teacher, folder: Path, **values: Any) -> list[Completion]:
     return sample(teacher, ENDS, prompts, plan, folder)
 
 
-def test_equal_prompts_get_different_texts_and_equal_settings_equal_ones(
+def test_equal_prompts_get_different_texts_and_equal_settings_reproduce_the_texts(
     teacher: Teacher, tmp_path: Path
 ) -> None:
     found = ask(teacher, tmp_path / "a")
@@ -470,7 +470,7 @@ def test_first_tokens_follow_the_teachers_distribution(
     assert chi_square < 59 + 5 * (2 * 59) ** 0.5
 
 
-def test_greedy_completions_are_what_the_teacher_writes_greedily(
+def test_greedy_completions_equal_the_teachers_greedy_answers(
     module: Any, teacher: Teacher, tmp_path: Path
 ) -> None:
     found = ask(teacher, tmp_path, temperatures=(0.0, 1.0), max_new_tokens=11)
@@ -500,7 +500,9 @@ def test_beginnings_are_up_to_half_of_a_completion_and_end_before_its_stop_token
     assert {*found} == {(1, *range(5, 5 + length)) for length in range(1, 6)}
 
 
-def test_prompts_meet_all_temperatures_in_turn(teacher: Teacher, tmp_path: Path) -> None:
+def test_every_prompt_is_sampled_at_all_temperatures_in_turn(
+    teacher: Teacher, tmp_path: Path
+) -> None:
     prompts = [(1, 5), (1, 6)]
     found = ask(teacher, tmp_path, prompts=prompts, temperatures=(0.5, 1.0), num_completions=8)
     met = sorted((c.prompt, c.temperature) for c in found)
@@ -551,7 +553,7 @@ def test_seed_and_top_p_decide_the_texts(teacher: Teacher, tmp_path: Path) -> No
     assert len({each.tokens for each in ask(teacher, tmp_path, top_p=0.001)}) == 1
 
 
-def test_a_stopped_sampling_goes_on_where_it_was(
+def test_an_interrupted_sampling_resumes_where_it_stopped(
     teacher: Teacher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = CompletionPlan(
@@ -580,7 +582,7 @@ def test_a_stopped_sampling_goes_on_where_it_was(
     assert sorted(written[5:]) == list(range(12))
 
 
-def test_of_several_workers_the_first_samples_and_the_others_wait(
+def test_only_the_first_worker_samples_and_further_workers_wait(
     teacher: Teacher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = ask(teacher, tmp_path / "alone")
@@ -631,7 +633,7 @@ def build(tokenizer: Any, folder: Path, teacher: Teacher | None = None, **sectio
     return build_source(section, tokenizer=tokenizer, max_length=64, folder=folder, teacher=teacher)
 
 
-def test_a_recipe_names_its_source(
+def test_a_recipe_selects_its_source_by_kind(
     tokenizer: Any, encoder: Encoder, hub_cache: Path, module: Any
 ) -> None:
     path = lines_of(hub_cache / "talk.jsonl", [{"text": text} for text in texts(12)])
@@ -660,9 +662,7 @@ def test_a_recipe_samples_from_bos_a_file_or_another_source(
     assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18}
 
 
-def test_prompts_may_be_the_rows_that_a_run_takes_as_its_tasks(
-    teacher: Teacher, tmp_path: Path
-) -> None:
+def test_prompts_can_come_from_a_task_file_of_bench_run(teacher: Teacher, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"prompt": "a"},
         {"question": "b", "answer": "4"},
@@ -732,7 +732,7 @@ def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
         ({"kind": "on-policy"}, "which is missing here"),
     ],
 )
-def test_a_recipe_that_cannot_be_used_is_one_clear_line(
+def test_an_invalid_data_section_is_refused_in_one_line(
     section: dict[str, Any], message: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
@@ -755,7 +755,7 @@ def test_a_recipe_that_cannot_be_used_is_one_clear_line(
         ({"prompts": {"kind": "zoo", "counts": {"qa": 1}}}, "for models with the zoo's tokenizer"),
     ],
 )
-def test_an_on_policy_recipe_that_cannot_be_used_is_one_clear_line(
+def test_an_invalid_on_policy_section_is_refused_in_one_line(
     options: dict[str, Any], message: str, teacher: Teacher, tmp_path: Path
 ) -> None:
     bare = SimpleNamespace(**vars(ENDS), get_vocab=dict)

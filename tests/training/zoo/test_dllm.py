@@ -42,7 +42,7 @@ def job_of(output: Path) -> MaskedJob:
     return MaskedJob(MaskedRecipe.of(TINY), JobContext(output, torch.device("cpu"), reporter))
 
 
-def test_a_row_for_each_answer_ends_in_whole_blocks_of_end_tokens(trained: Path) -> None:
+def test_each_answer_becomes_a_row_filled_up_with_end_tokens_to_whole_blocks(trained: Path) -> None:
     job = job_of(trained)
     end = job.encoder.end
     both = Row([5, 6, 7, end, 8, 9, end], [False, False, True, True, False, True, True])
@@ -95,7 +95,7 @@ def test_a_resumed_run_reaches_the_same_weights(trained: Path, tmp_path: Path) -
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_the_checkpoint_says_what_it_is_and_dllm_decodes_it(trained: Path) -> None:
+def test_the_checkpoint_declares_its_masks_and_dllm_decodes_it(trained: Path) -> None:
     folder = trained / "dllm"
     assert is_masked(str(folder))
     model = HFModel.load(folder, dtype=torch.float32)
@@ -110,14 +110,14 @@ def test_the_checkpoint_says_what_it_is_and_dllm_decodes_it(trained: Path) -> No
     assert mask_id not in answer.tokens
 
 
-def test_the_log_tells_the_accuracy_of_every_family(trained: Path) -> None:
+def test_the_log_has_the_accuracy_of_every_family(trained: Path) -> None:
     lines = (trained / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
     held_out = [json.loads(line)["held_out"] for line in lines if "held_out" in line]
     assert len(held_out) == SIZE["num_steps"] // RECIPE["run"]["eval_steps"]
     assert all(0 <= each["accuracy"] <= 1 for each in held_out[-1].values())
 
 
-def test_the_shipped_recipe_gives_a_model_of_little_more_than_a_megabyte() -> None:
+def test_the_shipped_recipe_gives_a_model_below_1_2_megabytes() -> None:
     recipe = MaskedRecipe.of(read_recipe(RECIPES / "dllm.toml"))
     encoder = type("Encoder", (), {"end": 1, "pad": 0})
     model = build_model(recipe.dllm, 1582, encoder)  # type: ignore[arg-type]

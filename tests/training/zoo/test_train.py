@@ -237,7 +237,7 @@ def test_the_rate_warms_up_stays_and_decays() -> None:
     assert run.rate_scale(99) == pytest.approx(0.05)
 
 
-def test_with_minutes_the_rate_falls_by_the_clock_where_that_is_ahead() -> None:
+def test_with_a_time_limit_the_learning_rate_decays_by_the_clock_if_time_runs_out_first() -> None:
     run = LoopTable(num_steps=100, warmup_steps=1, decay=0.2, adamw_lr=1, minutes=2)
     assert run.rate_scale(5, seconds=60) == 1
     assert run.rate_scale(5, seconds=108) == pytest.approx(0.5)
@@ -252,7 +252,7 @@ def test_families_that_fail_get_more_rows() -> None:
 
 
 @pytest.mark.parametrize("family", ["translation", "qa"])
-def test_a_family_has_the_mean_of_its_scores_and_the_bleu_of_its_corpus(
+def test_a_family_is_scored_by_its_mean_and_translation_by_corpus_bleu(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = list(itertools.islice(generate(family, "test", EVAL_SEED), 4))

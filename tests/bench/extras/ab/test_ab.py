@@ -114,7 +114,7 @@ def test_both_sides_keep_the_texts_of_all_their_answers(sides: Any) -> None:
         assert answered <= json.loads((folder / "vocab.json").read_text()).keys()
 
 
-def test_a_block_has_the_load_of_its_busiest_turn_and_the_slow_down_of_any(tmp_path: Path) -> None:
+def test_a_block_records_its_highest_load_and_any_throttling(tmp_path: Path) -> None:
     turns = [(0.1, "CPU thermal"), (0.3, None), (None, None)]
     lines: list[dict[str, Any]] = [
         {"event": "load", "block": 0, "attempt": 0, "other_cores": cores, "throttled": why}
@@ -153,14 +153,14 @@ def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) 
 
 
 @pytest.mark.slow
-def test_every_second_repeat_has_fresh_processes_and_the_base_alone_plans(sides: Any) -> None:
+def test_processes_restart_every_second_repeat_and_only_base_plans(sides: Any) -> None:
     _, asked = sides()
     assert [side for side, do, _ in asked if do == "open"] == ["base", "head"] * 2
     assert [side for side, do, _ in asked if do == "plan"] == ["base"]
 
 
 @pytest.mark.slow
-def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
+def test_a_side_from_a_revision_records_its_name_and_a_side_from_a_folder_does_not(
     sides: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -172,7 +172,7 @@ def test_a_side_says_which_revision_it_is_and_a_folder_does_not(
 
 
 @pytest.mark.slow
-def test_the_folders_are_whole_runs(sides: Any) -> None:
+def test_each_side_leaves_a_complete_run_folder(sides: Any) -> None:
     (base, head), _ = sides()
     runs = [load_run(folder) for folder in (base, head)]
     assert runs[0].status.ab == runs[1].status.ab
@@ -187,7 +187,7 @@ def test_the_folders_are_whole_runs(sides: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_decoder_that_only_head_has_is_measured_and_new(sides: Any) -> None:
+def test_a_decoder_only_in_head_is_measured_and_reported_as_new(sides: Any) -> None:
     import dataclasses
 
     def add(setup: Any) -> Any:
@@ -201,7 +201,7 @@ def test_a_decoder_that_only_head_has_is_measured_and_new(sides: Any) -> None:
     assert verdicts == {"ar": "pass", "spec": "pass", "spec@b": "new"}
 
 
-def test_what_was_measured_before_an_interrupt_is_kept_and_not_resumed(
+def test_blocks_measured_before_an_interrupt_are_kept_and_cannot_be_resumed(
     sides: Any, progress: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -224,7 +224,7 @@ def test_a_side_that_fails_is_named(sides: Any) -> None:
         sides(fail)
 
 
-def test_sides_whose_defaults_ask_for_other_answers_are_refused(sides: Any) -> None:
+def test_sides_whose_default_settings_would_change_the_answers_are_refused(sides: Any) -> None:
     import dataclasses
 
     def shorter(setup: Any) -> Any:
@@ -235,13 +235,13 @@ def test_sides_whose_defaults_ask_for_other_answers_are_refused(sides: Any) -> N
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_a_base_without_the_decoders_file_says_so_in_one_line(sides: Any) -> None:
+def test_a_decoder_file_missing_in_base_is_refused_in_one_line(sides: Any) -> None:
     with pytest.raises(BenchError, match=r"^base: decoder file 'gone\.py' does not exist") as found:
         sides(decoders={"gone.py:Mine": {}})
     assert found.value.exit_code == Exit.USAGE
 
 
-def test_a_decoder_whose_file_only_head_has_is_asked_of_head_alone(tmp_path: Path) -> None:
+def test_a_decoder_whose_file_is_only_in_head_is_requested_from_head_alone(tmp_path: Path) -> None:
     base, head = (Tree(tmp_path / name, ROOT) for name in ("base", "head"))
     for tree, files in ((base, ["old.py"]), (head, ["old.py", "new.py"])):
         tree.folder.mkdir()
@@ -291,12 +291,12 @@ def test_only_code_may_differ_between_the_sides() -> None:
         assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_a_folder_is_a_side_as_it_is() -> None:
+def test_a_folder_is_used_as_a_side_unchanged() -> None:
     with checkout(str(ROOT), ROOT) as tree:
         assert tree == Tree(ROOT, ROOT)
 
 
-def test_what_is_neither_folder_nor_revision_is_refused(tmp_path: Path) -> None:
+def test_a_side_that_is_neither_a_checkout_nor_a_revision_is_refused(tmp_path: Path) -> None:
     for name in ("no-such-revision", str(tmp_path), "--help"):
         with (
             pytest.raises(BenchError, match="neither a checkout") as refused,
@@ -306,7 +306,7 @@ def test_what_is_neither_folder_nor_revision_is_refused(tmp_path: Path) -> None:
         assert refused.value.exit_code == Exit.USAGE
 
 
-def test_a_revision_is_a_worktree_while_it_is_needed(
+def test_a_revision_is_checked_out_as_a_temporary_worktree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "repository"
@@ -363,7 +363,7 @@ def test_each_side_runs_the_worker_of_its_own_tree(tree: Callable[..., Tree]) ->
         assert process.ask("look") == {"mine": 1}
 
 
-def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
+def test_a_checkout_without_a_worker_is_refused_as_too_old(tmp_path: Path) -> None:
     with pytest.raises(
         BenchError, match=r"^base is too old: it has no bench/extras/ab/worker"
     ) as refused:
@@ -371,7 +371,7 @@ def test_a_tree_without_a_worker_is_too_old_in_one_line(tmp_path: Path) -> None:
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Tree]) -> None:
+def test_a_worker_with_another_protocol_version_is_refused(tree: Callable[..., Tree]) -> None:
     says = "import json\ninput()\nprint(json.dumps({said}))\n"
     root = tree("")
     tree(says.replace("{said}", repr({"protocol": PROTOCOL, "root": str(root.bench)})))
@@ -386,7 +386,7 @@ def test_another_version_of_the_exchange_is_refused(tree: Callable[..., Tree]) -
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_a_checkout_of_any_layout_is_known_by_its_name(tmp_path: Path) -> None:
+def test_a_checkout_is_recognized_by_its_project_name_alone(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "decoding-bench"\n')
     with checkout(str(tmp_path), ROOT) as tree:
         assert tree.folder == tree.bench == tmp_path
@@ -395,7 +395,7 @@ def test_a_checkout_of_any_layout_is_known_by_its_name(tmp_path: Path) -> None:
         pass
 
 
-def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
+def test_a_failed_request_and_an_ended_process_give_different_errors(
     tree: Callable[..., Tree],
 ) -> None:
     folder = tree(
@@ -416,7 +416,7 @@ def test_the_failure_of_a_request_and_the_end_of_a_process_are_told_apart(
             process.ask("end")
 
 
-def test_each_side_works_in_its_checkout_and_finds_its_own_files(
+def test_each_side_runs_in_its_own_checkout_and_reads_its_own_files(
     tree: Callable[..., Tree],
 ) -> None:
     script = "input()\nprint('{\"found\": ' + open('mine.py').read() + '}')\n"

@@ -49,12 +49,12 @@ def test_more_threads_than_processors_are_advised_against() -> None:
         (doctor.clock(SimpleNamespace(current=2400.0, max=0.0)), True),
     ],
 )
-def test_each_finding_says_whether_it_is_good(check: doctor.Check, good: bool) -> None:
+def test_each_check_is_rated_good_or_bad(check: doctor.Check, good: bool) -> None:
     assert check.good is good
     assert check.seen
 
 
-def test_a_gpu_that_is_shared_or_slowed_down_is_told() -> None:
+def test_a_shared_or_throttled_gpu_is_reported() -> None:
     facts = {"name": "A", "sm_clock_mhz": 1, "sm_clock_max_mhz": 2, "temperature_c": 40}
     assert all(check.good for check in doctor.gpu(facts, None, 0))
     slowed = doctor.gpu(facts, "hardware thermal", 2)
@@ -121,7 +121,7 @@ def test_noise_is_read_from_the_two_arms_of_the_baseline(
 
 
 @pytest.mark.parametrize("failed", ["ar", "ar@aa"])
-def test_the_scatter_is_that_of_the_pairs_that_both_arms_finished(
+def test_the_scatter_counts_only_pairs_that_both_arms_finished(
     failed: str, record: Callable[..., SampleRecord]
 ) -> None:
     arms = []
@@ -137,5 +137,5 @@ def test_the_scatter_is_that_of_the_pairs_that_both_arms_finished(
     assert noise.pair_sd == pytest.approx(stdev(map(log, (1.0, 1.1, 1.3))))
 
 
-def test_one_pair_is_no_measurement_of_noise(record: Callable[..., SampleRecord]) -> None:
+def test_a_single_pair_gives_no_estimate_of_the_noise(record: Callable[..., SampleRecord]) -> None:
     assert baseline_noise([record("ar"), record("ar@aa")]) is None

@@ -17,7 +17,7 @@ from tests.command_line import bench
 CHEAP = {"limit": 12, "repeats": 2}
 
 
-def test_its_defaults_give_way_to_options_and_to_the_file_of_settings(tmp_path: Path) -> None:
+def test_options_and_a_config_file_override_the_defaults_of_the_gate(tmp_path: Path) -> None:
     given: dict[str, Path | int | None] = {"config": None, "limit": None, "repeats": 4}
     assert with_defaults(given, CHEAP) == {"config": None, "limit": 12, "repeats": 4}
     file = tmp_path / "gate.toml"
@@ -26,7 +26,7 @@ def test_its_defaults_give_way_to_options_and_to_the_file_of_settings(tmp_path: 
     assert with_defaults(given, CHEAP) == {"config": file, "limit": None, "repeats": 2}
 
 
-def test_its_margin_gives_way_to_the_gate_files_and_a_stored_run_fails_no_time(
+def test_a_gate_file_overrides_the_margin_and_time_against_a_stored_run_never_fails(
     tmp_path: Path,
 ) -> None:
     own = gate_settings(Gate(), None, 0.05, timed=True).time
@@ -48,7 +48,7 @@ def test_its_margin_gives_way_to_the_gate_files_and_a_stored_run_fails_no_time(
         (("--base", "no-such-commit", "-d", "ar"), "'no-such-commit' is neither"),
     ],
 )
-def test_what_it_cannot_do_is_one_line_with_exit_code_2(
+def test_invalid_arguments_of_bench_gate_end_with_one_line_and_exit_code_2(
     arguments: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     ended = bench("gate", *arguments, "-o", tmp_path, "--progress", "none")
@@ -58,7 +58,7 @@ def test_what_it_cannot_do_is_one_line_with_exit_code_2(
     assert said in ended.err
 
 
-def test_a_stored_run_is_asked_again_once_and_uncompiled(
+def test_a_stored_run_is_measured_again_with_one_repeat_and_without_compilation(
     synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stored, again = synthetic_run(name="stored"), synthetic_run(name="again")

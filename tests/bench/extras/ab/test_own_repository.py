@@ -24,7 +24,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return made
 
 
-def test_the_repository_is_that_of_the_current_folder(
+def test_the_current_folder_decides_which_repository_is_compared(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compared_repository(("HEAD", ".")) == toy.root
@@ -38,7 +38,7 @@ def test_the_repository_is_that_of_the_current_folder(
 
 
 @pytest.mark.parametrize("here", [".", "src"])
-def test_a_side_is_its_own_commit_and_the_benchmark_is_the_installed_one(
+def test_each_side_has_its_own_commit_and_both_use_the_installed_benchmark(
     toy: Toy, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy.change("k: int = 5", "k: int = 2")
@@ -54,7 +54,7 @@ def test_a_side_is_its_own_commit_and_the_benchmark_is_the_installed_one(
     assert toy.git("worktree", "list").count("\n") == 1
 
 
-def test_a_place_of_the_import_path_inside_the_repository_is_each_sides_own(
+def test_an_import_path_inside_the_repository_points_to_the_checkout_of_each_side(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (toy.root / "python").mkdir()
@@ -66,7 +66,7 @@ def test_a_place_of_the_import_path_inside_the_repository_is_each_sides_own(
         assert str(toy.root / "python") not in base.imports
 
 
-def test_a_revision_that_is_not_fetched_says_how_to_fetch_it(toy: Toy) -> None:
+def test_a_revision_that_is_not_fetched_is_refused_with_a_hint_how_to_fetch_it(toy: Toy) -> None:
     with (
         pytest.raises(
             BenchError, match=r"'origin/main' is neither a folder nor a revision"
@@ -78,7 +78,7 @@ def test_a_revision_that_is_not_fetched_says_how_to_fetch_it(toy: Toy) -> None:
     assert "fetch-depth: 0" in refused.value.message
 
 
-def test_the_worker_of_the_benchmark_works_in_the_sides_folder_with_its_imports(
+def test_a_worker_runs_in_the_folder_of_its_side_with_its_import_path(
     toy: Toy, tmp_path: Path
 ) -> None:
     script = tmp_path / "bench" / "bench" / "extras" / "ab" / "worker.py"
@@ -129,7 +129,7 @@ def gate(
     ],
     ids=["shorter drafts", "another match", "five milliseconds"],
 )
-def test_the_gate_catches_a_change_of_ones_own_decoder(
+def test_the_gate_catches_a_regression_of_a_decoder_in_the_users_repository(
     toy: Toy, file: str, old: str, new: str, regressed: str
 ) -> None:
     toy.change(old, new, file)
@@ -145,7 +145,7 @@ def test_the_gate_catches_a_change_of_ones_own_decoder(
 
 
 @pytest.mark.slow
-def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy) -> None:
+def test_the_gate_passes_if_the_code_of_the_decoder_is_unchanged(toy: Toy) -> None:
     (toy.root / "README.md").write_text("words alone")
     toy.commit()
     code, found, noted = gate(toy, "--base", "HEAD~1")
@@ -156,7 +156,7 @@ def test_the_gate_raises_no_alarm_where_nothing_changed(toy: Toy) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_each_sides_own(toy: Toy) -> None:
+def test_the_code_of_an_installed_package_comes_from_the_checkout_of_each_side(toy: Toy) -> None:
     """Its entry point is found where it is installed, its code in the commit."""
     info = toy.root.parent / "site" / "toydec-1.dist-info"
     info.mkdir(parents=True)
@@ -170,7 +170,7 @@ def test_an_installed_package_is_each_sides_own(toy: Toy) -> None:
     assert "::error file=src/toydec/toy.py,line=" in noted
 
 
-def test_folders_of_pythonpath_outside_of_the_repository_are_kept_and_those_inside_are_not(
+def test_only_pythonpath_folders_outside_of_the_repository_are_kept(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("", f"{tmp_path}/x", f"{toy.root}/src")))

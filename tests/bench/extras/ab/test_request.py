@@ -17,7 +17,7 @@ def asked(root: Path = ROOT, **values: Any) -> dict[str, Any]:
     return make_request(load_config(None, values), root)
 
 
-def test_only_what_was_set_is_asked_for() -> None:
+def test_a_request_has_only_explicit_settings_and_the_limits_of_the_tasks() -> None:
     assert asked(decoders="spec:k=3", quality_limit=8) == {
         "decoders": {"spec": {"k": "3"}},
         "quality_limit": 8,
@@ -25,7 +25,7 @@ def test_only_what_was_set_is_asked_for() -> None:
     }
 
 
-def test_a_value_that_was_set_to_the_default_is_asked_for(tmp_path: Path) -> None:
+def test_a_setting_explicitly_set_to_its_default_is_in_the_request(tmp_path: Path) -> None:
     file = tmp_path / "ab.toml"
     file.write_text("temperature = 0.0\nlimit = 3\n")
     config = load_config(file, {"top_p": 1.0})
@@ -36,7 +36,7 @@ def test_a_value_that_was_set_to_the_default_is_asked_for(tmp_path: Path) -> Non
     }  # the zoo's own, as limit is
 
 
-def test_paths_mean_the_same_in_every_folder(
+def test_relative_paths_of_a_request_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_paths_mean_the_same_in_every_folder(
         assert asked(tasks=given)["tasks"] == wanted
 
 
-def test_a_decoder_of_the_checkout_is_each_sides_own_and_another_is_shared(
+def test_a_decoder_file_in_the_checkout_is_per_side_and_an_outside_file_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
@@ -77,13 +77,13 @@ def test_a_decoder_of_the_checkout_is_each_sides_own_and_another_is_shared(
     assert asked(root, decoders="../../mine.py:Mine")["decoders"] == {f"{shared}:Mine": {}}
 
 
-def test_one_decoder_named_twice_is_refused() -> None:
+def test_the_same_decoder_twice_without_a_label_is_refused() -> None:
     with pytest.raises(BenchError, match="give one a label") as refused:
         asked(decoders={"mine.py:Mine": {}, "./mine.py:Mine": {}})
     assert refused.value.exit_code == Exit.USAGE
 
 
-def test_other_defaults_are_refused_where_they_decide_answers() -> None:
+def test_different_defaults_are_refused_if_they_decide_answers() -> None:
     check_defaults("temperature = 0.0\nlimit = 24\n", "temperature = 0.0\nnew = 1\n")
     check_defaults("limit = 24\n", "limit = 48\n")  # base plans for both
     with pytest.raises(BenchError, match=r"temperature is 0\.0 in base and 0\.7 in head") as found:

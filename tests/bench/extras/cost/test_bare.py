@@ -90,7 +90,7 @@ def test_a_scripted_decoder_makes_the_calls_of_its_drafts(bench: bare.Bench, nam
 
 
 @pytest.mark.slow
-def test_lines_tell_speed_ups_of_every_decoder_k_and_chance(bench: bare.Bench) -> None:
+def test_every_decoder_k_and_chance_has_a_line_with_its_speed_up(bench: bare.Bench) -> None:
     lines = [line for line in bare.time_scripted(bench) if line["sequences"] == 1]
     assert [(line["decoder"], line["k"], line["chance"]) for line in lines] == [
         (name, 4, 1.0) for name in bare.SPECS
@@ -119,12 +119,12 @@ def answers(*emitted: tuple[int, ...]) -> list[Generation]:
     ]
 
 
-def test_a_timing_has_the_steps_of_its_longest_answer_and_the_tokens_of_all() -> None:
+def test_a_timing_has_the_steps_of_its_longest_answer_and_the_tokens_of_all_answers() -> None:
     timing = bare.Timing(answers((1, 2, 2), (1, 1, 1, 1, 1)), 8.0, None)
     assert (timing.num_steps, timing.tokens, timing.token_s) == (4, 8, 1.0)
 
 
-def test_seconds_begin_after_the_last_first_token_of_a_batch(
+def test_timing_starts_after_every_sequence_of_a_batch_has_its_first_token(
     bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
@@ -149,7 +149,7 @@ def test_seconds_begin_after_the_last_first_token_of_a_batch(
         assert timing.seconds == TOKENS, "one pass for each token of all sequences at once"
 
 
-def test_lines_are_the_numbers_of_their_timings(
+def test_the_numbers_of_a_line_are_computed_from_its_timings(
     bench: bare.Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = {
@@ -185,7 +185,7 @@ def test_numerics_are_compared_with_answers_of_the_same_numerics(
 
 
 @pytest.mark.slow
-def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
+def test_a_profile_lists_the_kernels_of_a_token_slowest_first(bench: bare.Bench) -> None:
     lines = list(bare.profile_ar(bench))
     times = [line["us_per_token"] for line in lines]
     assert times == sorted(times, reverse=True)
@@ -195,7 +195,7 @@ def test_a_profile_lists_what_a_token_is_made_of(bench: bare.Bench) -> None:
 
 
 @pytest.mark.slow
-def test_each_way_to_compute_calls_is_timed_with_graphs_of_its_own() -> None:
+def test_each_way_to_compute_calls_is_timed_with_its_own_graphs() -> None:
     sizes: dict[str, Any] = {"contexts": (CONTEXT,), "batches": (1, 2), "ks": (), "chances": ()}
     on_cpu: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
     bench = bare.Bench(shape="zoo", **on_cpu, **sizes, num_tokens=4, compile=True)

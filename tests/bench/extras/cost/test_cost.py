@@ -91,7 +91,7 @@ def left_out(folder):
     return {CostCell(**{axis: row[axis] for axis in axes}): row["left_out"] for row in rows}
 
 
-def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_path: Path):
+def test_measured_cell_times_and_bandwidth_equal_the_true_ones(tmp_path: Path):
     facts = measure_cost(subject(), tmp_path, Progress())
     cost = load_cost(tmp_path)
     assert cost.curve.points == pytest.approx({cell: truth(cell) for cell in GRID.cells})
@@ -103,7 +103,7 @@ def test_every_cell_takes_what_the_model_took_and_the_machine_what_it_did(tmp_pa
     assert row["memory_s"] == pytest.approx((10**6 + 2 * 24 * 1000) / 50)
 
 
-def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
+def test_every_round_visits_all_cells_in_varying_order(tmp_path: Path):
     measured = subject()
     measure_cost(measured, tmp_path, Progress())
     visited = [cell for cell, _ in groupby(measured.model.cells)]  # a visit is several calls
@@ -115,7 +115,9 @@ def test_rounds_interleave_the_cells_in_orders_of_their_own(tmp_path: Path):
     assert len({tuple(cells) for cells in rounds}) > 1
 
 
-def test_what_was_stopped_is_not_written_and_what_was_measured_is_not_overwritten(tmp_path: Path):
+def test_an_interrupted_measurement_is_not_written_and_a_finished_one_is_not_overwritten(
+    tmp_path: Path,
+):
     with pytest.raises(KeyboardInterrupt):
         measure_cost(subject(stop_after=77), tmp_path, Progress())
     assert not list(tmp_path.iterdir())
@@ -129,7 +131,7 @@ def test_what_was_stopped_is_not_written_and_what_was_measured_is_not_overwritte
     assert (tmp_path / CURVE).read_bytes() == before
 
 
-def test_a_call_that_takes_too_long_is_tried_once_and_all_larger_ones_never(tmp_path: Path):
+def test_a_call_over_the_time_limit_is_tried_once_and_larger_calls_are_skipped(tmp_path: Path):
     slow = CostCell(rows=4, sequences=1, context=50)
     tried = subject(replace(GRID, longest_s=truth(slow) - 1e-6))
     facts = measure_cost(tried, tmp_path, Progress())
@@ -152,7 +154,7 @@ def test_cells_beyond_the_models_context_or_the_memory_are_left_out_with_the_rea
     }
 
 
-def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_measured_time_includes_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     compiled = subject()
     model, kinds = compiled.model, set()
     plain = model.forward
@@ -170,7 +172,7 @@ def test_no_time_holds_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert kinds
 
 
-def test_probes_read_every_matrix_once_and_count_what_they_read():
+def test_probes_read_every_matrix_once_and_count_the_bytes_read():
     cpu, bytes_of = torch.device("cpu"), 1024**2 * 4
     probes = make_probes(2 * bytes_of, dtype=torch.float32, device=cpu, room_bytes=4 * 5 * bytes_of)
     assert [probe.rate for probe in probes] == ["bandwidth", "matrix_rate"]

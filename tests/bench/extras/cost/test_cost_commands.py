@@ -28,7 +28,7 @@ TARGET = {"architecture": "L", "layers": 1, "hidden_size": 2, "vocab_size": 3, "
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("saved")
-def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
+def test_bench_cost_measures_a_shape_and_refuses_to_measure_it_again(tmp_path: Path):
     fresh("llama-gqa").config.save_pretrained(tmp_path / "tiny")
     where = ("--shape", tmp_path / "tiny", "--device", "cpu", "--output", tmp_path / "results")
     command = ("cost", *where, *SMALL, "--progress", "none")
@@ -56,7 +56,7 @@ def test_bench_cost_measures_a_shape_and_a_second_time_nothing(tmp_path: Path):
         (("--model", "zoo", "--shape", "zoo"), "exclude each other"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(arguments, said):
+def test_invalid_arguments_of_bench_cost_are_refused(arguments, said):
     ended = bench("cost", *arguments)
     assert ended.code == 2
     assert said in ended.err
@@ -79,7 +79,7 @@ def test_a_packed_model_has_a_folder_of_its_own_and_reads_fewer_bytes(tmp_path: 
     assert read["int8"].row_flops == read["bfloat16"].row_flops
 
 
-def test_the_table_says_from_which_acceptance_drafts_pay(tmp_path: Path):
+def test_the_table_shows_the_acceptance_rate_from_which_drafts_pay(tmp_path: Path):
     head, *rows = curve_table(load_cost(write_cost_folder(tmp_path / "cost")))
     assert head[0] == "rows"
     assert [row[0] for row in rows] == ["1", "4", "16"]
@@ -114,7 +114,9 @@ def test_reading_a_cost_folder_loads_no_torch(tmp_path, synthetic_run):
     assert done.returncode == 0, done.stderr
 
 
-def test_explain_says_how_near_ar_is_to_the_limit_where_the_folder_fits(tmp_path, synthetic_run):
+def test_explain_compares_ar_with_the_limit_only_with_a_cost_folder_of_the_same_machine(
+    tmp_path, synthetic_run
+):
     env = {"models": {"target": TARGET}, "comparability_key": "here"}
     run = synthetic_run({"spec": 3.0}, env=env)
     here = write_cost_folder(tmp_path / "here", TARGET, "here")
@@ -128,7 +130,7 @@ def test_a_folder_without_costs_of_draft_calls_has_none(tmp_path):
     assert read_draft_costs(write_cost_folder(tmp_path / "cost")) == {}
 
 
-def test_costs_of_draft_calls_are_read_as_written_and_others_refused(tmp_path):
+def test_costs_of_draft_calls_are_read_as_written_and_negative_costs_are_refused(tmp_path):
     write_draft_costs(tmp_path, {"spec": 0.25})
     assert read_draft_costs(tmp_path) == {"spec": 0.25}
     write_draft_costs(tmp_path, {"spec": -1.0})
@@ -182,7 +184,7 @@ def with_second_pass(run: Path, draft_s: float = 0.0) -> Path:
     ("key", "why"),
     [("here", "no unbatched answer of its second pass"), ("there", "another machine")],
 )
-def test_a_run_without_a_price_of_draft_calls_says_why(
+def test_a_missing_price_of_draft_calls_is_reported_with_the_reason(
     key: str, why: str, tmp_path: Path, synthetic_run: Any, monkeypatch: pytest.MonkeyPatch
 ):
     env = {"models": {"target": TARGET}, "comparability_key": "here"}
@@ -198,9 +200,7 @@ def test_a_run_without_a_price_of_draft_calls_says_why(
     assert read_draft_costs(folder) == {}
 
 
-def test_a_run_that_was_given_a_curve_prints_ars_share_of_the_limit(
-    tmp_path, synthetic_run, capsys
-):
+def test_a_run_with_a_cost_curve_prints_ars_share_of_the_limit(tmp_path, synthetic_run, capsys):
     env = {"models": {"target": TARGET}, "comparability_key": "here"}
     run = synthetic_run({"spec": 3.0}, env=env)
     print_conclusions(run)

@@ -29,7 +29,7 @@ def layer_weights(key_value_width):
 @pytest.mark.parametrize(
     ("name", "key_value_width", "tied"), [("llama", 32, False), ("llama-gqa", 16, True)]
 )
-def test_a_calls_work_is_what_is_counted_by_hand(name, key_value_width, tied):
+def test_the_work_of_a_call_matches_a_count_by_hand(name, key_value_width, tied):
     work = count_work(HFModel(fresh(name)))
     products = 2 * layer_weights(key_value_width) + VOCAB * WIDTH  # the head, tied or not
     norms = 5 * WIDTH
@@ -39,7 +39,7 @@ def test_a_calls_work_is_what_is_counted_by_hand(name, key_value_width, tied):
     assert work.pair_flops == 2 * 4 * WIDTH  # two layers, scores and values, over all heads
 
 
-def test_learned_positions_are_looked_up_and_not_read():
+def test_learned_positions_do_not_count_among_the_weights_that_a_call_reads():
     module = fresh("gpt2")
     positions = module.transformer.wpe.weight
     whole = sum(weight.nbytes for weight in module.parameters())
@@ -74,7 +74,7 @@ def test_an_unknown_shape_is_a_usage_error():
 
 
 @pytest.mark.slow
-def test_the_zoos_shape_is_the_zoos(tmp_path: Path):
+def test_the_shape_zoo_has_the_work_of_the_zoos_target(tmp_path: Path):
     opened = open_subject(load_config(None, {"device": "cpu"}), TINY, print, shape="zoo")
     loaded = open_subject(load_config(None, {"device": "cpu"}), TINY, print)
     assert opened.facts.work == loaded.facts.work

@@ -48,20 +48,20 @@ def times(cells=GRID.cells, value=truth):
 
 
 @pytest.mark.parametrize("at", [(1, 100, 1), (7, 130, 2), (16, 200, 4), (40, 900, 9)])
-def test_a_curve_that_is_linear_along_each_axis_is_met_everywhere_also_beyond_its_ends(at):
+def test_interpolation_and_extrapolation_are_exact_for_costs_linear_along_each_axis(at):
     rows, context, sequences = at
     expected = truth(cell(rows, context, sequences))
     assert CURVE_OF_TRUTH.seconds(rows, context, sequences) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("at", [(4, 100, 1), (7, 130, 2), (16, 200, 4)])
-def test_a_relative_cost_is_over_one_row_of_as_many_sequences_after_as_much_text(at):
+def test_a_relative_cost_refers_to_a_one_row_call_with_equal_sequences_and_context(at):
     rows, context, sequences = at
     expected = truth(cell(rows, context, sequences)) / truth(cell(1, context, sequences))
     assert CURVE_OF_TRUTH.relative(*at) == pytest.approx(expected)
 
 
-def test_below_the_smallest_context_a_call_takes_what_it_takes_there():
+def test_below_the_smallest_context_a_call_takes_as_long_as_at_the_smallest_context():
     assert CURVE_OF_TRUTH.seconds(4, 3) == pytest.approx(truth(cell(4)))
 
 
@@ -71,7 +71,7 @@ def test_noise_at_the_end_of_a_curve_never_makes_larger_calls_cheaper():
     assert curve.seconds(3, 100) == 2.5
 
 
-def test_the_cost_of_a_row_is_the_slope_over_a_call_of_one_row():
+def test_the_cost_of_a_row_is_the_slope_divided_by_the_time_of_a_one_row_call():
     one = truth(cell(1))
     assert CURVE_OF_TRUTH.row_cost(100) == pytest.approx(0.1 / one)
     assert CostCurve(points={cell(1): 2.0}).row_cost(100) == 0
@@ -87,13 +87,13 @@ def test_limits_are_bytes_over_bandwidth_and_operations_over_rate():
 
 
 @pytest.mark.parametrize(("rate", "drafts"), [(0.5, 1), (0.7, 4), (0.93, 12)])
-def test_at_the_break_even_rate_a_step_emits_exactly_what_it_costs(rate, drafts):
+def test_at_the_break_even_rate_tokens_per_step_equal_the_relative_cost_of_a_step(rate, drafts):
     geometric = (1 - rate ** (drafts + 1)) / (1 - rate)
     assert tokens_per_step(rate, drafts) == pytest.approx(geometric)
     assert break_even_rate(geometric, drafts) == pytest.approx(rate)
 
 
-def test_drafts_that_cost_more_than_they_can_give_never_pay_and_free_ones_always_do():
+def test_too_costly_drafts_never_break_even_and_free_drafts_always_do():
     assert break_even_rate(5.01, 4) is None
     assert break_even_rate(5.0, 4) == pytest.approx(1)
     assert break_even_rate(1.0, 4) == 0
@@ -111,7 +111,7 @@ def test_the_interval_of_a_median_lies_between_order_statistics_and_needs_six_va
     assert median_interval([]) is None
 
 
-def test_the_table_has_medians_and_the_reason_of_what_was_left_out():
+def test_the_table_has_medians_and_the_reason_for_each_cell_left_out():
     large = cell(16, 200, 4)
     known = [c for c in GRID.cells if c != large]
     disturbed = times(known) | {cell(4): [*[truth(cell(4))] * GRID.rounds, 99.0]}
@@ -141,7 +141,7 @@ def test_a_cost_folder_is_read_back_as_it_was_written(tmp_path: Path):
     assert cost.curve.points == pytest.approx(dict(CURVE_OF_TRUTH.points))
 
 
-def test_a_folder_without_a_curve_or_with_a_damaged_one_is_one_line(tmp_path: Path):
+def test_a_folder_with_a_missing_or_damaged_curve_is_refused(tmp_path: Path):
     with pytest.raises(BenchError, match="not a cost folder") as missing:
         load_cost(tmp_path)
     assert missing.value.exit_code == 2

@@ -40,21 +40,21 @@ def run_of(*records, env=ENV) -> Any:
 AR = make_record("ar", (1,) * 5, ttft_s=1.0, total_s=1.0 + 4 * 2.0)
 
 
-def test_a_compiled_and_an_eager_time_are_not_held_against_each_other():
+def test_compiled_and_eager_times_are_not_compared():
     compiled = replace(COST, facts=replace(FACTS, target=TARGET | {"compiled": True}))
     assert mismatch(COST, ENV) is None
     assert "ran eagerly in the other" in str(mismatch(compiled, ENV))
     assert folder_name(compiled.facts, ENV).endswith("-compiled")
 
 
-def test_the_mean_context_is_that_of_calls_after_the_first():
+def test_the_mean_context_leaves_out_the_first_call():
     assert mean_context([AR]) == pytest.approx(11.5)
     longer = make_record("ar", (1, 1), num_prompt_tokens=100)
     assert mean_context([AR, longer]) == pytest.approx((4 * 11.5 + 100) / 5)
     assert mean_context([make_record("spec", (1, 1))]) is None
 
 
-def test_ar_is_held_against_a_call_and_the_bandwidth():
+def test_ar_is_compared_with_the_limits_of_a_call_and_of_the_bandwidth():
     (line,) = limit_lines(run_of(AR), COST)
     assert "2000.00 ms per token" in line
     # 11.5 tokens in the cache round to the even 12, and the call reads its own
@@ -62,7 +62,7 @@ def test_ar_is_held_against_a_call_and_the_bandwidth():
     assert "55.8 % for only calling the model (1115.00 ms)" in line
 
 
-def test_of_another_machine_or_model_nothing_is_claimed():
+def test_costs_of_another_machine_or_model_give_no_share_of_the_limit():
     elsewhere = replace(ENV, comparability_key="there")
     other = replace(ENV, models=ModelFacts(target={**TARGET, "layers": 3}))
     assert mismatch(COST, ENV) is None
@@ -73,7 +73,7 @@ def test_of_another_machine_or_model_nothing_is_claimed():
     assert "%" not in line
 
 
-def test_a_run_of_groups_has_no_time_to_hold_against_the_limit():
+def test_the_share_of_the_limit_is_unknown_for_a_batched_run():
     group = make_record("ar", (1,) * 5, batch_size=2, ttft_s=None, total_s=None, group_s=3.0)
     (line,) = limit_lines(run_of(group), COST)
     assert "is unknown" in line

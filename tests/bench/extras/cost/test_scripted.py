@@ -34,7 +34,7 @@ def accepted(found: Generation) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}])
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-def test_drafts_stand_as_the_script_says(verify: str, sampling: dict[str, Any]) -> None:
+def test_drafts_are_accepted_as_the_script_says(verify: str, sampling: dict[str, Any]) -> None:
     spec = f"spec:k=4:verify={verify}"
     assert set(accepted(answer(spec, 1.0, **sampling))) == {4}
     assert set(accepted(answer(spec, 0.0, **sampling))) == {0}
@@ -48,7 +48,7 @@ def test_every_call_is_made_and_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_chance_between_is_kept_in_the_long_run_and_the_seed_repeats_it() -> None:
+def test_the_acceptance_rate_approaches_the_chance_and_a_seed_reproduces_the_answer() -> None:
     found = answer("spec:k=1", 0.7, num_tokens=2000)
     stood = accepted(found)
     assert sum(stood) / len(stood) == pytest.approx(0.7, abs=0.04)
@@ -56,12 +56,12 @@ def test_a_chance_between_is_kept_in_the_long_run_and_the_seed_repeats_it() -> N
     assert answer("spec:k=1", 0.7, num_tokens=2000, seed=1) != found
 
 
-def test_decoders_without_drafts_answer_as_ever() -> None:
+def test_scripted_acceptance_does_not_change_decoders_without_drafts() -> None:
     models, sampling = Models(target=TableModel(VOCAB)), Sampling(max_new_tokens=20)
     plain = Scheduler(build(parse_spec("ar")), models, sampling).run([[1, 2, 3]])
     assert [answer("ar", 0.5, num_tokens=20)] == plain
 
 
-def test_the_measured_decoders_are_options_that_exist() -> None:
+def test_every_measured_decoder_spec_can_be_built() -> None:
     for spec in SPECS.values():
         assert build(parse_spec(spec.format(k=4, slots=5))).name in SPECS

@@ -56,7 +56,7 @@ def test_synthetic_options_keep_the_rules_of_their_engines(exported: tuple[Findi
     assert options["llama_cpp_length"] == f"--spec-draft-n-max 7 --spec-synth-len {length:g}"
 
 
-def test_every_answer_is_a_response_whose_counts_agree_as_aiperf_checks(
+def test_every_answer_is_exported_as_a_response_whose_counts_pass_aiperfs_checks(
     exported: tuple[Findings, Path],
 ) -> None:
     findings, folder = exported
@@ -79,7 +79,7 @@ def test_every_answer_is_a_response_whose_counts_agree_as_aiperf_checks(
         assert line["usage"]["completion_tokens"] == len(answer.tokens or ())
 
 
-def test_the_profile_is_what_model_optimizer_makes_of_the_same_lengths(
+def test_the_profile_equals_model_optimizers_profile_of_the_same_lengths(
     exported: tuple[Findings, Path],
 ) -> None:
     """Its build_profile: position i is length i + 2, conditionals are ratios of marginals."""
@@ -115,7 +115,7 @@ def test_a_wrong_decoder_and_a_run_without_drafts_have_no_acceptance(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_responses_are_read_back_as_another_engine(
+def test_exported_responses_are_read_back_as_answers_of_another_engine(
     synthetic_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = synthetic_run()
@@ -146,7 +146,7 @@ def test_the_responses_are_read_back_as_another_engine(
         ({"num_draft_tokens": "many"}, "'many'"),
     ],
 )
-def test_responses_that_contradict_themselves_are_one_line(
+def test_contradictory_responses_are_refused_with_one_line(
     change: dict[str, Any],
     said: str,
     synthetic_run: Callable[..., Path],
@@ -168,7 +168,9 @@ def test_responses_that_contradict_themselves_are_one_line(
     assert (done.code, "--read is for --engine vllm" in done.err) == (2, True)
 
 
-def test_acceptance_by_set_is_aiperfs(synthetic_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_acceptance_by_set_follows_the_definition_of_aiperf(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
     """Pooled over steps that drafted."""
     sets, path = {"qa": "gsm8k", "rag": "mbpp"}, synthetic_run({"spec": 3.0, "ptp": 4.0})
     lines = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]

@@ -63,7 +63,7 @@ def test_a_run_without_answers_has_nothing_to_export(
     assert refused.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_a_wrong_decoder_is_no_benchmark_of_another_tool(
+def test_a_wrong_decoder_is_left_out_of_the_export_for_the_github_action(
     synthetic_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}

@@ -54,7 +54,7 @@ def test_a_tracked_run_has_the_decoders_rows_and_how_it_was_measured(findings: F
     assert params["config.max_new_tokens"] == "256"
 
 
-def test_of_the_options_of_decoders_each_has_its_own_in_letters_trackers_allow(
+def test_each_decoder_is_tracked_with_its_own_options_under_names_that_trackers_allow(
     synthetic_run: Callable[..., Path],
 ) -> None:
     path = synthetic_run({"spec": 3.0, "idlm@isd": 4.0})
@@ -77,7 +77,7 @@ def test_a_wrong_decoder_is_not_tracked(synthetic_run: Callable[..., Path]) -> N
 # ---------------------------------------------------------------- refusals
 
 
-def test_a_missing_package_is_one_line_that_says_what_to_install(
+def test_a_missing_package_is_reported_in_one_line_with_the_command_that_installs_it(
     reported_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
@@ -88,7 +88,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     assert "pip install 'decoding-bench[mlflow]'" in ended.err
 
 
-def test_a_tracker_without_answers_to_take_is_left_alone(
+def test_a_run_without_answers_leaves_the_tracker_untouched(
     synthetic_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = synthetic_run()
@@ -167,7 +167,7 @@ def test_mlflow_holds_the_numbers_of_the_run(run: Path, tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "store").iterdir()} == {"mlflow.db"}
 
 
-def test_figures_are_for_a_stored_run_alone(reported_run: Path, tmp_path: Path) -> None:
+def test_the_figure_option_is_refused_for_mlflow(reported_run: Path, tmp_path: Path) -> None:
     figure = ("--folder", tmp_path, "--figure", "speedup")
     ended = bench("export", reported_run, "--to", "mlflow", *figure)
     assert (ended.code, ended.err.count("\n")) == (2, 1)

@@ -122,7 +122,7 @@ def test_the_end_token_ends_an_answer_and_is_kept_unless_the_length_is_fixed(
         (run / "external.jsonl").unlink()
 
 
-def test_vllm_is_asked_by_ids_and_its_counters_are_differences(
+def test_vllm_receives_token_ids_and_its_counters_are_read_as_differences(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_vllm(monkeypatch)
@@ -144,7 +144,7 @@ def test_vllm_is_asked_by_ids_and_its_counters_are_differences(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_has_a_table_of_its_own_and_no_speed_up_of_them(
+def test_the_report_has_a_separate_table_of_other_engines_without_speed_ups(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench("report", run)
@@ -176,7 +176,7 @@ def made_up(**values: Any) -> ExternalAnswer:
     return ExternalAnswer(**(given | values))
 
 
-def test_sums_are_ratios_of_totals() -> None:
+def test_rates_over_several_answers_are_ratios_of_totals() -> None:
     answers = [made_up(), made_up(prompt="c1#1", tokens=(1,), total_s=1.0, calls=3, drafted=1)]
     (sums,) = engine_sums(answers, [make_record("ar", tokens=(1, 2, 3), prompt_hash="h")])
     assert (sums.tokens_per_s, sums.tokens_per_call) == (pytest.approx(4 / 3), pytest.approx(4 / 5))
@@ -187,7 +187,7 @@ def test_sums_are_ratios_of_totals() -> None:
     assert of_others[0].identical is None, "ids are held against ar's alone"
 
 
-def test_tokens_per_call_are_unknown_if_one_answers_calls_are() -> None:
+def test_tokens_per_call_are_unknown_if_the_calls_of_one_answer_are_unknown() -> None:
     answers = [made_up(), made_up(prompt="c1#1", calls=None)]
     (sums,) = engine_sums(answers, [])
     assert sums.tokens_per_call is None
@@ -204,7 +204,7 @@ def test_the_newest_session_counts() -> None:
     assert (sums.first.session, sums.prompts, sums.errors) == (1, 1, 1)
 
 
-def test_an_answer_that_fails_is_a_line_and_the_others_go_on(
+def test_a_failed_answer_is_stored_with_its_error_and_the_remaining_prompts_are_answered(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_llama(monkeypatch)
@@ -226,7 +226,7 @@ def test_an_answer_that_fails_is_a_line_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
-def test_an_engine_that_is_not_installed_is_one_line_with_its_extra(
+def test_a_missing_engine_is_reported_in_one_line_with_the_extra_that_installs_it(
     engine: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, {"llamacpp": "llama_cpp"}.get(engine, engine), None)
@@ -237,7 +237,7 @@ def test_an_engine_that_is_not_installed_is_one_line_with_its_extra(
     assert not (run / "external.jsonl").exists()
 
 
-def test_bad_input_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_refused_with_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_llama(monkeypatch)
     for arguments, code, said in (
         (["--drafts", 0], 2, "--drafts 0 is below 1"),
@@ -259,7 +259,7 @@ def test_bad_input_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "greedy" in done.err
 
 
-def test_a_model_of_fewer_ids_than_the_prompts_have_is_refused(
+def test_a_model_whose_vocabulary_is_too_small_for_the_prompts_is_refused(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_llama(monkeypatch)
@@ -289,7 +289,7 @@ def next_scores(file: str, ids: list[int]) -> Any:
     return model.scores[len(ids) - 1].copy()
 
 
-def test_smollm2_answers_for_real(tmp_path: Path) -> None:
+def test_real_weights_of_smollm2_answer_through_llama_cpp(tmp_path: Path) -> None:
     module = pytest.importorskip("llama_cpp", reason="the extra [llamacpp] is not installed")
     from bench.extras.external.engine import Settings
     from bench.extras.external.llamacpp import llamacpp

@@ -44,7 +44,7 @@ def no_model(monkeypatch):
     monkeypatch.setattr("bench.plan.sources.fetch", missing)
 
 
-def test_without_a_gpu_it_is_one_line_and_exit_code_5(tmp_path, monkeypatch, capsys):
+def test_a_missing_gpu_is_one_line_and_exit_code_5(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main(["--output", str(tmp_path)]) == 5
     assert "--rehearse" in capsys.readouterr().err.rstrip("\n")
@@ -52,7 +52,7 @@ def test_without_a_gpu_it_is_one_line_and_exit_code_5(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.usefixtures("no_model")
-def test_budgets_leave_room_in_eleven_minutes(tmp_path):
+def test_the_budgets_of_all_steps_fit_in_the_total_time(tmp_path):
     steps = gpu.make_steps(tmp_path, rehearse=False)
     assert sum(each.budget_s for each in steps) < gpu.TOTAL_S == 640
     assert all(each.budget_s > gpu._GRACE_S for each in steps)
@@ -70,7 +70,7 @@ def test_a_rehearsal_has_the_same_steps_on_the_cpu(tmp_path):
 
 
 @pytest.mark.usefixtures("no_model")
-def test_steps_stand_in_the_order_of_their_worth(tmp_path):
+def test_steps_are_ordered_by_value(tmp_path):
     names = [each.name for each in gpu.make_steps(tmp_path, rehearse=False)]
     kinds = [name.partition("-")[0] for name in names]
     assert list(dict.fromkeys(kinds)) == [
@@ -79,7 +79,7 @@ def test_steps_stand_in_the_order_of_their_worth(tmp_path):
 
 
 @pytest.mark.usefixtures("no_model")
-def test_smollm2_answers_the_tasks_that_are_named(tmp_path):
+def test_the_tasks_option_applies_to_the_steps_of_smollm2(tmp_path):
     steps = gpu.make_steps(tmp_path, rehearse=False, tasks="specbench=question.jsonl")
     runs = {each.name: each.words for each in steps if each.kind == "run"}
     assert {name for name, words in runs.items() if "specbench=question.jsonl" in words} == {
@@ -88,7 +88,7 @@ def test_smollm2_answers_the_tasks_that_are_named(tmp_path):
     assert runs["smollm2-batch"][runs["smollm2-batch"].index("--batch-size") + 1] == "8"
 
 
-def test_every_file_with_a_test_for_a_gpu_is_a_step():
+def test_every_test_file_with_gpu_tests_is_listed():
     marked = {
         file.relative_to(ROOT / "tests")
         for file in (ROOT / "tests").rglob("test_*.py")
@@ -118,13 +118,13 @@ def test_every_command_has_options_that_exist(tmp_path, rehearse):
 
 
 @pytest.mark.usefixtures("no_model")
-def test_what_cannot_be_measured_is_left_out_with_its_reason(tmp_path):
+def test_a_step_whose_model_is_missing_is_left_out_with_the_reason(tmp_path):
     steps = {each.name: each for each in gpu.make_steps(tmp_path, rehearse=False)}
     assert steps["smollm2"].reason == "model 'smollm2-135m' is not here"
 
 
 @pytest.mark.slow
-def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
+def test_a_step_that_fails_or_hangs_does_not_stop_the_remaining_steps(tmp_path):
     deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print('deaf', flush=True); "
     steps = [
         step("broken", "import os; os._exit(7)"),
@@ -150,13 +150,13 @@ def test_a_step_that_fails_or_hangs_loses_no_other(tmp_path):
     assert len(said) == len(steps) + 1
 
 
-def test_steps_that_pass_or_are_left_out_are_exit_code_0(tmp_path):
+def test_passed_and_left_out_steps_give_exit_code_0(tmp_path):
     steps = [step("well", "pass"), step("left", "", reason="for a reason")]
     assert measured(steps, tmp_path)[0] == Exit.DONE
 
 
 @pytest.mark.parametrize("kind", ["lines", "run"])
-def test_a_step_that_passes_and_leaves_nothing_has_failed(tmp_path, kind):
+def test_a_step_that_passes_without_leaving_a_result_has_failed(tmp_path, kind):
     code, ended, _ = measured([step("empty", "pass", kind=kind)], tmp_path)
     assert code == Exit.FAILED
     assert ended["empty"]["status"] == "failed"
@@ -164,7 +164,7 @@ def test_a_step_that_passes_and_leaves_nothing_has_failed(tmp_path, kind):
     assert str(tmp_path) not in ended["empty"]["reason"]
 
 
-def test_an_interruption_keeps_what_was_measured_and_runs_no_more(tmp_path, monkeypatch):
+def test_an_interruption_keeps_finished_steps_and_starts_no_further_step(tmp_path, monkeypatch):
     interrupted = [False]
 
     class Stopped(subprocess.Popen):
@@ -191,7 +191,7 @@ def test_make_gpu_is_this_script():
     assert "-m bench.extras.gpu --rehearse" in done.stdout
 
 
-def test_only_runs_the_steps_that_it_names_in_their_order(tmp_path, capsys):
+def test_the_only_option_runs_the_named_steps_in_their_usual_order(tmp_path, capsys):
     steps = gpu.make_steps(tmp_path, rehearse=True)
     assert gpu.choose(steps, None) == steps
     names = [step.name for step in gpu.choose(steps, "zoo,ar-llama-1b")]

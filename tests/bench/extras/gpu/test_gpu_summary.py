@@ -18,7 +18,7 @@ def outcome(folder, *, status=Status.PASSED, lines=(MACHINE, *LINES), torn=""):
     return read_figures(replace(step, exit_code=0, seconds=3.0), folder)
 
 
-def test_a_step_that_ran_out_of_time_keeps_its_whole_lines_and_says_how_it_ended(tmp_path):
+def test_a_step_that_timed_out_keeps_its_whole_lines_and_the_last_line_of_its_log(tmp_path):
     ended = outcome(tmp_path, status=Status.OUT_OF_TIME, torn='{"context": 1')
     assert ended.reason == "the last"
     assert not ended.succeeded

@@ -59,7 +59,7 @@ def test_the_latest_verdict_of_every_branch_stands_first(tmp_path: Path) -> None
     assert set(history["run"]) == {"20261101-run", "20261102-run", "20261103-run"}
 
 
-def test_the_page_asks_nothing_of_the_network_and_shows_text_as_text(tmp_path: Path) -> None:
+def test_the_page_loads_nothing_from_the_network_and_escapes_markup(tmp_path: Path) -> None:
     put(tmp_path, 1, "<script>alert(1)</script>")
     text = write_index(tmp_path)[0].read_text()
     assert "default-src 'none'" in text.replace("&#39;", "'")
@@ -89,7 +89,9 @@ def test_runs_that_are_gone_stay_in_the_history(tmp_path: Path) -> None:
     assert all(kept[name] == pytest.approx(of_spec[name], nan_ok=True) for name in NUMBERS)
 
 
-def test_a_damaged_run_is_a_line_and_a_damaged_history_an_error(tmp_path: Path) -> None:
+def test_a_damaged_run_is_listed_as_damaged_and_a_damaged_history_is_an_error(
+    tmp_path: Path,
+) -> None:
     put(tmp_path, 1)
     (put(tmp_path, 2) / "env.json").write_text("{")
     _, history = write_index(tmp_path)
@@ -100,7 +102,7 @@ def test_a_damaged_run_is_a_line_and_a_damaged_history_an_error(tmp_path: Path) 
     assert raised.value.exit_code == Exit.INVALID
 
 
-def test_a_damaged_run_is_not_the_latest_of_those_without_a_branch(tmp_path: Path) -> None:
+def test_a_damaged_run_is_not_shown_as_the_newest_run_without_a_branch(tmp_path: Path) -> None:
     (put(tmp_path, 1) / "env.json").write_text("{")  # when it began is unknown, too
     put(tmp_path, 2, None)
     text = write_index(tmp_path)[0].read_text()
@@ -108,7 +110,7 @@ def test_a_damaged_run_is_not_the_latest_of_those_without_a_branch(tmp_path: Pat
     assert re.findall(r"<th>(.*?)</th><td><span class=\"\w+\">(\w+)<", branches) == [("-", "VALID")]
 
 
-def test_the_verb_writes_both_files_and_refuses_what_is_no_folder(tmp_path: Path) -> None:
+def test_bench_index_writes_both_files_and_refuses_a_missing_folder(tmp_path: Path) -> None:
     put(tmp_path, 1)
     ended = bench("index", tmp_path)
     assert ended.code == 0
@@ -135,7 +137,7 @@ def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> Non
     assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}
 
 
-def test_the_baseline_of_a_run_has_no_speed_up_and_ar_may_have_one(tmp_path: Path) -> None:
+def test_with_another_baseline_ar_has_a_speed_up_and_the_baseline_has_none(tmp_path: Path) -> None:
     runs = [put(tmp_path, day) for day in (1, 2, 3)]
     for run in runs:
         summary = pd.read_csv(run / "summary.csv").assign(baseline="spec")

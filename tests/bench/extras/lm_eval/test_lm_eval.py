@@ -161,7 +161,7 @@ def test_sampled_answers_are_those_of_a_run_too(
     assert got != answers_of_a_run("ar", {"temperature": 0.8, "seed": 6})
 
 
-def test_lm_eval_scores_what_decoders_say(
+def test_lm_eval_scores_the_answers_of_decoders(
     tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     said = [
@@ -192,7 +192,7 @@ def test_an_answer_ends_where_a_stop_string_appears(
         assert num <= 12 < len(whole[0]), "it did not go on to the end of the budget"
 
 
-def test_a_task_of_likelihoods_is_one_line(
+def test_a_task_that_needs_likelihoods_is_a_usage_error(
     tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     with pytest.raises(
@@ -210,7 +210,7 @@ def test_a_task_of_likelihoods_is_one_line(
         ({"max_gen_toks": 400}, "leaves no room for a prompt"),
     ],
 )
-def test_what_a_decoder_cannot_honour_is_one_line(
+def test_options_that_a_decoder_cannot_honour_are_refused_in_one_line(
     tasks: Callable[..., Path],
     run: Callable[..., Evaluation],
     options: dict[str, Any],
@@ -221,14 +221,14 @@ def test_what_a_decoder_cannot_honour_is_one_line(
     assert caught.value.exit_code == Exit.USAGE
 
 
-def test_an_unknown_task_is_one_line(
+def test_an_unknown_task_is_refused_with_a_suggestion(
     tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     with pytest.raises(BenchError, match="no task 'local_answer'; did you mean 'local_answers'"):
         run("ar", tasks(), "local_answer")
 
 
-def test_data_that_cannot_be_had_is_one_line(
+def test_missing_data_of_a_task_are_reported_as_unavailable(
     tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     folder = tasks()
@@ -238,7 +238,7 @@ def test_data_that_cannot_be_had_is_one_line(
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_two_decoders_are_one_line(
+def test_more_than_one_decoder_is_a_usage_error(
     tasks: Callable[..., Path], run: Callable[..., Evaluation]
 ) -> None:
     with pytest.raises(BenchError, match="--decoder names 2 decoders") as caught:
@@ -246,7 +246,7 @@ def test_two_decoders_are_one_line(
     assert caught.value.exit_code == Exit.USAGE
 
 
-def test_a_failed_answer_ends_it_and_keeps_what_was_answered(
+def test_a_failed_answer_ends_the_evaluation_and_keeps_the_answers_so_far(
     tasks: Callable[..., Path],
     run: Callable[..., Evaluation],
     decoder_file: Callable[[str], str],
@@ -264,7 +264,7 @@ def test_a_failed_answer_ends_it_and_keeps_what_was_answered(
     assert [line["doc"] for line in lines(folder)] == [0, 1, 2]
 
 
-def test_without_the_package_it_says_what_to_install(
+def test_without_lm_eval_the_error_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, progress: Any
 ) -> None:
     def missing(name: str) -> None:
@@ -290,7 +290,7 @@ class Lossy(Autoregressive):
 '''
 
 
-def test_scores_of_the_only_decoder_of_a_model_are_the_models(
+def test_a_lossy_decoder_is_noted_unless_the_model_has_no_ar(
     tasks: Callable[..., Path], tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

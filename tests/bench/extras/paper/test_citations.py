@@ -28,7 +28,7 @@ def keys(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", registry.built_in())
-def test_every_decoder_is_cited_by_what_its_page_cites(name: str) -> None:
+def test_every_decoder_is_cited_by_the_papers_that_its_page_cites(name: str) -> None:
     page = (ROOT / "docs" / "decoders" / f"{name}.md").read_text(encoding="utf-8")
     _, _, cited = page.partition("## Cite")
     papers = set(re.findall(r"\[arXiv\s+([\d.]+)\]", cited))
@@ -66,12 +66,12 @@ def test_every_key_has_an_entry_with_title_author_and_year() -> None:
         (None, ()),
     ],
 )
-def test_models_are_known_by_name(name: str | None, expected: tuple[str, ...]) -> None:
+def test_models_are_cited_by_name(name: str | None, expected: tuple[str, ...]) -> None:
     assert model_keys(name) == expected
 
 
 @pytest.mark.slow
-def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
+def test_the_bibliography_has_exactly_the_entries_of_the_runs() -> None:
     members = stored("cpu-zoo", "cpu-zoo-ptp")
     text, missing = bibliography(members)
     assert missing == []
@@ -81,13 +81,15 @@ def test_a_paper_has_the_entries_of_its_runs_and_no_others() -> None:
     assert "santilli2023accelerating" not in text
 
 
-def test_refinement_is_cited_by_the_rule_that_commits() -> None:
+def test_refinement_cites_the_paper_of_its_commit_rule() -> None:
     refined = decoder_keys("idlm@x", {"mode": "refine", "commit": "quota"})
     assert "nie2025large" in refined
     assert decoder_keys("idlm@isd", {"mode": "isd", "commit": "quota"}) == ("yu2026introspective",)
 
 
-def test_what_has_no_entry_is_named(synthetic_run: Write) -> None:
+def test_decoders_models_and_tasks_without_a_bibliography_entry_are_named(
+    synthetic_run: Write,
+) -> None:
     run = synthetic_run({"Recycle": 3.0, "spec": 2.0})
     config = 'model = "org/some_model"\ndraft = "/data/own"\ntasks = "hf=org/questions"\n'
     config += '[adapters]\neagle = "../my-layer"\n'  # trained by the author: nothing to cite

@@ -24,7 +24,7 @@ POINTS = 72.27
 @needs_latex
 @pytest.mark.parametrize("venue", VENUES)
 @pytest.mark.parametrize("runs", [("cpu-zoo",), ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")])
-def test_latex_takes_everything_within_the_column(
+def test_latex_sets_every_table_and_figure_within_the_column_width(
     venue: str, runs: tuple[str, ...], tmp_path: Path
 ) -> None:
     labels = LABELS if len(runs) == 1 else {}

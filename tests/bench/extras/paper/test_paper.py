@@ -31,7 +31,9 @@ def written(members: list[NamedRun], folder: Path, venue: str = "icml") -> dict[
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("saved")
-def test_a_run_gives_figures_their_numbers_and_a_table(reported_run: Path, tmp_path: Path) -> None:
+def test_a_paper_of_a_run_has_figures_with_their_data_and_a_table(
+    reported_run: Path, tmp_path: Path
+) -> None:
     members = load_members([str(reported_run)], tmp_path)
     files = written(members, tmp_path / "icml")
     assert files.keys() == FILES
@@ -60,7 +62,7 @@ def test_writing_again_gives_the_same_bytes(venue: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
+def test_a_paper_can_be_written_from_a_stored_reference(tmp_path: Path) -> None:
     text = written(stored(), tmp_path, "acl")["main.tex"].decode()
     machine = "AMD EPYC, 2 cores"
     setting = "28 prompts in 24 clusters, 3 repeats, tasks zoo, temperature 0, batch size 1, "
@@ -69,7 +71,7 @@ def test_a_stored_reference_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_caption_of_several_runs_says_once_what_they_share(tmp_path: Path) -> None:
+def test_a_caption_of_several_runs_states_their_shared_facts_once(tmp_path: Path) -> None:
     members = stored("cpu-zoo", "cpu-zoo-t07")
     text = written(members, tmp_path, "neurips")["main.tex"].decode()
     assert text.count("EPYC") == 1
@@ -119,13 +121,13 @@ def test_wrong_and_lossy_decoders_are_named_and_a_wrong_one_is_not_drawn(
     assert "bfseries" not in row
 
 
-def test_an_unfinished_run_is_called_so(synthetic_run: Write, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_marked_as_incomplete(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run(status={"status": "interrupted", "verdict": None})
     text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
     assert "The run is INCOMPLETE." in text
 
 
-def test_a_caption_says_of_an_interval_once_what_it_is_of(
+def test_a_caption_mentions_the_interval_of_a_measure_only_once(
     synthetic_run: Write, tmp_path: Path
 ) -> None:
     members = load_members([str(synthetic_run())], tmp_path)
@@ -152,7 +154,7 @@ def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_paper_from_an_invalid_run_ends_as_its_report_does(synthetic_run: Write) -> None:
+def test_a_paper_of_an_invalid_run_ends_with_exit_code_4(synthetic_run: Write) -> None:
     run = synthetic_run()
     assert bench("paper", run).code == 0
     lines = (run / "samples.jsonl").read_text().splitlines()

@@ -66,11 +66,11 @@ def test_numbers_stand_in_siunitx_columns_with_their_intervals_beside_them() -> 
     assert "\nar & 1.00 &  & " in text  # the baseline against itself has no interval
 
 
-def test_what_is_unknown_is_no_number_for_siunitx() -> None:
+def test_an_unknown_value_is_a_dash_that_siunitx_does_not_read_as_a_number() -> None:
     assert "& {--} &" in table(PaperLayout(venue="neurips"), "cpu-zoo", "cpu-zoo-ptp")
 
 
-def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> None:
+def test_several_runs_are_groups_of_rows_without_a_column_of_times() -> None:
     text = table(PaperLayout(venue="neurips"), "cpu-zoo", "cpu-zoo-t07")
     first, second = (text.index(rf"\emph{{{name}}}") for name in ("cpu-zoo", "cpu-zoo-t07"))
     assert text.count("\nptp & ") == 2
@@ -83,7 +83,7 @@ def test_several_runs_are_groups_of_rows_without_times_of_different_runs() -> No
     )
 
 
-def test_columns_labels_and_bold_are_those_that_were_asked_for() -> None:
+def test_columns_labels_and_bold_follow_the_options() -> None:
     layout = parse_layout("neurips", ["ptp=PTP (ours)"], "tokens_per_call,quality,ttft_s", "best")
     text = table(layout)
     assert r"Decoder & {Tok./call} & \multicolumn{2}{c}{Quality} & {TTFT} \\" in text
@@ -172,7 +172,7 @@ def test_a_quality_is_bold_only_above_every_other_interval() -> None:
         ([], "speedup,speed", "no column 'speed'; did you mean 'speedup'"),
     ],
 )
-def test_a_layout_that_cannot_be_is_one_line(
+def test_an_invalid_label_or_column_is_a_usage_error(
     labels: list[str], columns: str | None, said: str
 ) -> None:
     with pytest.raises(BenchError, match=re.escape(said)) as refused:

@@ -29,7 +29,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "conditional"])
 
 
-def test_data_are_the_tables_over_all_families_with_the_suffix_decay() -> None:
+def test_the_data_of_the_figure_are_the_rows_of_all_families_with_the_suffix_decay() -> None:
     drawn = acceptance_figure(table(), DECODERS)
     assert drawn is not None
     figure, data = drawn
@@ -39,7 +39,7 @@ def test_data_are_the_tables_over_all_families_with_the_suffix_decay() -> None:
     assert canvas.render(figure, ["png"])["png"]
 
 
-def test_several_decoders_share_a_panel_and_few_steps_are_not_drawn() -> None:
+def test_decoders_share_a_panel_and_positions_with_too_few_steps_are_not_drawn() -> None:
     drawn = acceptance_figure(table(), DECODERS)
     assert drawn is not None
     joint, conditional, decay = drawn[0].axes
@@ -51,6 +51,6 @@ def test_several_decoders_share_a_panel_and_few_steps_are_not_drawn() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["spec", "ptp"]
 
 
-def test_without_drafts_or_enough_of_them_there_is_no_figure() -> None:
+def test_no_drafts_or_too_few_drafts_give_no_figure() -> None:
     assert acceptance_figure(table().iloc[:0], DECODERS) is None
     assert acceptance_figure(table().assign(reached=19), DECODERS) is None

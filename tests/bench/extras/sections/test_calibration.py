@@ -54,7 +54,7 @@ def drafted(record: Make) -> SampleRecord:
     return with_drafts(record(), (), first, [*second, (HALF, True)])
 
 
-def test_both_errors_are_those_computed_by_hand(drafted: SampleRecord) -> None:
+def test_both_calibration_errors_equal_values_computed_by_hand(drafted: SampleRecord) -> None:
     half = HALF / LEVELS
     ece, brier = calibrate([drafted])
     assert ece.value == pytest.approx((abs(3 - 4) + abs(1 - 4 * half)) / 8)
@@ -70,13 +70,15 @@ def test_gaps_cancel_within_a_bin_and_not_between_bins(record: Make) -> None:
     assert apart.value == pytest.approx(1 / 3)
 
 
-def test_bins_are_of_equal_width_and_have_their_upper_end() -> None:
+def test_bins_have_equal_width_and_include_their_upper_end() -> None:
     assert NUM_BINS == 15
     assert (BINS[0], BINS[1], BINS[8], BINS[9], BINS[LEVELS]) == (0, 0, 0, 1, 14)
     assert set(np.bincount(BINS)) <= {8, 9}
 
 
-def test_a_drafts_position_counts_accepted_ones_before_it(drafted: SampleRecord) -> None:
+def test_the_position_of_a_draft_counts_the_accepted_drafts_before_it(
+    drafted: SampleRecord,
+) -> None:
     counts = {position: each.sum(1).tolist() for position, each in count_drafts([drafted]).items()}
     assert counts == {1: [2, 2], 2: [1, 2], 3: [1, 0]}
 
@@ -95,13 +97,13 @@ def test_conversations_are_the_units_of_an_interval(record: Make) -> None:
     assert 0 < ece.low < 0.5 < ece.high
 
 
-def test_a_decoder_without_confidences_has_no_errors(record: Make) -> None:
+def test_a_decoder_without_confidences_has_no_calibration_errors(record: Make) -> None:
     row = compute(CellData(decoder="lookup", family="all", records=[record()]), METRICS)
     assert (row["ece"], row["brier"], row["ece_low"]) == (None, None, None)
     assert calibration_table([record()], ["ar"]).empty
 
 
-def test_the_table_has_means_in_all_and_by_position(drafted: SampleRecord) -> None:
+def test_the_table_has_overall_means_and_means_by_position(drafted: SampleRecord) -> None:
     table = calibration_table([drafted], ["ar"])
     assert table["drafts"].sum() == 8
     row = compute(CellData(decoder="ar", family="all", records=[drafted]), METRICS)
@@ -114,7 +116,9 @@ def test_the_table_has_means_in_all_and_by_position(drafted: SampleRecord) -> No
     assert texts[1] == ["ar", "8", "", "", "accepted", "0.500", "0.500", "0.667", "0.000"]
 
 
-def test_a_report_has_the_section_and_its_numbers(synthetic_run: Callable[..., Path]) -> None:
+def test_a_report_has_the_calibration_section_and_its_table_file(
+    synthetic_run: Callable[..., Path],
+) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "ptp": 2.0}))
     records = []
     for record in run.records:
@@ -179,7 +183,7 @@ def test_a_layer_with_the_targets_distributions_is_calibrated_and_a_wrong_one_is
     assert wrong.value > 0.1
 
 
-def test_slots_that_know_how_often_they_err_are_calibrated_and_boasters_are_not() -> None:
+def test_slots_that_know_their_error_rate_are_calibrated_and_overconfident_slots_are_not() -> None:
     modest, _ = calibrate(answered(Shallow(stop=0.0), model_with("shallow", "shallow", 0.3), WARM))
     boaster = model_with("shallow", "shallow", 0.3, Overconfident)
     errors, _ = calibrate(answered(Shallow(stop=0.0), boaster, WARM))
@@ -188,7 +192,7 @@ def test_slots_that_know_how_often_they_err_are_calibrated_and_boasters_are_not(
     assert errors.value == pytest.approx(0.3, abs=0.05)
 
 
-def test_confidences_tell_the_accepted_drafts_of_every_step() -> None:
+def test_confidences_mark_the_accepted_drafts_of_every_step() -> None:
     """A step has as many odd numbers as accepted drafts, apart from the cut at the end."""
     for decoder, variant in ((Eagle(), "eagle"), (StridedDecoding(), "isd")):
         model = model_with(decoder.name, variant, 0.3)
@@ -200,7 +204,7 @@ def test_confidences_tell_the_accepted_drafts_of_every_step() -> None:
             assert all(seen == a for seen, a in stood[:-1])
 
 
-def test_a_drafter_without_probabilities_stores_none() -> None:
+def test_a_drafter_without_probabilities_stores_no_confidences() -> None:
     records = answered(PromptLookup(), TableModel(7, seed=1), Sampling(max_new_tokens=30))
     assert Tally.pool(records).drafted
     assert all(record.steps and record.steps.confidence == () for record in records)

@@ -26,13 +26,13 @@ def timed(record: Make, emitted: Sequence[int], ends: Sequence[float], **fields:
     return dataclasses.replace(made, steps=dataclasses.replace(made.steps, ended_s=tuple(ends)))
 
 
-def test_a_step_that_emits_nothing_gives_its_time_to_the_next(record: Make) -> None:
+def test_the_time_of_a_step_without_tokens_counts_for_the_next_chunk(record: Make) -> None:
     answer = timed(record, (1, 2, 0, 3), (0.5, 0.7, 0.8, 1.1))
     assert between_chunks_s(answer) == pytest.approx([0.2, 0.4])
     assert between_chunks_s(record("spec", (1, 2))) == []
 
 
-def test_percentiles_are_waits_that_were_measured(record: Make) -> None:
+def test_percentiles_are_measured_waits_without_interpolation(record: Make) -> None:
     answers = [
         timed(record, (1, 1, 1), (0.1, 0.2, 0.4)),
         timed(record, (1, 1), (0.3, 0.8), conversation="c1"),
@@ -53,6 +53,6 @@ def test_percentiles_are_waits_that_were_measured(record: Make) -> None:
     assert (first[50], first[51]) == (0.1, 0.3)
 
 
-def test_groups_have_no_waits_of_their_own(record: Make) -> None:
+def test_batched_answers_have_no_waits(record: Make) -> None:
     grouped = record("spec", batch_size=2, ttft_s=None, total_s=None, group_s=1.0)
     assert latency_table([grouped], ["spec"]).empty

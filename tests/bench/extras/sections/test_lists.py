@@ -47,11 +47,11 @@ def listed(
     return replace(record, steps=steps)
 
 
-def test_one_pass_is_one_group() -> None:
+def test_items_filled_in_one_pass_are_one_group() -> None:
     assert groups_by_pass(listed([[0, *[1] * 10]], [1]), piece) == (6,)
 
 
-def test_a_block_sees_those_before_it() -> None:
+def test_blocks_of_one_pass_are_separate_groups() -> None:
     assert groups_by_pass(listed([[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1]], [1, 1, 1]), piece) == (
         2,
         2,
@@ -59,13 +59,13 @@ def test_a_block_sees_those_before_it() -> None:
     )
 
 
-def test_passes_of_a_block_are_groups_in_their_order_wherever_their_places_are() -> None:
+def test_items_are_grouped_by_pass_regardless_of_their_position() -> None:
     decided = [[0, 1, 2, 1, 2, 1, 1, 1, 3, 1, 1]]
     # B and C in pass 2, E in pass 3
     assert groups_by_pass(listed(decided, [3]), piece) == (3, 2, 1)
 
 
-def test_a_token_of_the_targets_own_within_a_block_is_of_the_pass_that_follows() -> None:
+def test_a_token_of_the_target_within_a_block_belongs_to_the_following_pass() -> None:
     decided = [[0, 1], [0, *[2] * 8]]
     assert groups_by_pass(listed(decided, [0, 2]), piece) == (1, 5)
 
@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_list_has_no_groups(tokens: list[int]) -> None:
     assert mean_ceiling([record], piece) is None
 
 
-def test_the_mean_is_over_answers_that_are_lists() -> None:
+def test_the_mean_ceiling_covers_only_answers_that_are_lists() -> None:
     whole = listed([[0, *[1] * 10]], [1], family="replace")
     parted = listed([[0, 1, 1, 1], [0, *[1] * 6]], [1, 1], family="replace")
     other = listed([[0, *[1] * 10]], [1], [7] * 11, family="replace")
@@ -85,7 +85,7 @@ def test_the_mean_is_over_answers_that_are_lists() -> None:
     assert mean_ceiling([whole, parted, other], piece) == pytest.approx(expected)
 
 
-def test_only_scored_answers_filled_in_passes_count() -> None:
+def test_only_scored_lists_that_were_filled_in_passes_count() -> None:
     scored = listed([[0, *[1] * 10]], [1], family="copy", kind="quality")
     timed = listed([[0, *[1] * 10]], [1], family="copy")
     verified = make_record("ptp", emitted=(4, 7), family="copy", kind="quality")
@@ -93,7 +93,7 @@ def test_only_scored_answers_filled_in_passes_count() -> None:
     assert answers_to_lists([scored, timed, verified, prose]) == [scored]
 
 
-def test_ceilings_hold_where_tokens_are_drawn_as_they_are() -> None:
+def test_ceilings_hold_only_if_tokens_are_drawn_from_unwarped_distributions() -> None:
     assert ceilings_hold({"temperature": 1.0, "top_p": 1.0, "top_k": 0})
     assert not ceilings_hold({})
     assert not ceilings_hold({"temperature": 1, "top_p": 0.9})
@@ -129,7 +129,7 @@ def list_run(tmp_path: Path) -> Callable[[float], Path]:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_holds_unverified_lists_against_their_ceiling(
+def test_the_report_compares_unverified_lists_with_their_ceiling(
     list_run: Callable[[float], Path],
 ) -> None:
     path = list_run(1.0)
@@ -206,7 +206,7 @@ def test_ceilings_are_those_of_enumeration(family: str, num: int) -> None:
 
 
 @pytest.mark.parametrize("family", LISTS)
-def test_one_by_one_everything_is_possible_and_each_merger_of_groups_costs(family: str) -> None:
+def test_the_ceiling_is_1_item_by_item_and_no_merger_of_groups_raises_it(family: str) -> None:
     assert ceiling(family, (1,) * NUM_ITEMS) == pytest.approx(1)
     for groups in compositions(NUM_ITEMS):
         for place in range(len(groups) - 1):

@@ -32,7 +32,7 @@ def drawn(made: canvas.Plot | None) -> canvas.Plot:
     return made
 
 
-def test_quality_is_drawn_against_passes_with_ar_as_the_line_above() -> None:
+def test_quality_is_drawn_against_passes_with_ar_as_a_horizontal_line() -> None:
     figure, data = drawn(passes_figure(summary()))
     assert sorted(data[data["family"] == "qa"]["passes_per_block"]) == [1, 2, 4, 8]
     assert len([axes for axes in figure.axes if axes.get_visible()]) == len(FAMILIES) + 1
@@ -65,7 +65,7 @@ def test_labels_that_differ_in_their_last_number_are_a_curve() -> None:
     assert pytest.approx([0.5, 0.7, 0.8]) in lines
 
 
-def test_two_decoders_of_blocks_are_no_curve() -> None:
+def test_two_block_decoders_are_too_few_for_a_figure() -> None:
     frame = summary()
     assert passes_figure(frame[frame["decoder"].isin(["ar", "nar", "idlm@p2"])]) is None
 
@@ -75,7 +75,7 @@ def test_quality_is_not_drawn_without_passes() -> None:
     assert passes_figure(frame) is None
 
 
-def test_a_figure_of_passes_without_ar_names_no_line_of_ar() -> None:
+def test_the_axis_does_not_mention_the_line_of_ar_in_a_run_without_ar() -> None:
     figure, _ = drawn(passes_figure(summary()))
     assert figure.get_supxlabel() == "passes per block (grey line: ar)"
     frame = summary()

@@ -53,13 +53,13 @@ def drawn(points: dict[str, tuple[float, float]], half: float = 0.003) -> tuple[
     return made
 
 
-def test_the_front_are_those_nobody_beats_in_both() -> None:
+def test_the_front_holds_decoders_that_no_other_decoder_beats_in_quality_and_speed() -> None:
     points = {"ar": (1.0, 0.9), "a": (2.0, 0.9), "b": (3.0, 0.8), "c": (2.5, 0.7), "d": (2.0, 0.9)}
     _, data = drawn(points)
     assert set(data.loc[data["front"], "decoder"]) == {"a", "b", "d"}
 
 
-def test_of_scores_that_intervals_cannot_tell_apart_the_fastest_alone_is_on_the_front() -> None:
+def test_the_front_keeps_only_the_fastest_of_decoders_with_indistinguishable_quality() -> None:
     points = {
         "ar": (1.0, 0.137),
         "lookup": (1.7, 0.136),
@@ -118,7 +118,7 @@ def test_a_key_above_names_every_decoder() -> None:
         assert box.y0 >= max(axes.bbox.y1 for axes in figure.axes)
 
 
-def test_a_lossy_decoder_whose_loss_no_interval_shows_is_not_called_the_front() -> None:
+def test_a_lossy_decoder_is_not_on_the_front_even_if_its_loss_is_within_the_interval() -> None:
     points = {"ar": (1.0, 0.2), "spec": (1.5, 0.21), "nar": (3.0, 0.05)}
     wide = frame(points, half=0.2)
     lossy = wide.assign(guarantee=wide["decoder"].map(lambda name: NONE.get(name, "same tokens")))

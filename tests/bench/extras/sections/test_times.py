@@ -38,7 +38,7 @@ def waits(*decoders: str, of: str = "between chunks") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["decoder", "wait", "n", "percentile", "seconds"])
 
 
-def test_waits_are_drawn_as_shares_in_milliseconds_dashed_where_lossy() -> None:
+def test_waits_are_drawn_as_cumulative_shares_with_dashed_lines_for_lossy_decoders() -> None:
     table = pd.concat([waits("spec", "nar", "gone"), waits("spec", of="first token")])
     drawn = latency_figure(table, summary())
     assert drawn is not None
@@ -57,7 +57,7 @@ def test_waits_are_drawn_as_shares_in_milliseconds_dashed_where_lossy() -> None:
     assert canvas.render(figure, ["png"])["png"]
 
 
-def test_without_the_times_of_steps_there_is_one_panel_and_without_any_no_figure() -> None:
+def test_without_step_times_the_figure_has_one_panel_and_without_waits_there_is_no_figure() -> None:
     drawn = latency_figure(waits("spec", of="first token"), summary())
     assert drawn is not None
     assert len(drawn[0].axes) == 1

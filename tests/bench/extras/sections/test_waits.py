@@ -17,7 +17,7 @@ def frame(*decoders: tuple[str, str, int]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_p95_and_p99_are_numbers_in_milliseconds_where_enough_waits_were_measured() -> None:
+def test_p95_and_p99_are_shown_only_with_enough_measured_waits() -> None:
     table = waits(frame(("ar", FIRST, 20), ("ar", BETWEEN, 100), ("spec", FIRST, 19)))
     assert table is not None
     assert table.headings == (

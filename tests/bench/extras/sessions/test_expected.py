@@ -84,7 +84,7 @@ def test_a_speed_up_outside_of_the_prediction_is_named(pool: Path, synthetic_run
     assert expected.conclusion(run) == [line]
 
 
-def test_rows_of_a_pool_without_a_prediction_predict_nothing(
+def test_rows_of_a_pool_without_a_prediction_are_not_shown(
     pool: Path, synthetic_run: Write
 ) -> None:
     """As those of all its machines."""
@@ -116,7 +116,7 @@ def test_a_run_on_another_machine_says_that_no_session_is_stored(
     assert [row[0].text for row in table.rows][1:] == [EPYC]
 
 
-def test_a_run_of_other_decoders_is_not_called_as_predicted(
+def test_a_run_whose_decoders_are_not_in_the_pool_is_not_reported_as_predicted(
     pool: Path, synthetic_run: Write
 ) -> None:
     run = ended(synthetic_run)
@@ -127,7 +127,7 @@ def test_a_run_of_other_decoders_is_not_called_as_predicted(
     assert line.startswith(f"No stored session of these decoders on this processor ({EPYC}): ")
 
 
-def test_the_report_has_the_section(pool: Path, synthetic_run: Write) -> None:
+def test_the_report_has_the_section_of_expected_speed_ups(pool: Path, synthetic_run: Write) -> None:
     run = ended(synthetic_run, env=on("Xeon"))
     assert "expected" in {section.name for section in sections()}
     assert tables_of(Findings(load_run(run)))["expected"]
@@ -163,7 +163,7 @@ def test_a_pool_with_a_damaged_session_predicts_nothing(pool: Path, synthetic_ru
     assert expected.conclusion(run) == []
 
 
-def test_later_reports_show_what_the_first_one_kept_in_any_checkout(
+def test_later_reports_show_the_prediction_of_the_first_report_in_any_checkout(
     pool: Path, synthetic_run: Write, tmp_path: Path
 ) -> None:
     run = ended(synthetic_run)
@@ -197,7 +197,9 @@ def slow_baselines(run: Path) -> list[str]:
     return list(expected.caveats(Findings(load_run(run))))
 
 
-def test_a_run_with_a_slower_baseline_than_before_says_so(pool: Path, synthetic_run: Write) -> None:
+def test_a_baseline_that_is_slower_than_in_earlier_runs_causes_a_warning(
+    pool: Path, synthetic_run: Write
+) -> None:
     run = ended(synthetic_run)
     for before in pool.glob("s*"):
         Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
@@ -216,7 +218,9 @@ def test_a_run_with_a_slower_baseline_than_before_says_so(pool: Path, synthetic_
     assert slow_baselines(run) == []
 
 
-def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write) -> None:
+def test_runs_without_times_set_no_expected_time_of_the_baseline(
+    pool: Path, synthetic_run: Write
+) -> None:
     run = ended(synthetic_run)
     for before in pool.glob("s*"):
         Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
@@ -225,7 +229,7 @@ def test_runs_without_times_are_no_expectation(pool: Path, synthetic_run: Write)
     assert json.loads((run / expected.EXPECTED).read_text())["fastest"] is None
 
 
-def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
+def test_the_baseline_is_compared_with_a_neighbouring_run_and_not_with_itself(
     pool: Path, synthetic_run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expected, "REFERENCES", pool)  # and not the folder of both runs
@@ -244,7 +248,7 @@ def test_another_run_beside_this_one_is_an_expectation_and_itself_is_none(
     assert [*expected.caveats(findings)] == []
 
 
-def test_baselines_of_other_machines_and_jobs_are_no_expectation(
+def test_the_baseline_is_not_compared_with_runs_of_other_machines_or_jobs(
     pool: Path, synthetic_run: Write
 ) -> None:
     for before in pool.glob("s*"):

@@ -44,7 +44,7 @@ def test_the_next_session_is_predicted_as_a_new_value_of_the_sessions_means() ->
     assert found.spread == pytest.approx(means.std(ddof=1))
 
 
-def test_more_sessions_of_the_same_prompts_do_not_narrow_what_the_prompts_leave_open() -> None:
+def test_more_sessions_of_the_same_prompts_do_not_reduce_the_uncertainty_due_to_prompts() -> None:
     logs, *_ = drawn(np.random.default_rng(2), 200)
     prompts = logs.mean(0)
     half = stats.t.ppf(0.975, PROMPTS - 1) * prompts.std(ddof=1) / math.sqrt(PROMPTS)
@@ -53,7 +53,7 @@ def test_more_sessions_of_the_same_prompts_do_not_narrow_what_the_prompts_leave_
     assert math.log(found.mean.high / (found.mean.value or 0)) == pytest.approx(half, rel=0.02)
 
 
-def test_a_session_that_the_others_do_not_predict_is_counted() -> None:
+def test_a_session_outside_of_its_prediction_from_the_remaining_sessions_is_counted() -> None:
     logs = np.linspace(0, 1, PROMPTS) + np.array([0.1, 0.2, 0.12, 0.18, 0.15, 0.16])[:, None]
     usual = pooled(logs)
     assert (usual.inside, usual.held_out) == (6, 6)
@@ -63,14 +63,14 @@ def test_a_session_that_the_others_do_not_predict_is_counted() -> None:
     assert (two.inside, two.held_out) == (0, 0)
 
 
-def test_sessions_without_any_spread_have_no_interval_of_the_next() -> None:
+def test_sessions_without_spread_give_no_interval_for_the_next_session() -> None:
     found = pooled(np.tile(np.linspace(0, 1, PROMPTS), (3, 1)))
     assert found.next.low is None
     assert found.mean.low is not None  # of the prompts
     assert (found.spread, found.held_out) == (0, 0)
 
 
-def test_a_session_is_predicted_from_other_occasions_and_not_from_its_own() -> None:
+def test_a_held_out_session_is_predicted_only_from_other_occasions() -> None:
     """Two tight occasions far apart: each session resembles its own and none of the other's."""
     logs = np.zeros((8, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.1, 0.11, 0.12, 0.115, 0.5, 0.51, 0.52, 0.515])[:, None]
@@ -79,7 +79,7 @@ def test_a_session_is_predicted_from_other_occasions_and_not_from_its_own() -> N
     assert (pooled(logs).inside, pooled(logs).held_out) == (8, 8)
 
 
-def test_occasions_that_differ_weigh_alike_and_widen_the_prediction() -> None:
+def test_occasions_that_differ_have_equal_weights_and_widen_the_prediction() -> None:
     logs = np.zeros((6, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.50, 0.51, 0.49, 0.505, 0.90, 0.91])[:, None]
     found = pooled(logs, ["a"] * 4 + ["b"] * 2)
@@ -91,7 +91,7 @@ def test_occasions_that_differ_weigh_alike_and_widen_the_prediction() -> None:
     assert math.log(as_sessions.mean.value or 0) == pytest.approx(logs.mean())
 
 
-def test_the_mean_of_sessions_alone_has_the_interval_of_their_means() -> None:
+def test_if_prompts_do_not_differ_the_interval_is_the_t_interval_of_the_session_means() -> None:
     """Prompts that do not differ leave only the sessions: mean ± t sd / sqrt(S)."""
     levels = np.array([0.1, 0.3, 0.2, 0.26, 0.17])
     found = pooled(np.tile(levels[:, None], PROMPTS))
@@ -100,7 +100,7 @@ def test_the_mean_of_sessions_alone_has_the_interval_of_their_means() -> None:
     assert [found.mean.low, found.mean.high] == pytest.approx(ends)
 
 
-def test_unequal_occasions_have_the_variances_of_the_textbook() -> None:
+def test_variances_of_unequal_occasions_match_the_textbook_formula() -> None:
     """Searle, Casella and McCulloch 1992, section 3.6: n0 = (N - sum n^2 / N) / (a - 1)."""
     groups = [[0.50, 0.53, 0.47, 0.52], [0.90, 0.94], [0.70]]
     values = [value for group in groups for value in group]
@@ -118,7 +118,7 @@ def test_unequal_occasions_have_the_variances_of_the_textbook() -> None:
     assert math.log(found.mean.value or 0) == pytest.approx(expected)
 
 
-def test_occasions_that_do_not_differ_pool_as_sessions_of_one() -> None:
+def test_occasions_without_differences_pool_as_sessions_of_a_single_occasion() -> None:
     logs = np.zeros((4, PROMPTS)) + np.linspace(-0.2, 0.2, PROMPTS)
     logs += np.array([0.1, 0.2, 0.11, 0.19])[:, None]
     assert pooled(logs, ["a", "a", "b", "b"]) == pooled(logs)
@@ -152,7 +152,7 @@ def test_statsmodels_gives_the_same_effects() -> None:
         *((3, 2, 0, 0.93), (3, 2, 0.1, 0.88), (3, 3, 0.1, 0.91)),
     ],
 )
-def test_both_intervals_cover_what_they_claim(
+def test_both_intervals_have_about_their_nominal_coverage(
     sessions: int, occasions: int, of_occasion: float, least: float
 ) -> None:
     rng, trials = np.random.default_rng(0), 1000

@@ -73,7 +73,7 @@ def on(cpu: str, **more: Any) -> dict[str, Any]:
     return MACHINE | {"machine": {"cpu": cpu, "affinity": 2, **more}}
 
 
-def test_the_next_session_is_predicted_by_machine_and_on_all_not_at_all(
+def test_the_next_session_is_predicted_for_each_machine_and_not_over_all_machines(
     synthetic_run: Write,
 ) -> None:
     xeon = on("Xeon", instructions=["avx512f", "amx_bf16"])
@@ -95,7 +95,7 @@ def test_the_next_session_is_predicted_by_machine_and_on_all_not_at_all(
     assert "machine" not in table(load_pool([str(run) for run in runs[::2][:3]], runs[0])).headings
 
 
-def test_a_processor_under_a_masked_name_says_so(synthetic_run: Write) -> None:
+def test_a_masked_processor_name_is_shown_with_family_not_recorded(synthetic_run: Write) -> None:
     masked = on("AMD EPYC", architecture="x86_64", instructions=None)
     named = on("AMD EPYC (family 26, model 2)", architecture="x86_64")
     arm = on("Cortex", architecture="aarch64")
@@ -116,7 +116,7 @@ def test_sessions_of_one_name_keep_their_occasions(synthetic_run: Write) -> None
     assert [[cell.text for cell in row[:2]] for row in made.rows] == [["s0", "1"], ["s0", "2"]]
 
 
-def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
+def test_the_pooled_mean_is_the_geometric_mean_of_the_sessions(synthetic_run: Write) -> None:
     runs = [session(synthetic_run, number) for number in range(3)]
     found = load_pool([*map(str, runs)], runs[0])
     _, spec = found.decoders["spec"]
@@ -137,7 +137,7 @@ def test_the_pooled_mean_is_that_of_the_sessions(synthetic_run: Write) -> None:
         ({"model": "other"}, "model is zoo in one and other in the other"),
     ],
 )
-def test_another_job_is_refused_with_what_differs(
+def test_sessions_of_another_job_are_refused_with_the_setting_that_differs(
     settings: dict[str, Any], said: str, synthetic_run: Write
 ) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
@@ -147,7 +147,9 @@ def test_another_job_is_refused_with_what_differs(
     assert f"s0 and s1 cannot be pooled: {said}" in told.message
 
 
-def test_other_baselines_and_weights_of_further_models_are_refused(synthetic_run: Write) -> None:
+def test_sessions_with_different_baselines_or_model_weights_are_refused(
+    synthetic_run: Write,
+) -> None:
     """Their speed-ups refer to different cells, or their drafts are of different models."""
     one, two, three = (session(synthetic_run, number) for number in range(3))
     for name in ("manifest.json", "samples.jsonl"):
@@ -162,7 +164,9 @@ def test_other_baselines_and_weights_of_further_models_are_refused(synthetic_run
     assert "model tiny weights is a in one and b in the other" in refused(one, three).message
 
 
-def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> None:
+def test_sessions_with_different_options_prompts_or_devices_are_refused(
+    synthetic_run: Write,
+) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
     with_options(one, "spec", k=4)
     with_options(two, "spec", k=8)
@@ -173,7 +177,7 @@ def test_other_options_prompts_and_devices_are_refused(synthetic_run: Write) -> 
     assert "kind of device is cpu in one and cuda in the other" in refused(two, gpu).message
 
 
-def test_one_session_is_not_pooled_and_one_that_did_not_end_is_left_out(
+def test_a_single_session_is_refused_and_an_interrupted_session_is_left_out(
     synthetic_run: Write,
 ) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
@@ -185,7 +189,9 @@ def test_one_session_is_not_pooled_and_one_that_did_not_end_is_left_out(
     assert found.left_out == ("Left out: s2 did not end.",)
 
 
-def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: Write) -> None:
+def test_wrong_decoders_and_decoders_missing_from_a_session_are_left_out(
+    synthetic_run: Write,
+) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
     status = json.loads((two / "run.json").read_text())
     wrong = {"cell": "spec", "num_answers": 3, "num_compared": 8, "num_wrong": 2, "example": "x"}
@@ -199,7 +205,7 @@ def test_wrong_decoders_and_those_of_some_sessions_are_left_out(synthetic_run: W
     assert found.left_out == ("Left out: spec has no speed-up in some session.",)
 
 
-def test_a_ratio_that_is_no_speed_up_is_not_pooled(synthetic_run: Write) -> None:
+def test_a_decoder_without_a_speed_up_in_one_session_is_not_pooled(synthetic_run: Write) -> None:
     """In one session `nar` ends its answers in the first step, which compares prefills."""
     one, two = (session(synthetic_run, number) for number in range(2))
     lines = [json.loads(line) for line in (two / "samples.jsonl").read_text().splitlines()]
@@ -238,7 +244,7 @@ def test_no_column_of_a_pool_is_cut_by_a_narrow_terminal(synthetic_run: Write) -
         assert set(cell.split()) <= set(shown.split())
 
 
-def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:
+def test_two_sessions_predict_no_third_session_and_a_note_explains_it(synthetic_run: Write) -> None:
     one = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 1}}
     runs = [session(synthetic_run, number, env=one) for number in (0, 2)]
     found = load_pool([str(run) for run in runs], Path("nowhere"))
@@ -247,7 +253,9 @@ def test_two_sessions_predict_nothing_and_say_so(synthetic_run: Write) -> None:
     assert "0 of 0" not in table(found).to_markdown()
 
 
-def test_the_file_of_a_pool_has_the_ends_of_both_intervals(synthetic_run: Write) -> None:
+def test_a_pool_file_has_the_ends_of_the_mean_and_next_session_intervals(
+    synthetic_run: Write,
+) -> None:
     """Three sessions of one occasion: the next one as a new value of their means."""
     begun = [session(synthetic_run, number) for number in (0, 1)]
     later = json.loads((begun[1] / "run.json").read_text())
@@ -275,7 +283,7 @@ def test_the_file_of_a_pool_has_the_ends_of_both_intervals(synthetic_run: Write)
         ("ar", {"total_s": None}),
     ],
 )
-def test_a_prompt_that_one_session_did_not_time_is_left_out_of_all(
+def test_a_prompt_that_one_session_did_not_time_is_left_out_of_every_session(
     decoder: str, loss: dict[str, Any], synthetic_run: Write
 ) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
@@ -295,7 +303,7 @@ def test_a_prompt_that_one_session_did_not_time_is_left_out_of_all(
     assert pooled.value == pytest.approx(expected)
 
 
-def test_prompts_of_one_name_and_another_text_are_refused(synthetic_run: Write) -> None:
+def test_prompts_with_the_same_name_and_different_text_are_refused(synthetic_run: Write) -> None:
     one, two = (session(synthetic_run, number) for number in range(2))
     text = (two / "samples.jsonl").read_text()
     first = json.loads(text.splitlines()[0])["prompt_hash"]

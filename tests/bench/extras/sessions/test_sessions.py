@@ -53,7 +53,7 @@ def processes(monkeypatch: pytest.MonkeyPatch, *ends: str) -> list[tuple[str, ..
     return asked
 
 
-def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
+def test_each_session_is_a_process_and_one_folder_holds_all_sessions_and_their_pool(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = processes(monkeypatch, *["complete"] * 3)
@@ -67,7 +67,9 @@ def test_each_session_is_a_process_and_all_are_one_folder_with_their_pool(
     assert "3 sessions, 1 occasion, 14 prompts" in ended.out
 
 
-def test_all_sessions_have_one_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_sessions_of_a_series_share_one_date(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sessions, "today", lambda: "2026-03-01")
     folder = make_folder(CONFIG, tmp_path)
     assert load_config(folder / "config.toml", {}).date == "2026-03-01"
@@ -118,7 +120,7 @@ def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (("--sessions", 2, "-d", "nobody"), "nobody"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_no_folder(
+def test_invalid_options_end_with_one_line_and_no_run_folder(
     given: tuple[object, ...], said: str, tmp_path: Path
 ) -> None:
     for also in ((), ("--dry-run",)):
@@ -127,7 +129,7 @@ def test_what_cannot_be_is_one_line_and_no_folder(
         assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c_waits_for_the_session_to_store_what_it_has(
+def test_ctrl_c_waits_for_the_running_session_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Child:

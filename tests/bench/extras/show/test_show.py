@@ -40,7 +40,7 @@ def test_steps_alternate_in_colour_and_accepted_drafts_are_bold(answer: SampleRe
     assert len({*backgrounds[3:5]}) == 1  # an empty step lies between: the colour turned twice
 
 
-def test_a_token_that_came_before_the_drafts_is_not_marked_as_one(answer: SampleRecord) -> None:
+def test_a_token_before_the_drafts_is_not_marked_as_a_draft(answer: SampleRecord) -> None:
     assert answer.steps is not None
     steps = dataclasses.replace(answer.steps, undrafted=(0, 1, 0, 0))
     text = coloured(dataclasses.replace(answer, steps=steps), "t{}".format)
@@ -115,7 +115,7 @@ def test_ids_stand_in_where_there_is_no_vocabulary(synthetic_run: Write) -> None
     assert "<0>|<1>" in shown(path, decoders=["ar"])
 
 
-def test_a_run_that_is_not_valid_says_so_first_and_names_a_wrong_decoder(
+def test_an_invalid_run_is_shown_with_its_verdict_first_and_its_wrong_decoder_marked(
     synthetic_run: Write,
 ) -> None:
     left = {"cell": "spec", "num_answers": 1, "num_compared": 2, "num_wrong": 1, "example": "c"}
@@ -126,7 +126,7 @@ def test_a_run_that_is_not_valid_says_so_first_and_names_a_wrong_decoder(
     assert "ptp WRONG" not in text
 
 
-def test_an_empty_run_says_so(synthetic_run: Write) -> None:
+def test_an_empty_run_says_that_nothing_is_measured_yet(synthetic_run: Write) -> None:
     path = synthetic_run(conversations=1, repeats=1, quality=0)
     (path / "samples.jsonl").unlink()
     assert "nothing is measured yet" in shown(path)

@@ -43,7 +43,7 @@ def submitted(run: Path, *options: object) -> Output:
     return bench("submit", run, "--to", run.parents[1] / "stored", *options)
 
 
-def test_a_run_that_passes_is_stored_without_report_and_read_as_before(run: Path) -> None:
+def test_a_submitted_run_is_stored_without_its_report_and_reads_back_unchanged(run: Path) -> None:
     ended = submitted(run)
     assert ended.code == 0, ended.err
     stored = run.parents[1] / "stored" / "amd-epyc-zoo"
@@ -60,7 +60,7 @@ def test_a_run_that_passes_is_stored_without_report_and_read_as_before(run: Path
     assert (stored.parent / "amd-epyc-zoo-2" / "summary.csv").is_file()
 
 
-def test_a_name_is_kept_and_not_taken_twice(run: Path) -> None:
+def test_a_run_is_stored_under_its_name_which_cannot_be_used_twice(run: Path) -> None:
     assert submitted(run, "--name", "mine").code == 0
     assert (run.parents[1] / "stored" / "mine" / "env.json").is_file()
     again = submitted(run, "--name", "mine")
@@ -201,7 +201,7 @@ def jo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("jo")
-def test_the_run_that_others_are_made_of_fails_no_check(run: Path) -> None:
+def test_the_unedited_run_fails_no_check(run: Path) -> None:
     assert failed(run) == []
 
 
@@ -214,7 +214,7 @@ def test_a_failed_check_is_one_line(failure: str, run: Path) -> None:
     assert "\n" not in line
 
 
-def test_all_failed_checks_are_listed_and_nothing_is_stored(run: Path) -> None:
+def test_all_failed_checks_are_listed_and_no_run_is_stored(run: Path) -> None:
     edited(run, "env.json", lambda d: (d["git"].update(dirty=True), d["packages"].clear()))
     edited(run, "run.json", lambda d: d.update(warnings=["/home/jo/run"]))
     ended = submitted(run)
@@ -234,7 +234,9 @@ def test_names_that_many_machines_share_are_not_private(
     assert failed(run) == []
 
 
-def test_a_name_of_two_letters_is_no_trace(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_and_host_names_of_two_letters_are_not_reported_as_traces(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "pc")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/jo"))
     assert failed(edited(run, "env.json", lambda d: d["git"].update(branch="jo-on-pc"))) == []
@@ -257,7 +259,7 @@ def test_a_gold_answer_may_look_like_a_path(run: Path) -> None:
     assert failed(edited(run, "manifest.json", path)) == []
 
 
-def test_an_unsteady_or_single_ar_is_refused(run: Path) -> None:
+def test_a_run_with_an_unsteady_ar_is_refused(run: Path) -> None:
     def lines(name: str) -> list[str]:
         findings = Findings(load_run(ROOT / "results" / "reference" / name))
         return [line for line in submission.problems(findings, {}) if "A/A" in line]
@@ -270,7 +272,9 @@ def test_an_unsteady_or_single_ar_is_refused(run: Path) -> None:
     assert lines("cpu-smollm2") == []
 
 
-def test_ar_needs_its_second_arm_and_answers_their_tokens(synthetic_run: Any) -> None:
+def test_a_run_without_the_second_arm_of_ar_or_with_a_failed_answer_is_refused(
+    synthetic_run: Any,
+) -> None:
     path = synthetic_run(name="one", status={"status": "complete", "verdict": "VALID"})
     records = (path / "samples.jsonl").read_text().splitlines()
     kept = [line for line in records if '"ar@aa"' not in line]
@@ -328,7 +332,7 @@ def test_the_option_makes_answers_public(run: Path) -> None:
     assert submitted(run, "--public").code == 0
 
 
-def test_a_local_dataset_is_not_of_the_hub(
+def test_a_local_dataset_does_not_count_as_a_public_dataset_of_the_hub(
     run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -376,7 +380,7 @@ def test_a_folder_is_named_by_machine_and_model(
 
 
 @pytest.mark.slow
-def test_a_session_joins_a_pool_of_its_job_and_no_other(run: Path, tmp_path: Path) -> None:
+def test_a_session_joins_only_a_pool_of_the_same_job(run: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     for name in ("1", "2"):
         shutil.copytree(POOL / name, pool / name)
@@ -400,7 +404,7 @@ def test_a_session_joins_a_pool_of_its_job_and_no_other(run: Path, tmp_path: Pat
     assert not (pool / "amd-epyc-zoo").exists()
 
 
-def test_questions_in_spec_benchs_form_are_public_only_if_they_are_its_own(
+def test_a_file_in_spec_benchs_format_is_public_only_if_it_is_spec_benchs_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "question.jsonl"

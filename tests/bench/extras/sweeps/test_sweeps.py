@@ -54,7 +54,7 @@ def runs_in(folder: Path) -> list[Path]:
 # ---------------------------------------------------------------- the file
 
 
-def test_points_are_all_combinations_and_differ_in_nothing_else(tmp_path: Path) -> None:
+def test_points_are_all_combinations_of_the_axes_with_equal_other_settings(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, GRID)
     on_axes = [(p.values["batch_size"], p.values["spec.k"]) for p in sweep.points]
     assert on_axes == [(1, "2"), (1, "4"), (2, "2"), (2, "4")]
@@ -67,7 +67,7 @@ def test_points_are_all_combinations_and_differ_in_nothing_else(tmp_path: Path) 
     assert sweep.describe() == "4 points: batch_size (2), spec.k (2)"
 
 
-def test_several_grids_have_decoders_of_their_own_and_no_point_twice(tmp_path: Path) -> None:
+def test_each_grid_may_set_its_decoders_and_no_point_appears_twice(tmp_path: Path) -> None:
     grids = """
     [[sweep]]
     batch_size = [1, 2]
@@ -103,14 +103,16 @@ def test_several_grids_have_decoders_of_their_own_and_no_point_twice(tmp_path: P
         ("[sweep]\nrun_name = ['a']\n", "'run_name' is not an axis"),
     ],
 )
-def test_a_file_that_means_no_sweep_is_one_line(tmp_path: Path, grid: str, said: str) -> None:
+def test_an_invalid_sweep_file_is_a_usage_error_and_leaves_no_folder(
+    tmp_path: Path, grid: str, said: str
+) -> None:
     (tmp_path / "s.toml").write_text(BASE + grid, encoding="utf-8")
     ended = bench("sweep", tmp_path / "s.toml", "--progress", "none", "-o", tmp_path / "results")
     assert (ended.code, said in ended.err) == (2, True), ended.err
     assert not (tmp_path / "results").exists()
 
 
-def test_a_wrong_option_of_any_point_stops_it_before_anything_is_measured(tmp_path: Path) -> None:
+def test_an_invalid_option_of_any_point_stops_the_sweep_before_measuring(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, GRID.replace("[2, 4]", "[2, 0]"))
     with pytest.raises(BenchError, match="option 'k'") as refused:
         run_sweep(sweep, tmp_path / "out", RecordedProgress(), open_tables, report=None)
@@ -128,7 +130,7 @@ def test_the_example_is_a_sweep_with_every_headline_axis() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> None:
+def test_a_2x2_sweep_measures_four_runs_and_repeating_it_measures_none(tmp_path: Path) -> None:
     sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
     code, left_out = run_sweep(sweep, folder, progress, open_tables, report=None)
     assert code == 0, progress.notes
@@ -158,7 +160,7 @@ def test_a_2x2_sweep_is_four_runs_and_a_second_time_nothing(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes_with_the_missing_measurements(tmp_path: Path) -> None:
     sweep, folder = sweep_of(tmp_path, GRID), tmp_path / "out"
     # a point has 4 prompts x 2 repeats x 3 arms: stopped in the second one
     stopped = RecordedProgress(stop_at=35)
@@ -177,7 +179,7 @@ def test_an_interrupted_sweep_goes_on_with_what_is_missing(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_a_failed_point_is_named_and_the_remaining_points_are_measured(tmp_path: Path) -> None:
     sweep, folder, progress = sweep_of(tmp_path, GRID), tmp_path / "out", RecordedProgress()
 
     def opener(run: ResolvedRun) -> Setup:
@@ -236,7 +238,7 @@ def test_the_plan_of_a_sweep_lists_its_points_and_writes_nothing(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_a_later_point_lacks_is_told_of_before_the_first_is_measured(
+def test_an_unknown_task_of_a_later_point_is_reported_before_any_point_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
@@ -254,7 +256,7 @@ def test_a_file_that_a_later_point_lacks_is_told_of_before_the_first_is_measured
 # ---------------------------------------------------------------- figures
 
 
-def test_a_curve_has_a_panel_for_what_else_differs_and_leaves_out_what_is_wrong() -> None:
+def test_a_curve_has_a_panel_for_each_value_of_another_axis_and_leaves_out_wrong_decoders() -> None:
     numbers = {"spec": 2.0, "bad": 9.0}
     rows = pd.DataFrame(
         {
@@ -305,7 +307,7 @@ def test_time_by_length_shows_ar_with_and_without_its_cache(synthetic_run, tmp_p
     assert sorted(set(drawn[1]["max_new_tokens"])) == [32, 128]
 
 
-def test_decoders_stand_beside_each_other_and_the_key_names_the_lossy_ones() -> None:
+def test_decoders_are_drawn_side_by_side_and_the_legend_marks_lossy_decoders() -> None:
     rows = pd.DataFrame(
         {
             "point": f"p{size}",
@@ -351,7 +353,7 @@ def test_a_sweep_follows_the_baseline_of_its_runs(synthetic_run, tmp_path: Path)
     assert "(ar@LABEL:cache=false)" in HEADLINES[2].caption.format(base="spec")
 
 
-def test_figures_are_along_axes_of_numbers_alone(tmp_path: Path) -> None:
+def test_figures_are_drawn_only_along_numeric_axes(tmp_path: Path) -> None:
     axes = "fixed_length = [false, true]\ntasks = ['qa', 'rag']\nlimit = [1, 2]\nseed = [3]\n"
     sweep = sweep_of(tmp_path, f"{BASE}[sweep]\n{axes}")
     left_out = write_sweep(tmp_path / "out", sweep, {}, {})

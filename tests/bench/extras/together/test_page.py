@@ -32,7 +32,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_every_number_is_the_runs_own() -> None:
+def test_every_speed_up_equals_the_summary_of_its_run() -> None:
     members = stored(*NAMES)
     table = matrices(members)["speedup"]
     assert table.headings == ("decoder", *NAMES)
@@ -46,14 +46,14 @@ def test_every_number_is_the_runs_own() -> None:
 
 
 @pytest.mark.slow
-def test_tokens_per_step_are_headed_so_whoever_verifies_them() -> None:
+def test_the_table_is_headed_tokens_per_step_for_every_decoder() -> None:
     table = matrices(stored(*NAMES))["tokens_per_step"]
     cells = {row[0].text: row[1].text for row in table.rows}
     assert re.fullmatch(r"\(13\.45\) \[[\d.]+, [\d.]+\]", cells["nar (lossy)"])
     assert table.title == "Tokens per step [95 %]"
 
 
-def test_what_no_run_knows_has_no_table(synthetic_run: Write) -> None:
+def test_a_measure_that_no_run_has_gets_no_table(synthetic_run: Write) -> None:
     runs = [synthetic_run(name=name, quality=0) for name in ("a", "b")]
     assert "quality" not in matrices(load_members([*map(str, runs)], runs[0]))
 
@@ -68,7 +68,7 @@ def test_a_wrong_decoder_is_red_in_its_own_run_alone(synthetic_run: Write) -> No
     assert row[1].text.endswith(" WRONG")
 
 
-def test_what_runs_differ_in_and_share_is_all_that_is_known() -> None:
+def test_each_setting_either_differs_between_the_runs_or_is_shared() -> None:
     members = stored(*NAMES)
     table = unlike(members)
     assert table is not None
@@ -135,7 +135,7 @@ def test_writing_again_gives_the_same_bytes_and_leaves_the_runs_alone(
     assert "unnamed" not in " ".join(summary.columns).lower()
 
 
-def test_the_folder_of_a_run_is_not_written_over(synthetic_run: Write) -> None:
+def test_a_joint_report_does_not_overwrite_the_folder_of_a_run(synthetic_run: Write) -> None:
     run = synthetic_run(name="one")
     members = load_members([str(run), str(synthetic_run(name="two"))], run)
     with pytest.raises(BenchError, match="a run's own folder: give another --folder") as refused:
@@ -154,7 +154,7 @@ def test_a_table_of_many_runs_has_all_its_columns_on_a_narrow_terminal(
     assert set(names) <= set(capture.get().split())
 
 
-def test_the_terminal_says_speedups_differences_and_the_worst_verdict(
+def test_the_terminal_shows_speedups_differences_and_the_worst_verdict(
     synthetic_run: Write,
 ) -> None:
     runs = [synthetic_run(name="good")]

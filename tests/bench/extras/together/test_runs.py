@@ -53,7 +53,7 @@ def refused(*runs: Path) -> BenchError:
 
 
 @pytest.mark.slow
-def test_runs_of_one_model_are_called_by_their_names_and_others_by_the_model(
+def test_runs_are_labelled_by_model_or_by_name_if_they_share_a_model(
     synthetic_run: Write,
 ) -> None:
     one = configured(synthetic_run(name="one"), model="org/small")
@@ -63,7 +63,9 @@ def test_runs_of_one_model_are_called_by_their_names_and_others_by_the_model(
     assert [m.label for m in load_members([str(one), str(two)], one)] == ["one", "two"]
 
 
-def test_packed_weights_are_told_apart_from_the_model_that_they_were(synthetic_run: Write) -> None:
+def test_a_model_with_packed_weights_has_another_label_than_the_unpacked_model(
+    synthetic_run: Write,
+) -> None:
     facts = {"parameters": 2_200_000}
     env = [{"models": {"target": facts | more}} for more in ({}, {"quantized": "int4"})]
     runs = [
@@ -78,7 +80,7 @@ def test_packed_weights_are_told_apart_from_the_model_that_they_were(synthetic_r
     ("size", "said"),
     [(1_000_000_000, "1.0B"), (999_400_000, "999.4M"), (7_240_000_000, "7.2B"), (260_000, "0.3M")],
 )
-def test_sizes_are_in_billions_from_one_on_and_in_millions_below(
+def test_model_sizes_are_in_billions_or_below_one_billion_in_millions(
     size: int, said: str, synthetic_run: Write
 ) -> None:
     run = configured(synthetic_run(env={"models": {"target": {"parameters": size}}}), model="zoo")
@@ -92,7 +94,7 @@ def test_runs_of_one_name_are_numbered(synthetic_run: Write, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
+def test_naming_the_same_run_twice_is_refused(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run()
     (tmp_path / "link").symlink_to(run)
     assert refused(run, tmp_path / "link").exit_code == Exit.USAGE
@@ -118,7 +120,7 @@ def test_a_run_is_not_there_twice(synthetic_run: Write, tmp_path: Path) -> None:
         ({"batch_size": 1}, {"batch_size": 8}, "and per group above it"),
     ],
 )
-def test_what_measured_something_else_is_refused_in_a_line(
+def test_runs_with_incompatible_settings_are_refused_in_one_line(
     one: dict[str, Any], other: dict[str, Any], said: str, synthetic_run: Write
 ) -> None:
     runs = [
@@ -131,7 +133,7 @@ def test_what_measured_something_else_is_refused_in_a_line(
     assert said in told.message
 
 
-def test_other_batch_sizes_above_one_may_stand_together(synthetic_run: Write) -> None:
+def test_runs_of_different_batch_sizes_above_one_may_share_a_table(synthetic_run: Write) -> None:
     runs = [
         configured(synthetic_run(name=f"b{size}", batch_size=size), batch_size=size)
         for size in (2, 4)
@@ -139,7 +141,7 @@ def test_other_batch_sizes_above_one_may_stand_together(synthetic_run: Write) ->
     assert ("batch size", ["2", "4"]) in differences(load_members([*map(str, runs)], runs[0]))
 
 
-def test_what_is_damaged_or_measured_no_speedup_is_refused(synthetic_run: Write) -> None:
+def test_a_damaged_run_and_a_run_without_speedups_are_refused(synthetic_run: Write) -> None:
     good, alone = synthetic_run(name="good"), synthetic_run({}, name="alone")
     assert "alone measured no speed-up over ar" in refused(good, alone).message
     damaged = synthetic_run(name="damaged")
@@ -150,7 +152,9 @@ def test_what_is_damaged_or_measured_no_speedup_is_refused(synthetic_run: Write)
     assert "damaged is DAMAGED and cannot be combined with other runs" in told.message
 
 
-def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
+def test_decoders_of_one_name_with_different_options_are_separate_rows(
+    synthetic_run: Write,
+) -> None:
     one = with_options(synthetic_run(name="one"), "spec", k=4, verify="rejection")
     two = with_options(synthetic_run(name="two"), "spec", k=8, verify="rejection")
     members = load_members([str(one), str(two)], one)
@@ -160,7 +164,7 @@ def test_one_name_is_one_decoder(synthetic_run: Write) -> None:
 
 
 @pytest.mark.slow
-def test_a_decoder_stands_where_its_weakest_guarantee_puts_it(synthetic_run: Write) -> None:
+def test_decoders_are_ordered_by_their_weakest_guarantee(synthetic_run: Write) -> None:
     cells = {"ptp": 4.0, "spec": 3.0}
     sure = synthetic_run(cells, name="sure")
     lossy = synthetic_run(cells, name="lossy", lossy=["ptp"])
@@ -180,7 +184,7 @@ def test_the_floor_beside_a_row_is_that_of_the_run(synthetic_run: Write) -> None
     assert floor.low < (floor.value or 0) < (floor.high or 0)
 
 
-def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Write) -> None:
+def test_unstated_options_do_not_distinguish_decoders(synthetic_run: Write) -> None:
     one = with_options(synthetic_run(name="one"), "spec", k=4)
     two = with_options(synthetic_run(name="two"), "spec", k=4, verify="rejection")
     sides = [load_side(str(run), one) for run in (one, two)]
@@ -188,7 +192,7 @@ def test_options_that_a_run_does_not_state_set_nothing_apart(synthetic_run: Writ
 
 
 @pytest.mark.slow
-def test_differences_are_those_that_are_not_the_same_in_all(tmp_path: Path) -> None:
+def test_only_settings_that_differ_between_runs_are_listed_as_differences(tmp_path: Path) -> None:
     names = [str(REFERENCES / name) for name in ("cpu-zoo", "cpu-zoo-t07", "cpu-zoo-ptp")]
     members = load_members(names, tmp_path)
     told = dict(differences(members))
@@ -217,7 +221,9 @@ def test_an_identity_holds_no_absolute_path(synthetic_run: Write) -> None:
     assert facts["tasks"] == "jsonl=x.jsonl"
 
 
-def test_runs_of_one_table_have_one_baseline_with_the_same_options(synthetic_run: Write) -> None:
+def test_runs_with_different_baselines_or_baseline_options_cannot_share_a_table(
+    synthetic_run: Write,
+) -> None:
     plain = configured(synthetic_run(name="plain"), model="org/a")
     four, six, twin = (
         with_options(over_spec(synthetic_run(name=name)), "spec", k=k)

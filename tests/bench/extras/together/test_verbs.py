@@ -18,7 +18,9 @@ Write = Callable[..., Path]
 
 
 @pytest.mark.slow
-def test_a_report_of_several_runs_lies_beside_them(synthetic_run: Write, tmp_path: Path) -> None:
+def test_a_report_of_several_runs_is_written_beside_the_runs(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
     synthetic_run(name="one")
     synthetic_run(name="two", seed=1)
     ended = bench("report", "one", "two", "--output", tmp_path)
@@ -29,7 +31,9 @@ def test_a_report_of_several_runs_lies_beside_them(synthetic_run: Write, tmp_pat
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_of_one_run_is_its_own(synthetic_run: Write, tmp_path: Path) -> None:
+def test_the_report_of_a_single_run_stays_in_its_run_folder(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
     run = synthetic_run(name="one")
     assert bench("report", "one", "--output", tmp_path).code == Exit.DONE
     assert (run / "report.html").is_file()
@@ -46,7 +50,7 @@ def test_the_report_of_one_run_is_its_own(synthetic_run: Write, tmp_path: Path) 
         ((STORED[0], "nowhere"), Exit.USAGE, "no run folder 'nowhere'"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_arguments_end_with_one_line_and_no_report_folder(
     arguments: tuple[object, ...], code: int, said: str, tmp_path: Path
 ) -> None:
     ended = bench("report", *arguments, "--output", tmp_path)
@@ -57,7 +61,7 @@ def test_what_cannot_be_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_paper_lies_with_the_report_and_neither_verb_loads_torch(
+def test_a_paper_is_written_beside_the_report_and_neither_command_loads_torch(
     synthetic_run: Write, tmp_path: Path
 ) -> None:
     runs = [str(synthetic_run(name="one")), str(synthetic_run(name="two", seed=1))]

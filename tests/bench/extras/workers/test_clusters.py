@@ -92,7 +92,7 @@ def killed_is_that_of_one_process(two: WorkerConfig, shown: Killing, folder: Pat
 
 
 @pytest.mark.parametrize(("kind", "word"), [("ray", "ray::Worker"), ("submitit", JOB)])
-def test_a_run_on_two_workers_one_of_which_is_killed_is_that_of_one_process(
+def test_a_run_that_loses_one_of_two_workers_counts_the_same_as_one_process(
     kind: Kind, word: str, tmp_path: Path
 ) -> None:
     pytest.importorskip(kind)
@@ -111,7 +111,7 @@ def slurm_answers() -> bool:
     return asked.returncode == 0 and bool({"idle", "mix"} & set(asked.stdout.split()))
 
 
-def test_a_run_on_slurm_one_job_of_which_is_killed_is_that_of_one_process(tmp_path: Path) -> None:
+def test_a_run_that_loses_a_slurm_job_counts_the_same_as_one_process(tmp_path: Path) -> None:
     """Of jobs that Slurm began itself (docs/cluster.md says how to have a cluster of one node)."""
     pytest.importorskip("submitit")
     if not slurm_answers():
@@ -122,7 +122,7 @@ def test_a_run_on_slurm_one_job_of_which_is_killed_is_that_of_one_process(tmp_pa
     assert len(list(jobs.glob("*_submission.sh"))) == 3
 
 
-def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
+def test_counters_of_the_zoo_on_a_ray_cluster_equal_those_of_one_process(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("ray")
@@ -137,7 +137,7 @@ def test_the_zoos_decoders_count_on_a_ray_cluster_as_they_do_in_one_process(
     assert run.env.comparability_key == load_run(alone.run_dir).env.comparability_key
 
 
-def test_an_option_that_ray_does_not_know_is_one_line(tmp_path: Path) -> None:
+def test_an_unknown_option_of_ray_is_a_usage_error(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     wrong = WorkerConfig(kind="ray", workers=1, options={"adress": "auto"})
     with pytest.raises(
@@ -174,7 +174,7 @@ class Leaving(RecordedProgress):
             leave()
 
 
-def test_a_node_that_leaves_the_cluster_costs_its_block_alone(tmp_path: Path) -> None:
+def test_a_lost_node_costs_only_its_current_block(tmp_path: Path) -> None:
     """No other node has room for a worker in its place: the one that is left does all the rest."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster

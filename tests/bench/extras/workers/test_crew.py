@@ -85,7 +85,7 @@ def jobs(num: int) -> list[TimeBlock]:
     return [TimeBlock(block=Block(block=number, **plain)) for number in range(num)]
 
 
-def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> None:
+def test_every_block_is_done_once_and_the_place_of_a_dead_worker_is_reused() -> None:
     told, executor = Told(), Scripted(["a", "a", "b", "a"], {"w1"})
     crew = JobQueue(executor, 3, told.opening)
     told.take(crew.run(jobs(7)))
@@ -94,13 +94,13 @@ def test_every_block_is_done_once_and_the_dead_ones_place_is_free_again() -> Non
     assert told.places == {"w0": 0, "w1": 1, "w2": 0, "w3": 1}
 
 
-def test_a_dead_workers_job_is_the_next_one() -> None:
+def test_the_job_of_a_dead_worker_is_done_next() -> None:
     told = Told()
     told.take(JobQueue(Scripted(["a", "a"], {"w0"}), 1, told.opening).run(jobs(3)))
     assert told.blocks == [0, 1, 2]
 
 
-def test_a_worker_hears_of_the_runs_processes_on_its_own_node_alone() -> None:
+def test_a_worker_learns_only_of_the_runs_processes_on_its_own_node() -> None:
     told, executor = Told(), Scripted(["a", "b", "a"], set())
     told.take(JobQueue(executor, 3, told.opening).run(jobs(6)))
     assert executor.peers == {"w0": (0, 2), "w1": (1,), "w2": (0, 2)}
@@ -115,7 +115,7 @@ def test_workers_stay_for_the_next_queue() -> None:
     assert len(told.places) == 2
 
 
-def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
+def test_workers_that_die_at_startup_are_replaced_a_limited_number_of_times() -> None:
     told = Told()
     told.take(JobQueue(Scripted(["a"], set(), unborn=2), 1, told.opening).run(jobs(1)))
     assert told.blocks == [0]
@@ -123,7 +123,7 @@ def test_workers_that_die_at_birth_are_replaced_but_not_for_ever() -> None:
         told.take(JobQueue(Scripted(["a"], set(), unborn=3), 1, told.opening).run(jobs(1)))
 
 
-def test_each_worker_may_die_at_birth_as_often_as_one_may_alone() -> None:
+def test_the_limit_of_deaths_at_startup_grows_with_the_number_of_workers() -> None:
     told = Told()
     told.take(JobQueue(Scripted(["a", "a"], set(), unborn=5), 2, told.opening).run(jobs(1)))
     assert told.blocks == [0]
@@ -131,7 +131,7 @@ def test_each_worker_may_die_at_birth_as_often_as_one_may_alone() -> None:
         told.take(JobQueue(Scripted(["a"], set(), unborn=6), 2, told.opening).run(jobs(1)))
 
 
-def test_jobs_that_kill_a_worker_each_end_no_run() -> None:
+def test_a_run_survives_jobs_that_kill_one_worker_each() -> None:
     class DeadlyAtFirst(Scripted):
         """Each job kills the first worker that takes it."""
 
@@ -147,7 +147,7 @@ def test_jobs_that_kill_a_worker_each_end_no_run() -> None:
     assert len(told.lost_by) == 4
 
 
-def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
+def test_an_error_of_a_worker_ends_the_run_with_its_message() -> None:
     class Refusing(Scripted):
         def wait(self) -> tuple[str, Answer | None]:
             worker, answer = super().wait()
@@ -166,7 +166,7 @@ def test_what_a_worker_cannot_do_ends_the_run_with_its_line() -> None:
         *((1, "3", "3"), (1, "0", "0")),  # Ray and Slurm show a worker its own GPU alone
     ],
 )
-def test_a_worker_takes_a_gpu_of_those_that_its_process_may_see(
+def test_a_worker_takes_only_a_gpu_that_is_visible_to_its_process(
     number: int, visible: str | None, name: str
 ) -> None:
     assert nth_gpu(number, visible) == name

@@ -53,7 +53,7 @@ def answers(run: Run) -> dict[Any, Any]:
 
 
 @pytest.mark.slow
-def test_parts_are_disjoint_and_merged_are_the_whole_run(measured: Any, tmp_path: Path) -> None:
+def test_parts_are_disjoint_and_merge_into_the_whole_run(measured: Any, tmp_path: Path) -> None:
     whole = load_run(measured(None))
     parts = [measured(f"{number}/3") for number in (1, 2, 3)]
     runs = [load_run(part) for part in parts]
@@ -75,7 +75,7 @@ def test_parts_are_disjoint_and_merged_are_the_whole_run(measured: Any, tmp_path
     assert [table.title for table in tables_of(Findings(merged))["part"]] == ["By worker"]
 
 
-def test_of_unlike_machines_counters_pool_and_times_stand_apart(
+def test_parts_of_different_machines_have_pooled_counters_and_times_by_machine(
     measured: Any, tmp_path: Path
 ) -> None:
     parts = [measured("1/2", "slow"), measured("2/2", "fast")]
@@ -97,7 +97,7 @@ def test_of_unlike_machines_counters_pool_and_times_stand_apart(
     assert not (folder / "phases.json").exists()
 
 
-def test_what_two_runs_have_and_what_is_missing_are_refused(measured: Any, tmp_path: Path) -> None:
+def test_overlapping_and_missing_parts_are_refused(measured: Any, tmp_path: Path) -> None:
     one, other = measured("1/3"), measured("2/3")
     again = tmp_path / "again"
     shutil.copytree(one, again)
@@ -141,7 +141,7 @@ def test_a_merged_run_has_the_phases_of_all_parts(measured: Any, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_differences_of_parts_are_those_of_the_whole(
+def test_merged_differences_equal_the_differences_of_the_whole_run(
     measured: Any, decoder_file: Any, tmp_path: Path
 ) -> None:
     """A decoder that is wrong on some prompts."""
@@ -156,7 +156,7 @@ def test_differences_of_parts_are_those_of_the_whole(
     assert replace(found, example=expected.example, gaps=expected.gaps) == expected
 
 
-def test_what_was_not_asked_of_every_part_is_known_of_none(
+def test_wrong_answers_are_unknown_in_the_merged_run_if_one_part_did_not_count_them(
     measured: Any, decoder_file: Any, tmp_path: Path
 ) -> None:
     decoders = decoder_file(WRONG_AT_TIMES)
@@ -172,7 +172,7 @@ def test_what_was_not_asked_of_every_part_is_known_of_none(
     assert load_run(merge(parts, tmp_path / "merged")[0]).status.differences is None
 
 
-def test_workers_of_a_part_keep_their_names_behind_the_parts(measured: Any, tmp_path: Path) -> None:
+def test_names_of_workers_are_prefixed_with_their_part(measured: Any, tmp_path: Path) -> None:
     parts = [measured("1/2"), measured("2/2")]
     lines = (parts[1] / "samples.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) | {"worker": "w0"} for line in lines]
@@ -182,7 +182,9 @@ def test_workers_of_a_part_keep_their_names_behind_the_parts(measured: Any, tmp_
     assert {record.worker for record in merged.records} == {"p1", "p2.w0"}
 
 
-def test_the_load_of_a_block_is_that_of_its_attempt(measured: Any, tmp_path: Path) -> None:
+def test_a_merged_run_keeps_the_load_of_each_block_from_the_attempt_that_counts(
+    measured: Any, tmp_path: Path
+) -> None:
     """Of what a run says of its blocks only the load goes along, of those that count."""
     one, other = measured("1/2"), measured("2/2")
     blocks = {folder: load_run(folder).plan.blocks[0].block for folder in (one, other)}
@@ -206,7 +208,7 @@ def test_the_load_of_a_block_is_that_of_its_attempt(measured: Any, tmp_path: Pat
         ({"repeats": 3}, "prompts, blocks or decoders, repeats differ"),
     ],
 )
-def test_runs_of_another_plan_are_refused_in_a_line(
+def test_parts_of_different_plans_are_refused(
     measured: Any, tmp_path: Path, values: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(BenchError, match=f"has another plan than .*{says}") as raised:
@@ -215,7 +217,7 @@ def test_runs_of_another_plan_are_refused_in_a_line(
     assert not (tmp_path / "merged").exists()
 
 
-def test_other_code_and_other_prompts_are_another_plan(measured: Any, tmp_path: Path) -> None:
+def test_parts_with_different_code_or_prompts_are_refused(measured: Any, tmp_path: Path) -> None:
     one, two = measured("1/2"), measured("2/2")
     manifest = two / "manifest.json"
     plan = json.loads(manifest.read_text())
@@ -233,14 +235,14 @@ def test_other_code_and_other_prompts_are_another_plan(measured: Any, tmp_path: 
         merge([one, two], tmp_path / "merged")
 
 
-def test_another_precision_is_another_plan(measured: Any, tmp_path: Path) -> None:
+def test_parts_with_different_precision_are_refused(measured: Any, tmp_path: Path) -> None:
     one, two = measured("1/2"), measured("2/2")
     write_environment(two, replace(load_run(two).env, dtype="bfloat16"))
     with pytest.raises(BenchError, match="dtype differ"):
         merge([one, two], tmp_path / "merged")
 
 
-def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> None:
+def test_merging_all_parts_gives_a_complete_run(measured: Any, tmp_path: Path) -> None:
     parts = [measured("1/2"), measured("2/2")]
     for number, part in enumerate(parts):
         (part / ERRORS).write_text(f"a failure of part {number}\n", encoding="utf-8")
@@ -266,7 +268,7 @@ def test_a_merged_run_of_all_parts_is_whole(measured: Any, tmp_path: Path) -> No
     assert len(ids) > 10
 
 
-def test_a_part_that_went_on_after_a_stop_keeps_its_attempts_and_their_load(
+def test_a_resumed_part_keeps_its_attempts_and_their_load(
     measured: Any, opener: Any, progress: Any, tmp_path: Path
 ) -> None:
     one, other = measured("1/2", shown=progress(stop_at=16)), measured("2/2")
@@ -283,7 +285,7 @@ def test_a_part_that_went_on_after_a_stop_keeps_its_attempts_and_their_load(
     assert set(read_prompts(merged.path)) == asked
 
 
-def test_a_prompt_is_in_all_passes_that_any_part_gave_it(measured: Any, tmp_path: Path) -> None:
+def test_a_merged_prompt_has_the_passes_of_all_parts(measured: Any, tmp_path: Path) -> None:
     parts = [measured("1/2"), measured("2/2")]
     plan, other = (load_run(part).plan for part in parts)
     timed = plan.in_pass("timing")[0]
@@ -295,14 +297,16 @@ def test_a_prompt_is_in_all_passes_that_any_part_gave_it(measured: Any, tmp_path
 
 
 @pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "9999/9999"])
-def test_a_part_that_is_none_is_one_line(measured: Any, part: str, tmp_path: Path) -> None:
+def test_an_invalid_part_is_a_usage_error_and_leaves_no_folder(
+    measured: Any, part: str, tmp_path: Path
+) -> None:
     with pytest.raises(BenchError, match="--part") as raised:
         measured(part)
     assert raised.value.exit_code == Exit.USAGE
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
+def test_a_failed_check_of_one_part_is_kept_in_pooled_runs() -> None:
     cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
     failed = Difference(cell="mine", check="fails")
     statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
@@ -310,7 +314,7 @@ def test_checks_that_failed_stay_known_in_pooled_runs() -> None:
     assert RunStatus(differences=pool_differences(cells, statuses, [])).wrong == ["mine"]
 
 
-def test_differences_of_parts_keep_all_distances_and_the_largest_is_that_of_the_whole(
+def test_pooled_differences_keep_every_distance_and_the_largest_offset_of_their_parts(
     record: Any,
 ) -> None:
     cells = [Cell(cell="spec", lossless=True, comparable_to_ar=True)]

@@ -92,7 +92,7 @@ def test_two_workers_give_the_answers_of_one_process(
     assert asked == {(a.decoder, a.prompts, a.repeat) for a in read_phases(alone.path)}
 
 
-def test_a_block_is_measured_by_one_worker_beside_which_its_peers_are_no_load(
+def test_each_block_is_measured_by_one_worker_and_its_peers_do_not_count_as_load(
     in_process: Any, tmp_path: Path
 ) -> None:
     executor = in_process()
@@ -129,7 +129,7 @@ def test_workers_share_out_gpus_unless_the_run_names_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_runs", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_double(
+def test_runs_whose_workers_die_are_complete_without_lost_or_duplicate_answers(
     alone: Run, in_process: Any, tmp_path: Path, num_runs: int
 ) -> None:
     whole, num_dead = answers(alone), 0
@@ -159,7 +159,7 @@ def test_runs_whose_workers_die_are_complete_with_nothing_lost_and_nothing_doubl
     assert num_dead > num_runs
 
 
-def test_a_worker_that_dies_is_named_with_its_block_which_another_worker_measures(
+def test_a_dead_worker_is_named_with_its_block_and_another_worker_measures_that_block(
     in_process: Any, tmp_path: Path
 ) -> None:
     in_process(lambda worker, number: (worker, number) == ("w1", 2))
@@ -188,7 +188,7 @@ def test_a_block_that_kills_every_worker_ends_the_run_and_is_named(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_more_workers_and_then_alone(
+def test_an_interrupted_run_resumes_with_more_workers_and_then_without_workers(
     alone: Run, in_process: Any, tmp_path: Path
 ) -> None:
     stopping = RecordedProgress(stop_at=14)
@@ -261,7 +261,7 @@ def test_a_decoder_that_failed_on_one_prompt_has_its_phases_on_others(
     assert phases_of(load_run(ended.run_dir)) == expected
 
 
-def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
+def test_a_resumed_run_scores_only_the_missing_decoders_of_a_partly_scored_prompt(
     alone: Run, in_process: Any
 ) -> None:
     whole = answers(alone)
@@ -281,7 +281,7 @@ def test_a_prompt_that_some_decoders_were_scored_on_is_scored_with_the_others(
     assert {r.worker for r in resumed.records if r.attempt == 1} == {"r1w0"}, "no name of before"
 
 
-def test_what_a_worker_did_before_a_block_is_no_load_of_it(
+def test_a_workers_activity_before_a_block_is_not_counted_as_load_of_the_block(
     in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A core is busy whenever a worker is told of its job, and at no other time."""
@@ -308,7 +308,7 @@ def test_what_a_worker_did_before_a_block_is_no_load_of_it(
     assert {event["other_cores"] for event in events} == {0.0}
 
 
-def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
+def test_a_worker_on_another_machine_is_refused_with_a_hint_at_bench_merge(
     in_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_process()
@@ -318,7 +318,7 @@ def test_a_worker_on_another_machine_refuses_and_says_what_to_do(
     assert r.value.exit_code == Exit.UNAVAILABLE
 
 
-def test_places_on_a_node_have_cores_of_their_own() -> None:
+def test_worker_slots_of_one_node_have_separate_cores() -> None:
     assert [slot_cores(place, 2, [3, 4, 5, 6, 9]) for place in range(3)] == [(3, 4), (5, 6), (3, 4)]
     assert slot_cores(0, 1, ()) == ()
     with pytest.raises(BenchError, match="needs 4 cores and its node has 2"):
@@ -334,14 +334,14 @@ def test_places_on_a_node_have_cores_of_their_own() -> None:
         (lambda: open_executor(WorkerConfig(workers=99), 1), "at most --workers"),
     ],
 )
-def test_what_cannot_be_spread_is_one_line(spread: Any, says: str) -> None:
+def test_invalid_worker_options_are_refused_in_one_line(spread: Any, says: str) -> None:
     with pytest.raises(BenchError, match=says) as raised:
         spread()
     assert raised.value.exit_code == Exit.USAGE
 
 
 @pytest.mark.parametrize("kind", ["ray", "submitit"])
-def test_an_executor_that_is_not_installed_is_one_line(
+def test_a_missing_executor_package_is_reported_with_the_command_that_installs_it(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> Any:
@@ -385,7 +385,7 @@ class Killing(RecordedProgress):
 
 @pytest.mark.slow
 @needs_cores
-def test_a_worker_killed_amid_its_block_costs_that_block_alone(tmp_path: Path) -> None:
+def test_a_worker_killed_during_a_block_loses_only_that_block(tmp_path: Path) -> None:
     alone = bench_run.run(
         config(repeats=6), tmp_path / "alone", RecordedProgress(), open_here, report=None
     )

@@ -39,7 +39,7 @@ def test_every_figure_is_drawn_for_few_and_for_many_decoders(
 
 
 @pytest.mark.slow
-def test_the_last_digits_of_a_layout_change_no_byte(
+def test_rounding_noise_in_the_layout_does_not_change_the_bytes_of_a_figure(
     synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = load_run(synthetic_run(conversations=6, repeats=1, quality=2))

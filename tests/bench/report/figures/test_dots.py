@@ -24,7 +24,7 @@ Write = Callable[..., Path]
 
 @pytest.mark.parametrize("width", [3.03, 3.25, 6.5])
 @pytest.mark.parametrize("shown", [dots.SPEEDUP, dots.TOKENS, dots.QUALITY])
-def test_the_numbers_in_a_column_are_whole_beside_what_is_said_of_lossy_decoders(
+def test_the_numbers_in_a_column_are_not_clipped_beside_notes_on_lossy_decoders(
     synthetic_run: Write, width: float, shown: dots.Number
 ) -> None:
     run = synthetic_run({"spec": 3.0, "nar": 9.0}, lossy=["nar"])
@@ -60,7 +60,9 @@ def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(
 
 
 @pytest.mark.parametrize("conversations", [1, 6])
-def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversations: int) -> None:
+def test_the_axis_label_mentions_intervals_only_if_they_are_drawn(
+    synthetic_run: Write, conversations: int
+) -> None:
     run = synthetic_run(conversations=conversations, quality=0)
     drawn = dots.dots_figure(name_runs([load_side(str(run), run)]), dots.SPEEDUP, 3.25)
     assert drawn is not None
@@ -68,13 +70,15 @@ def test_an_interval_is_named_where_one_is_drawn(synthetic_run: Write, conversat
     assert drawn[0].get_supxlabel() == label
 
 
-def test_what_is_not_known_has_no_figure(synthetic_run: Write) -> None:
+def test_a_run_without_quality_has_no_figure_of_quality(synthetic_run: Write) -> None:
     run = synthetic_run(quality=0)
     assert dots.dots_figure(name_runs([load_side(str(run), run)]), dots.QUALITY, 3.25) is None
 
 
 @pytest.mark.slow
-def test_a_figure_has_the_same_bytes_again_and_real_fonts(synthetic_run: Write) -> None:
+def test_a_figure_drawn_twice_has_the_same_bytes_and_embedded_truetype_fonts(
+    synthetic_run: Write,
+) -> None:
     members = name_runs([load_side(str(run := synthetic_run()), run)])
     made = []
     for _ in range(2):
@@ -106,7 +110,7 @@ def test_an_interval_far_beyond_all_numbers_ends_in_an_arrow_and_keeps_its_text(
     assert "Arrows" not in made.captions["acceptance_by_position"]
 
 
-def test_names_of_two_lines_and_their_marks_do_not_reach_the_next_row(
+def test_labels_of_several_lines_do_not_overlap_the_next_row(
     synthetic_run: Write,
 ) -> None:
     cells = {"spec": 3.0, "examples/wrong.py:Unverified": 9.0, "nar": 8.0}

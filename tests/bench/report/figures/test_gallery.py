@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     return draw_all(Findings(load_run(run)))
 
 
-def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(made: Gallery) -> None:
+def test_each_figure_is_drawn_or_listed_as_left_out_with_the_reason(made: Gallery) -> None:
     left_out = {line.split(" (")[0]: line for line in made.left_out}
     assert all("\n" not in line for line in made.left_out)
     assert set(left_out) == {"time_split", "passes"}
@@ -35,7 +35,7 @@ def test_each_figure_is_drawn_or_said_to_be_left_out_with_the_reason(made: Galle
     assert left_out["time_split"] == "time_split (there was no second pass)"
 
 
-def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -> None:
+def test_a_run_without_answers_has_no_figures_and_a_reason_for_each(synthetic_run: Write) -> None:
     run = load_run(synthetic_run())
     made = draw_all(Findings(dataclasses.replace(run, records=())))
     assert made.plots == {}
@@ -43,12 +43,12 @@ def test_a_run_without_answers_has_no_figure_but_reasons(synthetic_run: Write) -
     assert "speedup (no decoder was timed against ar)" in made.left_out
 
 
-def test_the_baseline_alone_has_times_to_draw(synthetic_run: Write) -> None:
+def test_a_run_of_the_baseline_alone_has_only_the_latency_figure(synthetic_run: Write) -> None:
     made = draw_all(Findings(load_run(synthetic_run({}, conversations=6, repeats=1, quality=0))))
     assert set(made.plots) == {"latency"}
 
 
-def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Path) -> None:
+def test_both_reports_list_the_figures_that_were_left_out(reported_run: Path) -> None:
     markdown = (reported_run / "report.md").read_text(encoding="utf-8")
     (line,) = (line for line in markdown.splitlines() if line.startswith("Figures left out: "))
     assert "time_split (there was no second pass); " in line
@@ -58,7 +58,7 @@ def test_both_reports_say_in_a_line_which_figures_there_are_not(reported_run: Pa
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_captions_and_labels_name_intervals_and_bands_that_are_drawn(
+def test_captions_and_labels_mention_intervals_and_bands_only_if_they_are_drawn(
     synthetic_run: Write, made: Gallery, several: bool
 ) -> None:
     if not several:

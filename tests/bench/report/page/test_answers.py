@@ -41,7 +41,7 @@ def handed_over(run: Run) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]
 
 
 @pytest.mark.slow
-def test_every_answer_of_the_viewer_is_that_of_its_record(told_run: Path) -> None:
+def test_every_answer_in_the_viewer_equals_its_record(told_run: Path) -> None:
     run = load_run(told_run)
     index, chunks, _ = handed_over(run)
     names = [decoder["name"] for decoder in index["decoders"]]
@@ -90,7 +90,7 @@ def test_every_id_that_is_shown_has_its_piece_and_prompts_have_their_text(told_r
     assert first["text"] == vocabulary["3"] + vocabulary["5"] + vocabulary["10"]
 
 
-def test_decoders_have_the_colours_of_the_figures_and_say_what_they_guarantee(
+def test_decoders_are_shown_with_the_colours_of_the_figures_and_their_guarantees(
     told_run: Path,
 ) -> None:
     decoders = handed_over(load_run(told_run))[0]["decoders"]
@@ -114,7 +114,9 @@ def test_decoders_have_the_order_of_the_main_table_and_keep_their_colours(told_r
     assert shown.index in (told_run / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_first_repeat_without_an_error_is_shown_whole(record: Make) -> None:
+def test_all_answers_to_a_prompt_are_shown_from_the_first_repeat_without_an_error(
+    record: Make,
+) -> None:
     error = {"error": "ValueError: no"}
     records = [
         record("ar", repeat=0), record("spec", repeat=0, **error), record("ar@aa", repeat=0),
@@ -142,7 +144,7 @@ def test_a_failed_answer_has_its_error_and_no_path_of_the_machine(record: Make) 
     }  # fmt: skip
 
 
-def test_what_does_not_fit_is_left_out_family_by_family_in_turn(
+def test_prompts_beyond_the_size_limit_are_left_out_family_by_family_in_turn(
     synthetic_run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = load_run(synthetic_run(conversations=18))
@@ -167,7 +169,7 @@ def test_a_run_without_timed_answers_has_no_viewer(record: Make, told_run: Path)
     assert viewer(dataclasses.replace(run, records=(record(kind="quality"),))) is None
 
 
-def test_chunks_hold_any_text_and_no_character_of_a_tag() -> None:
+def test_chunks_encode_any_text_without_characters_of_html_tags() -> None:
     data = {"text": '</script><!-- ]]> \u2028 \\ " é 中 \U0001f600', "n": [1, 2.5, None, True]}
     chunk = pack(data)
     assert unpack(chunk) == data

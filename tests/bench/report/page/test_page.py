@@ -106,7 +106,7 @@ def answers(run: Run, prompt: int) -> Mapping[str, SampleRecord]:
 # ---------------------------------------------------------------- opening
 
 
-def test_it_opens_without_an_error_and_without_a_request(chromium: Browser) -> None:
+def test_the_page_opens_without_errors_or_further_requests(chromium: Browser) -> None:
     chromium.requests()
     chromium.again()
     for selector in ("#play", "#unfold", "#theme"):
@@ -117,7 +117,7 @@ def test_it_opens_without_an_error_and_without_a_request(chromium: Browser) -> N
     assert chromium.ready_ms() < 2_000
 
 
-def test_texts_are_shown_and_never_obeyed(page: Browser) -> None:
+def test_html_and_scripts_in_texts_are_shown_and_never_executed(page: Browser) -> None:
     page.ask("document.querySelectorAll('details').forEach((one) => { one.open = true })")
     assert page.ask("return [window.hacked ?? null, document.images.length]") == [None, 0]
     assert BAD in page.text(".asked")
@@ -134,7 +134,9 @@ def test_texts_are_shown_and_never_obeyed(page: Browser) -> None:
 # ---------------------------------------------------------------- the race
 
 
-def test_at_the_end_the_counts_are_those_of_the_records(page: Browser, told_run: Path) -> None:
+def test_counts_at_the_end_of_the_race_equal_those_of_the_records(
+    page: Browser, told_run: Path
+) -> None:
     run = load_run(told_run)
     rows = state(page)["rows"]
     assert list(rows) == state(page)["cards"] == ORDER
@@ -148,7 +150,7 @@ def test_at_the_end_the_counts_are_those_of_the_records(page: Browser, told_run:
         assert rows[name]["times"] == f"{each_s['ar'] / each_s[name]:.2f}\u00d7"
 
 
-def test_it_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: Path) -> None:
+def test_the_race_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: Path) -> None:
     records = answers(load_run(told_run), 0)
     longest_us = max(round(1e6 * (record.total_s or 0)) for record in records.values())
     page.select("#speed", "4")
@@ -182,7 +184,7 @@ def test_it_plays_at_the_relative_speed_of_the_records(page: Browser, told_run: 
     assert f"{longest_us / 1e3:.1f}" in state(page)["moment"]
 
 
-def test_colours_are_of_steps_and_what_fell_and_what_was_refined_is_marked(
+def test_steps_differ_in_colour_and_rejected_and_refined_tokens_are_marked(
     page: Browser, told_run: Path
 ) -> None:
     records = answers(load_run(told_run), 0)
@@ -215,7 +217,7 @@ def test_colours_are_of_steps_and_what_fell_and_what_was_refined_is_marked(
     assert page.ask(struck) == "line-through"
 
 
-def test_the_keys_do_what_is_said_of_them(page: Browser, told_run: Path) -> None:
+def test_the_keyboard_shortcuts_work(page: Browser, told_run: Path) -> None:
     page.press(HOME)
     assert state(page)["at"] == 0
     assert {row["tokens"].split("/")[0] for row in state(page)["rows"].values()} == {"0"}
@@ -254,7 +256,7 @@ def test_the_keys_do_what_is_said_of_them(page: Browser, told_run: Path) -> None
     assert page.ask("return document.getElementById('search').value") == "2 c"
 
 
-def test_a_key_outside_the_viewer_is_the_pages_own(page: Browser) -> None:
+def test_a_key_pressed_outside_the_viewer_does_not_start_the_race(page: Browser) -> None:
     page.one("body").send_keys(SPACE)
     assert "Play" in state(page)["button"]
 
@@ -266,7 +268,9 @@ step.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
 """
 
 
-def test_pointing_at_a_step_says_what_it_did_and_a_click_goes_there(page: Browser) -> None:
+def test_pointing_at_a_step_shows_its_details_and_a_click_moves_the_race_there(
+    page: Browser,
+) -> None:
     page.ask(POINTED, 1)
     assert page.ask(INFO).startswith("step 1 of ")
     assert " of 7 drafts accepted" in page.ask(INFO)
@@ -293,7 +297,7 @@ def test_prompts_are_filtered_by_family_and_by_words(page: Browser) -> None:
     page.wait("return document.querySelector('.asked').textContent.endsWith(' w21')")
 
 
-def test_decoders_are_chosen_and_a_race_goes_on_where_it_was(page: Browser) -> None:
+def test_a_race_keeps_its_moment_when_a_decoder_is_hidden(page: Browser) -> None:
     page.press(HOME, RIGHT, RIGHT)
     before = state(page)["moment"].split(" of ")[0]
     page.ask("document.querySelectorAll('.chip input')[3].click()")
@@ -301,7 +305,7 @@ def test_decoders_are_chosen_and_a_race_goes_on_where_it_was(page: Browser) -> N
     assert state(page)["moment"].split(" of ")[0] == before
 
 
-def test_decoders_that_are_not_shown_are_named_and_none_chosen_is_said(page: Browser) -> None:
+def test_hidden_decoders_are_named_and_an_empty_selection_has_a_message(page: Browser) -> None:
     unshown, nothing = ".chip + .count", ".nothing"
     assert (page.text(unshown), page.text(nothing)) == ("", "")
     page.press("3")
@@ -314,7 +318,7 @@ def test_decoders_that_are_not_shown_are_named_and_none_chosen_is_said(page: Bro
     assert state(page)["cards"] == ["ptp"]
 
 
-def test_a_search_without_a_hit_empties_the_viewer_until_there_is_one(page: Browser) -> None:
+def test_a_search_without_matches_empties_the_viewer_until_a_prompt_matches(page: Browser) -> None:
     page.ask(TYPED, "no prompt says this")
     page.wait("return document.querySelector('.nothing').textContent")
     assert page.text(".nothing").startswith("No prompt matches: clear the search")
@@ -353,7 +357,9 @@ return {
 """
 
 
-def test_a_heading_sorts_down_then_up_then_as_it_was(page: Browser) -> None:
+def test_clicks_on_a_heading_sort_descending_then_ascending_then_in_the_original_order(
+    page: Browser,
+) -> None:
     places = {text: i for i, text in enumerate(page.ask(HEADINGS))}
     (column,) = [i for text, i in places.items() if text.startswith("speed-up")]
     original = page.ask(COLUMN, "numbers", column)
@@ -410,7 +416,7 @@ def test_tables_are_copied_as_the_report_writes_them(page: Browser, told_run: Pa
     assert rows[0]["draft acceptance %"] == ""
 
 
-def test_what_is_copied_is_sorted_as_it_is_shown(page: Browser) -> None:
+def test_a_copied_table_is_sorted_as_it_is_shown(page: Browser) -> None:
     page.ask("document.querySelector('#numbers thead th button').click()")
     rows = list(csv.DictReader(io.StringIO(copied(page, "numbers", "CSV"))))
     assert [row["decoder"] for row in rows] == sorted(ORDER)
@@ -463,7 +469,7 @@ def test_colours_follow_the_system_until_they_are_chosen(page: Browser) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 400])
-def test_it_fits_its_width_and_can_be_read(
+def test_the_page_fits_its_width_and_has_readable_contrast(
     page: Browser, width: int, scheme: str, tmp_path: Path
 ) -> None:
     page.look(width, scheme)
@@ -523,7 +529,9 @@ def contrasts(page: Browser) -> dict[str, float]:
 # ---------------------------------------------------------------- other runs
 
 
-def test_rejected_drafts_that_were_not_kept_are_counted(told_run: Path, tmp_path: Path) -> None:
+def test_the_viewer_counts_rejected_drafts_whose_ids_were_not_recorded(
+    told_run: Path, tmp_path: Path
+) -> None:
     run = load_run(told_run)
     records = [
         dataclasses.replace(r, steps=r.steps and without(r.steps, "rejected", "decided"))

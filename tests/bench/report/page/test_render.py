@@ -21,7 +21,7 @@ def page_of(run: Path) -> str:
     return (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_page_stands_alone(told_run: Path) -> None:
+def test_the_page_loads_no_external_resource(told_run: Path) -> None:
     text = page_of(told_run)
     own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     drawn = list((told_run / "figures").glob("*.svg"))
@@ -32,7 +32,7 @@ def test_the_page_stands_alone(told_run: Path) -> None:
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
-def test_the_policy_allows_the_pages_own_code_and_nothing_else(told_run: Path) -> None:
+def test_the_content_security_policy_allows_only_the_script_of_the_page(told_run: Path) -> None:
     text = page_of(told_run)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
     (code,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
@@ -44,7 +44,7 @@ def test_the_policy_allows_the_pages_own_code_and_nothing_else(told_run: Path) -
     assert "connect-src" not in rules  # default-src: nothing is asked of any network
 
 
-def test_there_is_a_chunk_a_prompt_and_only_data_in_it(told_run: Path) -> None:
+def test_the_page_has_one_base64_chunk_per_prompt(told_run: Path) -> None:
     chunks = re.findall(
         r'<script type="text/plain" id="chunk-(\w+)">(.*?)</script>', page_of(told_run), re.DOTALL
     )
@@ -52,7 +52,7 @@ def test_there_is_a_chunk_a_prompt_and_only_data_in_it(told_run: Path) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9+/]+=*", chunk) for _, chunk in chunks)
 
 
-def test_the_verdict_and_a_sentence_come_before_everything_else(told_run: Path) -> None:
+def test_the_verdict_and_the_conclusion_stand_at_the_top_of_the_page(told_run: Path) -> None:
     body = page_of(told_run).split("<main>")[0]
     lead = body.split('<p class="lead">')[1].split("</p>")[0]
     assert lead.startswith('<span class="badge good">VALID</span>')
@@ -64,14 +64,14 @@ def main_table(page: str) -> str:
     return page.split('id="numbers"')[1].split('<figure class="table"')[1].split("</figure>")[0]
 
 
-def test_the_head_says_what_ran_where_in_a_line_each(told_run: Path) -> None:
+def test_the_head_lists_the_facts_of_the_run_one_per_line(told_run: Path) -> None:
     head = page_of(told_run).split("<main>")[0]
     lines = dict(re.findall(r"<dt>(\w+)</dt><dd>(.*?)</dd>", head))
     assert lines["decoders"] == "ar, ptp, spec, idlm"
     assert lines["status"].startswith("complete; ")
 
 
-def test_a_few_short_lines_stand_below_the_main_table_and_the_rest_is_folded(
+def test_only_a_short_caption_stands_below_the_main_table_and_further_notes_are_folded(
     told_run: Path,
 ) -> None:
     table = main_table(page_of(told_run))
@@ -84,7 +84,7 @@ def test_a_few_short_lines_stand_below_the_main_table_and_the_rest_is_folded(
     assert "geometric mean over prompts" in folded
 
 
-def test_the_page_has_a_title_for_people_and_its_picture_before_the_table(told_run: Path) -> None:
+def test_the_page_has_a_readable_title_and_its_figure_before_the_main_table(told_run: Path) -> None:
     page = page_of(told_run)
     (title,) = re.findall(r"<h1>(.*?)</h1>", page)
     assert title == Findings(load_run(told_run)).title
@@ -94,7 +94,7 @@ def test_the_page_has_a_title_for_people_and_its_picture_before_the_table(told_r
     assert section.index("<svg") < section.index("<table")
 
 
-def test_eight_columns_are_shown_first_and_the_others_by_a_switch(told_run: Path) -> None:
+def test_eight_columns_are_shown_at_first_and_a_switch_shows_all_columns(told_run: Path) -> None:
     section = page_of(told_run).split('id="numbers"')[1].split("</table>")[0]
     headings = re.findall(r'<th scope="col"(?: class="([\w ]*)")?>', section)
     folded = ["more" in kinds.split() for kinds in headings]
@@ -106,7 +106,7 @@ def test_eight_columns_are_shown_first_and_the_others_by_a_switch(told_run: Path
         assert ["more" in kinds.split() for kinds in cells] == folded
 
 
-def test_words_stand_left_numbers_right_and_no_heading_breaks_within_a_word(
+def test_text_is_aligned_left_numbers_right_and_no_heading_breaks_within_a_word(
     told_run: Path,
 ) -> None:
     table = main_table(page_of(told_run))
@@ -138,7 +138,9 @@ def test_the_page_is_written_again_with_the_same_bytes(told_run: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_page_without_timed_answers_says_so(told_run: Path, tmp_path: Path) -> None:
+def test_a_page_without_timed_answers_says_that_no_prompt_was_timed(
+    told_run: Path, tmp_path: Path
+) -> None:
     run = tmp_path / told_run.name
     shutil.copytree(told_run, run)
     lines = (run / "samples.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -149,7 +151,7 @@ def test_a_page_without_timed_answers_says_so(told_run: Path, tmp_path: Path) ->
     assert "chunk-" not in page_of(run).replace("chunk-${name}", "")
 
 
-def test_an_inline_drawing_follows_the_page_and_keeps_its_ids_to_itself() -> None:
+def test_an_inline_drawing_takes_the_text_colour_of_the_page_and_has_prefixed_ids() -> None:
     drawn = (
         '<?xml version="1.0"?><svg xmlns="x" width="9pt"><metadata>m</metadata>'
         '<clipPath id="p1"/><g clip-path="url(#p1)" style="fill: #1b1f24"/></svg>'

@@ -31,7 +31,9 @@ def over(value: float, low: float, high: float) -> Estimate:
 APART: Rivals = {("ptp", "spec"): over(1.57, 1.4, 1.7)}
 
 
-def test_the_fastest_with_a_guarantee_comes_first_and_then_the_fastest_without() -> None:
+def test_the_fastest_decoder_with_a_guarantee_is_named_before_the_fastest_without_a_guarantee() -> (
+    None
+):
     said = conclusion(
         summary(
             row("spec", 1.6, 1.5, 1.7),
@@ -49,7 +51,7 @@ def test_the_fastest_with_a_guarantee_comes_first_and_then_the_fastest_without()
     )
 
 
-def test_a_decoder_of_the_same_distribution_is_not_said_to_keep_tokens() -> None:
+def test_a_decoder_of_the_same_distribution_is_not_credited_with_the_same_tokens() -> None:
     said = conclusion(summary(row("spec", 2.0, 1.5, 2.5, guarantee="same distribution")), {})
     assert said.endswith("28 prompts) and guarantees ar's distribution.")
     claimed = row("spec", 2.0, 1.5, 2.5, guarantee="same distribution", checked="claimed")
@@ -57,7 +59,7 @@ def test_a_decoder_of_the_same_distribution_is_not_said_to_keep_tokens() -> None
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.9, 1.3), (None, None), (1.0, 1.3), (0.7, 0.9)])
-def test_a_speedup_that_is_not_shown_is_not_claimed(low: Any, high: Any) -> None:
+def test_a_speedup_that_is_not_significant_is_not_claimed(low: Any, high: Any) -> None:
     said = conclusion(summary(row("spec", 1.1, low, high), row("ptp", 0.5, 0.4, 0.6)), {})
     assert said.startswith(
         "No decoder with a guarantee is shown to be faster than ar: the highest of 2 estimates is "
@@ -71,7 +73,7 @@ def test_a_wrong_decoder_is_named_and_never_the_fastest() -> None:
     assert said == "fast claims to be lossless and is not."
 
 
-def test_groups_of_prompts_are_called_so() -> None:
+def test_pairs_of_a_batched_run_are_counted_as_groups() -> None:
     many = conclusion(summary(row("spec", 2.0, 1.5, 2.5, batch_size=4, pairs=7)), {})
     assert "7 groups)" in many
     assert "1 prompt)" in conclusion(summary(row("spec", 2.0, None, None, pairs=1)), {})
@@ -94,7 +96,7 @@ TWO = [row("spec", 1.6, 1.5, 1.7), row("ptp", 1.7, 1.5, 1.9)]
         (Estimate(value=1.06), (1.0, 0.99, 1.01)),  # too few prompts for an interval
     ],
 )
-def test_who_cannot_be_told_apart_is_not_called_the_fastest(
+def test_decoders_that_cannot_be_distinguished_are_not_called_the_fastest(
     pair: Estimate, floor: tuple[float, float | None, float | None]
 ) -> None:
     noise = dict(zip(("aa_speedup", "aa_low", "aa_high"), floor, strict=True))
@@ -106,7 +108,7 @@ def test_who_cannot_be_told_apart_is_not_called_the_fastest(
     )
 
 
-def test_a_difference_beyond_the_noise_makes_the_fastest() -> None:
+def test_a_decoder_that_leads_beyond_the_noise_is_called_the_fastest() -> None:
     rows = [each | {"aa_speedup": 1.0, "aa_low": 0.97, "aa_high": 1.02} for each in TWO]
     said = conclusion(summary(*rows), {("ptp", "spec"): over(1.06, 1.02, 1.10)})
     assert said.endswith("guarantees ar's tokens: the fastest of 2 decoders with a guarantee.")
@@ -117,7 +119,7 @@ def test_a_speed_up_within_the_noise_is_not_claimed() -> None:
     assert conclusion(summary(noisy), {}).startswith("No decoder with a guarantee is shown")
 
 
-def test_a_higher_estimate_that_is_not_shown_to_be_faster_does_not_hide_one_that_is() -> None:
+def test_an_uncertain_higher_speed_up_does_not_hide_a_decoder_that_is_shown_to_be_faster() -> None:
     rows = [row("spec", 1.3, 1.2, 1.4), row("ptp", 1.5, 0.9, 2.4)]
     said = conclusion(summary(*rows), {("spec", "ptp"): over(0.87, 0.5, 1.5)})
     assert said.startswith("spec is 1.30 times as fast as ar")
@@ -136,7 +138,7 @@ def test_a_decoder_that_failed_on_every_answer_is_named_without_a_speed_up() -> 
     assert said.endswith("dead failed on 2 answers and is not ranked.")
 
 
-def test_a_primary_comparison_that_failed_is_not_said_to_be_unnamed() -> None:
+def test_a_failed_primary_comparison_is_not_reported_as_unnamed() -> None:
     dead = row("dead", None, None, None, errors=2)  # type: ignore[arg-type]
     frame = summary(row("spec", 2.0, 1.5, 2.5), dead)
     assert primary_sentence(frame, "dead").startswith(

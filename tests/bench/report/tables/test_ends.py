@@ -8,7 +8,7 @@ from bench.report.tables.conclusion import ends
 from tests.bench.conftest import make_record
 
 
-def test_cut_answers_are_counted_among_those_that_did_not_fail():
+def test_the_share_of_cut_answers_leaves_out_failed_answers():
     ended, cut = replace(make_record(), stop="eos"), replace(make_record(), stop="length")
     failed = replace(make_record(), stop=None, tokens=None, error="it broke")
     assert list(ends([ended, ended, cut, ended, failed], ["ar"])) == [
@@ -21,7 +21,7 @@ def test_cut_answers_are_counted_among_those_that_did_not_fail():
     ]
 
 
-def test_nearly_all_is_not_all():
+def test_a_share_of_cut_answers_just_below_100_percent_is_not_rounded_up():
     ended, cut = replace(make_record(), stop="eos"), replace(make_record(), stop="length")
     (line,) = ends([ended, *[cut] * 299], ["ar"])
     assert line == "Cut by --max-new-tokens: 99 % of the answers."

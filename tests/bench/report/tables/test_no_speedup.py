@@ -37,7 +37,9 @@ def findings(synthetic_run: Write) -> Findings:
     return Findings(load_run(path))
 
 
-def test_the_main_table_and_its_texts_say_why_there_is_none(findings: Findings) -> None:
+def test_a_decoder_without_a_speedup_has_a_dash_in_the_main_table_and_a_caveat_with_the_reason(
+    findings: Findings,
+) -> None:
     rows = {row[0].text: [cell.text for cell in row] for row in findings.headline.rows}
     speedup = next(i for i, name in enumerate(findings.headline.headings) if "speed-up [" in name)
     assert rows["nar"][speedup] == "-"
@@ -49,7 +51,7 @@ def test_the_main_table_and_its_texts_say_why_there_is_none(findings: Findings) 
     assert "nar" not in findings.conclusion
 
 
-def test_no_table_ranks_it_by_speed(findings: Findings) -> None:
+def test_a_decoder_without_a_speedup_is_ranked_in_no_table(findings: Findings) -> None:
     tables = tables_of(findings)
     (rivals,) = tables["rivals"]
     assert rivals.headings == ("decoder", "ar", "spec", "ptp")
@@ -60,7 +62,7 @@ def test_no_table_ranks_it_by_speed(findings: Findings) -> None:
         assert {cell.text for cell in row[1:]} == {"-"}
 
 
-def test_decode_speedups_stand_by_family_with_their_intervals(findings: Findings) -> None:
+def test_decode_speedups_are_listed_by_family_with_their_intervals(findings: Findings) -> None:
     (table,) = (t for t in tables_of(findings)["families"] if t.title.endswith("(decode)"))
     rows = {r.family: r for r in summary_rows(findings.summary, None) if r.decoder == "ptp"}
     (cells,) = (row for row in table.rows if row[0].text == "ptp")
@@ -70,32 +72,34 @@ def test_decode_speedups_stand_by_family_with_their_intervals(findings: Findings
     assert "from the first token on" in table.note
 
 
-def test_no_gate_holds_a_speedup_that_may_be_null() -> None:
+def test_speedups_that_may_be_null_are_not_gated() -> None:
     """Speed is gated by times of two runs, see `bench.compare.compare`."""
     assert not {"speedup", "speedup_decode", "speedup_total"} & {*GATED}
 
 
-def test_acceptance_is_to_be_compared_at_equal_k(findings: Findings) -> None:
+def test_the_note_on_acceptance_limits_comparisons_to_equal_k(findings: Findings) -> None:
     (table,) = tables_of(findings)["acceptance"]
     assert "depend on the number of drafts K" in table.note
     assert "compare only cells of equal K" in table.note
 
 
-def test_ar_s_rate_of_reading_weights_is_held_against_the_datasheet(findings: Findings) -> None:
+def test_ars_rate_of_reading_weights_is_compared_with_the_datasheet(findings: Findings) -> None:
     assert not any("GB/s" in line for line in findings.footnotes)  # bytes unknown
     summary = findings.summary.assign(weights_per_s=2.01e12)
     assert weights_sentence(summary, None) == "ar reads the target's weights at 2,010.0 GB/s."
     assert weights_sentence(summary, GPU).endswith(f"GB/s, 60.0 % of the datasheet of {GPU}.")
 
 
-def test_a_run_knows_the_bytes_that_a_call_reads(synthetic_run: Write) -> None:
+def test_a_run_that_records_bytes_per_call_reports_the_rate_of_reading_weights(
+    synthetic_run: Write,
+) -> None:
     env = {"device": "cpu", "models": {"target": {"read_bytes": 4_000_000_000}}}
     findings = Findings(load_run(synthetic_run({"spec": 3.0}, env=env)))
     (line,) = (line for line in findings.footnotes if "GB/s" in line)
     assert line.startswith("ar reads the target's weights at ")
 
 
-def test_no_table_of_workers_has_its_ratio(findings: Findings) -> None:
+def test_the_table_of_workers_leaves_out_a_decoder_without_a_speedup(findings: Findings) -> None:
     halves = [replace(r, worker=str(r.repeat % 2)) for r in findings.run.records]
     tables = tables_of(Findings(replace(findings.run, records=tuple(halves))))
     (table,) = tables["part"]

@@ -41,7 +41,7 @@ def looping(synthetic_run: Write) -> Path:
     return path
 
 
-def test_every_table_of_accepted_tokens_says_how_open_the_text_is(looping: Path) -> None:
+def test_the_entropy_of_ar_is_shown_wherever_tokens_per_step_are(looping: Path) -> None:
     findings = Findings(load_run(looping))
     assert "along its answers is 0.542 nats" in findings.headline.note  # (2 + 5 x 0.25) / 6
     (table,) = [
@@ -76,14 +76,16 @@ def test_the_share_of_copied_tokens_stands_beside_the_entropy(looping: Path) -> 
     assert copies["translation"] == percent(10 * len(nums) / sum(nums), "")
 
 
-def test_nearly_determined_text_is_called_so(looping: Path) -> None:
+def test_text_of_very_low_entropy_is_called_nearly_determined(looping: Path) -> None:
     samples = looping / "samples.jsonl"
     samples.write_text(samples.read_text().replace('"entropy": 2.0', '"entropy": 0.001').replace(
         '"entropy": 0.25', '"entropy": 0.001'))  # fmt: skip
     assert "0.001 nats; the text is nearly determined" in Findings(load_run(looping)).headline.note
 
 
-def test_without_a_quality_pass_the_entropy_is_said_to_be_unknown(synthetic_run: Write) -> None:
+def test_without_a_quality_pass_the_entropy_is_reported_as_not_measured(
+    synthetic_run: Write,
+) -> None:
     findings = Findings(load_run(synthetic_run(quality=0)))
     assert "entropy of ar's next token was not measured" in findings.headline.note
     assert not any(t.rows[0][0].text.startswith("ar's") for t in tables_of(findings)["families"])
@@ -152,7 +154,7 @@ def test_loops_are_flagged_in_the_summary_the_tables_and_the_caveats(looping: Pa
     assert re.search(r"repeat earlier ones of the answer are ar 0 %, spec (7|8|9)\d %\.$", caveat)
 
 
-def test_where_there_is_no_gold_answer_agreement_with_ar_is_said(looping: Path) -> None:
+def test_families_without_gold_answers_refer_to_the_agreement_with_ar(looping: Path) -> None:
     samples = looping / "samples.jsonl"
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     for line in lines:

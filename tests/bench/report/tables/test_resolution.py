@@ -32,7 +32,9 @@ NAR = {
 }  # fmt: skip
 
 
-def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() -> None:
+def test_the_resolution_names_the_smallest_and_the_largest_width_and_the_number_of_prompts() -> (
+    None
+):
     said = resolution(summary(AR, NAR, SPEC))
     assert said == (
         "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be "
@@ -41,7 +43,7 @@ def test_the_sentence_names_the_narrowest_and_the_widest_and_how_many_prompts() 
     )
 
 
-def test_of_one_decoder_there_is_one_width_and_without_quality_no_word_of_it() -> None:
+def test_the_resolution_of_one_decoder_is_one_width_and_omits_missing_quality() -> None:
     said = resolution(summary({**AR, "quality_low": None, "quality_high": None}, SPEC | {
         "quality_low": None, "quality_high": None, "pairs": 7, "batch_size": 4,
     }))  # fmt: skip
@@ -51,7 +53,7 @@ def test_of_one_decoder_there_is_one_width_and_without_quality_no_word_of_it() -
     )
 
 
-def test_where_there_is_no_interval_nothing_is_claimed() -> None:
+def test_without_intervals_there_is_no_statement_of_resolution() -> None:
     lone = SPEC | {"speedup_low": None, "speedup_high": None, "quality_low": 1, "quality_high": 1}
     assert resolution(summary(AR | {"quality_low": 1.0}, lone)) == ""
 
@@ -62,7 +64,7 @@ def test_a_wrong_decoder_is_left_out() -> None:
     assert "below 1.10x cannot" in said
 
 
-def test_reports_say_what_the_runs_own_intervals_resolve(reported_run: Path) -> None:
+def test_reports_state_the_resolution_of_the_runs_own_intervals(reported_run: Path) -> None:
     findings = Findings(load_run(reported_run))
     rows = findings.summary.query("family == 'all'").set_index("decoder")
     low, high = rows["speedup_low"]["spec"], rows["speedup_high"]["spec"]

@@ -27,7 +27,7 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
     ]
 
 
-def test_the_rows_and_the_price_of_one_code_for_all_calls_are_told() -> None:
+def test_the_rows_and_the_price_of_one_code_for_all_calls_are_listed() -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     for price, words in {0.031: "at most 3 % of a call of one row", 0.0: "none"}.items():
         torch_env = dataclasses.replace(side.env.torch, product_rows=64, product_price=price)
@@ -38,7 +38,9 @@ def test_the_rows_and_the_price_of_one_code_for_all_calls_are_told() -> None:
 
 
 @pytest.mark.parametrize(("rows", "told"), [(16, True), (1, False), (None, False)])
-def test_padded_calls_of_unknown_price_are_told_without_it(rows: int | None, told: bool) -> None:
+def test_padded_calls_of_unknown_price_are_listed_without_a_price(
+    rows: int | None, told: bool
+) -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     torch_env = dataclasses.replace(side.env.torch, product_rows=rows, product_price=None)
     env = dataclasses.replace(side.env, torch=torch_env)
@@ -47,7 +49,7 @@ def test_padded_calls_of_unknown_price_are_told_without_it(rows: int | None, tol
     assert "price" not in (line or "")
 
 
-def test_what_is_not_recorded_is_left_out(tmp_path: Path) -> None:
+def test_settings_that_were_not_recorded_are_left_out(tmp_path: Path) -> None:
     for name in ("manifest.json", "samples.parquet"):
         shutil.copy(REFERENCES / "cpu-zoo" / name, tmp_path)
     (tmp_path / "env.json").write_text("{}")

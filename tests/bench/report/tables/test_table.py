@@ -29,13 +29,13 @@ def row(**values: Any) -> SummaryRow:
         ),
     ],
 )
-def test_the_basis_of_a_row_is_a_sentence_for_every_number(
+def test_the_basis_of_a_row_is_worded_for_zero_one_and_several_prompts(
     values: dict[str, Any], text: str
 ) -> None:
     assert basis(row(**values)).startswith(text)
 
 
-def test_a_quality_short_of_all_is_not_printed_as_all() -> None:
+def test_a_quality_just_below_100_percent_is_not_rounded_up() -> None:
     cell = quality(row(quality=0.999569, quality_low=0.9987, quality_high=1.0))
     assert cell.text == "99.9 [99.9, 100.0]"
 
@@ -50,7 +50,7 @@ def test_a_quality_short_of_all_is_not_printed_as_all() -> None:
         ((None, None), (1.0, 0.98, 1.02), False),
     ],
 )
-def test_a_speed_up_is_bold_beyond_its_interval_and_the_noise(
+def test_a_speed_up_is_bold_only_if_its_interval_excludes_1_and_it_exceeds_the_noise(
     ends: tuple[float | None, ...], floor: tuple[float | None, ...], bold: bool
 ) -> None:
     noise = dict(zip(("aa_speedup", "aa_low", "aa_high"), floor, strict=True))
@@ -58,11 +58,11 @@ def test_a_speed_up_is_bold_beyond_its_interval_and_the_noise(
     assert speed(row(speedup=1.06, speedup_low=low, speedup_high=high, **noise)).bold is bold
 
 
-def test_the_floor_is_printed_as_the_speed_ups_beside_it_are() -> None:
+def test_the_noise_floor_is_printed_with_the_precision_of_the_speed_ups() -> None:
     said = floor_sentence(Estimate(value=0.9964, low=0.981, high=1.0123, num=8))
     assert "measures 1.00x [0.98, 1.01], n = 8" in said
 
 
-def test_an_unknown_length_has_no_brackets() -> None:
+def test_an_unknown_step_length_is_printed_as_a_dash_without_brackets() -> None:
     assert step_length(row(guarantee="none")).text == "-"
     assert step_length(row(guarantee="none", acceptance_length=2.5)).text == "(2.50)"

@@ -66,7 +66,7 @@ SPECS = ["ar", "spec:k=3", "lookup", "ptp", "jacobi:block=4"]
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["batch", "alone"])
-def test_greedy_ids_are_those_of_generate(
+def test_greedy_ids_equal_those_of_transformers_generate(
     spec: str, prompts: list[list[int]], adapter: Path
 ) -> None:
     model = fresh("llama")
@@ -75,7 +75,7 @@ def test_greedy_ids_are_those_of_generate(
     assert torch.equal(given, expected)
 
 
-def test_drafters_may_have_networks_of_their_own(tmp_path: Path) -> None:
+def test_a_decoder_with_draft_heads_gives_the_ids_of_generate(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"width": WIDTH, "rank": 8, "num_slots": 3, "layers": {}}
     DraftHeads(AdapterConfig(variant="medusa", code="constant", **sizes)).save(tmp_path / "heads")
     loop = transformers_generate("medusa", adapters={"medusa": tmp_path / "heads"})
@@ -85,7 +85,7 @@ def test_drafters_may_have_networks_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["ar", "spec:verify=coupled", "ptp"])
-def test_sampled_ids_are_ours_of_that_seed(spec: str, adapter: Path) -> None:
+def test_sampled_ids_equal_ars_tokens_for_the_same_seed(spec: str, adapter: Path) -> None:
     model = fresh("llama")
     sampling = Sampling(
         temperature=0.8, top_k=20, top_p=0.9, max_new_tokens=24, stop_ids=frozenset({STOP}), seed=4
@@ -99,7 +99,9 @@ def test_sampled_ids_are_ours_of_that_seed(spec: str, adapter: Path) -> None:
         assert set(row[width + len(expected) :]) <= {0}
 
 
-def test_without_a_seed_the_global_one_decides_and_equal_prompts_differ(adapter: Path) -> None:
+def test_without_a_seed_the_global_seed_decides_and_equal_prompts_get_different_answers(
+    adapter: Path,
+) -> None:
     model, loop = fresh("llama"), ours("ar", adapter)
     drawn: dict[str, Any] = {"do_sample": True, "top_k": 0, "custom_generate": loop}
 
@@ -114,7 +116,7 @@ def test_without_a_seed_the_global_one_decides_and_equal_prompts_differ(adapter:
     assert once[0].tolist() != once[1].tolist()
 
 
-def test_a_dictionary_is_returned_where_one_is_asked_for(adapter: Path) -> None:
+def test_return_dict_in_generate_returns_an_object_with_the_sequences(adapter: Path) -> None:
     model = fresh("llama")
     given = generated(model, return_dict_in_generate=True, custom_generate=ours("ar", adapter))
     assert torch.equal(given.sequences, generated(model))
@@ -130,21 +132,21 @@ class After(StoppingCriteria):
         return torch.full((len(input_ids),), input_ids.shape[1] >= self.length)
 
 
-def test_a_stopping_criterion_is_asked_after_every_step(adapter: Path) -> None:
+def test_a_stopping_criterion_is_checked_after_every_step(adapter: Path) -> None:
     model, stop = fresh("llama"), StoppingCriteriaList([After(13)])
     prompts = PROMPTS[:1]
     given = generated(model, prompts, stopping_criteria=stop, custom_generate=ours("ar", adapter))
     assert torch.equal(given, generated(model, prompts)[:, :13])
 
 
-def test_of_several_stopping_criteria_one_is_enough(adapter: Path) -> None:
+def test_the_first_satisfied_stopping_criterion_ends_an_answer(adapter: Path) -> None:
     model, stop = fresh("llama"), StoppingCriteriaList([After(99), After(13), After(50)])
     prompts = PROMPTS[:1]
     given = generated(model, prompts, stopping_criteria=stop, custom_generate=ours("ar", adapter))
     assert given.shape[1] == 13
 
 
-def test_the_users_module_stays_as_it_is(adapter: Path) -> None:
+def test_the_users_module_is_left_unchanged(adapter: Path) -> None:
     model = fresh("llama").train()
     model.requires_grad_(True)
     ids = torch.tensor([PROMPTS[0]])
@@ -156,7 +158,7 @@ def test_the_users_module_stays_as_it_is(adapter: Path) -> None:
     assert list(model.state_dict()) == names
 
 
-def test_another_module_is_another_model(adapter: Path) -> None:
+def test_one_loop_serves_several_modules(adapter: Path) -> None:
     loop = ours("ar", adapter)
     one, other = fresh("llama"), fresh("llama-gqa")
     for model in (one, other, one):
@@ -169,7 +171,7 @@ def test_a_draft_may_be_a_folder(tmp_path: Path) -> None:
     assert torch.equal(generated(model, custom_generate=loop), generated(model))
 
 
-def test_it_is_a_decoder_of_ours_again(tmp_path: Path) -> None:
+def test_a_decoder_run_as_a_custom_loop_of_hf_equals_the_decoder_itself(tmp_path: Path) -> None:
     fresh("llama").save_pretrained(tmp_path / "draft")
     file = tmp_path / "loop.py"
     text = "from decoders import transformers_generate\n"
@@ -196,7 +198,9 @@ def test_it_is_a_decoder_of_ours_again(tmp_path: Path) -> None:
         ({"num_beams": 2}, "cannot have num_beams=2"),
     ],
 )
-def test_what_a_decoder_cannot_honour_is_refused(options: dict, line: str, adapter: Path) -> None:
+def test_generate_options_that_a_decoder_cannot_honour_are_refused(
+    options: dict, line: str, adapter: Path
+) -> None:
     with pytest.raises(ValueError, match=line):
         generated(fresh("llama"), custom_generate=ours("ar", adapter), **options)
 
@@ -217,12 +221,12 @@ def test_a_cache_that_holds_tokens_is_refused(adapter: Path) -> None:
         ("hf:kind=lookup", r"is already a loop of transformers"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(spec: str, line: str) -> None:
+def test_a_spec_that_cannot_become_a_generate_loop_is_refused(spec: str, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         transformers_generate(spec)
 
 
-def test_asking_the_package_for_anything_else_is_an_error() -> None:
+def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
     import decoders
 
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -99,7 +99,9 @@ def by_us(name: str, adapter: SlotAdapter) -> Tensor:
     return model.forward([call])
 
 
-def test_peft_gives_our_logits_of_tokens_and_slots(exported: tuple[str, Path, Path]) -> None:
+def test_peft_and_the_bench_compute_the_same_logits_of_tokens_and_slots(
+    exported: tuple[str, Path, Path],
+) -> None:
     name, ours, folder = exported
     adapter = SlotAdapter.load(ours)
     got, wanted = by_peft(in_peft(folder, fresh(name)), adapter), by_us(name, adapter)
@@ -112,7 +114,9 @@ def test_peft_gives_our_logits_of_tokens_and_slots(exported: tuple[str, Path, Pa
 
 
 @torch.no_grad()
-def test_in_peft_a_text_alone_is_the_base_models_own(exported: tuple[str, Path, Path]) -> None:
+def test_in_peft_a_text_without_slots_has_the_base_models_logits(
+    exported: tuple[str, Path, Path],
+) -> None:
     name, _, folder = exported
     model, ids = in_peft(folder, fresh(name)), torch.tensor([TEXT])
     assert torch.equal(model(input_ids=ids).logits, fresh(name)(ids).logits)
@@ -139,7 +143,7 @@ def small(tmp_path: Path, **options: Any) -> Path:
 @pytest.mark.parametrize(
     ("options", "line"), [({"rank": 0}, "is of full rank"), ({"enter": 1}, "enter at layer 1")]
 )
-def test_what_peft_has_no_place_for_is_refused(
+def test_adapters_that_peft_cannot_represent_are_refused(
     tmp_path: Path, options: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(ValueError, match=line):
@@ -147,7 +151,9 @@ def test_what_peft_has_no_place_for_is_refused(
     assert not (tmp_path / "peft").exists()
 
 
-def test_the_verb_converts_and_refuses(tmp_path: Path) -> None:
+def test_bench_export_converts_to_peft_and_refuses_a_used_folder_and_a_foreign_option(
+    tmp_path: Path,
+) -> None:
     ours, run = small(tmp_path), CliRunner()
     done = run.invoke(cli.app, ["export", str(ours), "--to", "peft"])
     assert done.exit_code == 0, done.output

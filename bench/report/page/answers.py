@@ -24,7 +24,7 @@ import itertools
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class Viewer:
 def viewer(run: Run, ranked: Sequence[str] = ()) -> Viewer | None:
     """Return all data of the step viewer, or None if no prompt was timed.
 
-    The decoders are in the `ranked` order of the main table, as the viewer shows only some at first.
+    The decoders are in `ranked` order, that of the main table: the viewer first shows only some.
     """
     measured = decoder_order(run)
     order = list(dict.fromkeys((*ranked, *measured)))

@@ -234,9 +234,7 @@ def test_an_answer_in_the_data_becomes_the_history_without_a_call_of_the_baselin
     assert [p.num_kept for p in prompts] == [0, len("a"), len("a\n\nGiven \nb")]
 
 
-def test_the_cached_prefix_of_a_later_turn_ends_before_the_last_token_of_the_baselines_answer() -> (
-    None
-):
+def test_the_cached_prefix_of_a_later_turn_ends_before_the_last_token_of_the_answer() -> None:
     encoder = PromptEncoder(LETTERS, 99, "skip", template=lambda texts: "|".join([*texts, ""]))
     prompts, _ = encoder.prompts([conversation("a", "b")], lambda asked: ["yes"] * len(asked))
     assert [text(p) for p in prompts] == ["a|", "a|yes|b|"]

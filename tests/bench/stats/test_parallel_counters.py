@@ -302,9 +302,7 @@ def test_fewer_than_two_settings_have_no_accuracy_under_parallelism() -> None:
     assert accuracy_under_parallelism([(1.0, 0.0), (2.0, 0.0)], best=0.0, baseline=0.0) is None
 
 
-def test_accuracy_under_parallelism_is_a_plain_area_at_the_best_accuracy_and_penalised_below() -> (
-    None
-):
+def test_accuracy_under_parallelism_is_a_plain_area_penalised_below_the_best_accuracy() -> None:
     flat = accuracy_under_parallelism([(3.0, 70.0), (1.0, 70.0)], best=70.0, baseline=70.0)
     assert flat is not None
     assert flat[0] == pytest.approx(3 * 70)

@@ -82,9 +82,7 @@ def test_distributions_are_tested_in_the_window_of_highest_uncertainty_of_the_ta
     assert found == ("a#1+6", (1, 1, *answers["a#1"][:6]))
 
 
-def test_the_prompts_with_the_highest_uncertainty_are_tested_and_unanswered_prompts_are_left_out() -> (
-    None
-):
+def test_prompts_with_the_highest_uncertainty_are_tested_and_unanswered_ones_are_not() -> None:
     # a prompt of n tokens is in doubt where its answer begins, the less the longer it is
     prompts = [prompt(f"p{n}", n) for n in range(1, NUM_CONTEXTS + 4)]
     target = Unsure({n: 0.5 * n for n in range(1, NUM_CONTEXTS + 4)})

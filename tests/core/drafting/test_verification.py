@@ -115,9 +115,7 @@ def test_a_rule_may_report_how_the_drafts_compare_with_the_target() -> None:
     assert {step.overlap for step in plain.steps} == {None}
 
 
-def test_a_fresh_rule_has_new_uniforms_in_each_turn_and_other_rules_reuse_those_of_positions() -> (
-    None
-):
+def test_a_fresh_rule_has_new_uniforms_in_each_turn_and_other_rules_those_of_positions() -> None:
     seen = dict[bool, list[float]]()
 
     class Looks(Coupled):

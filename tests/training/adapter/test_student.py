@@ -276,9 +276,7 @@ def test_a_fresh_adapter_leaves_slots_on_the_base_weights(name: str) -> None:
         assert gap(got, fresh(name).base_model(whole).last_hidden_state[:, 5:]) < TOLERANCE
 
 
-def test_a_separate_teacher_gives_the_teacher_states_and_the_student_keeps_its_context_states() -> (
-    None
-):
+def test_a_separate_teacher_gives_the_teacher_states_and_the_student_its_context_states() -> None:
     taught = student_of("llama", teacher=fresh("llama-gqa"))
     ids = windows_of().ids
     hidden, _ = taught.context(ids)

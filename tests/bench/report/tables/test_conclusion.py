@@ -31,9 +31,7 @@ def over(value: float, low: float, high: float) -> Estimate:
 APART: Rivals = {("ptp", "spec"): over(1.57, 1.4, 1.7)}
 
 
-def test_the_fastest_decoder_with_a_guarantee_is_named_before_the_fastest_without_a_guarantee() -> (
-    None
-):
+def test_the_fastest_decoder_with_a_guarantee_is_named_before_the_fastest_without() -> None:
     said = conclusion(
         summary(
             row("spec", 1.6, 1.5, 1.7),

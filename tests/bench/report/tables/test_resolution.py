@@ -32,9 +32,7 @@ NAR = {
 }  # fmt: skip
 
 
-def test_the_resolution_names_the_smallest_and_the_largest_width_and_the_number_of_prompts() -> (
-    None
-):
+def test_the_resolution_names_the_smallest_and_largest_width_and_the_number_of_prompts() -> None:
     said = resolution(summary(AR, NAR, SPEC))
     assert said == (
         "Resolution: differences from ar in speed below 1.10x (spec) to 1.25x (nar) cannot be "

@@ -24,10 +24,10 @@ KEPT = (SUMMARY, "tables/by_prompt.csv")
 AUDITED = sorted(str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob(SAMPLES_TABLE))
 
 
-@pytest.mark.parametrize(
-    "run",
-    [run if run in DEFAULT else pytest.param(run, marks=pytest.mark.slow) for run in AUDITED],
-)
+AUDITS = [run if run in DEFAULT else pytest.param(run, marks=pytest.mark.slow) for run in AUDITED]
+
+
+@pytest.mark.parametrize("run", AUDITS)
 def test_the_numbers_of_a_stored_run_are_reproduced_from_its_answers(run: str) -> None:
     folder = REFERENCE / run
     findings = Findings(load_run(folder))
@@ -61,7 +61,7 @@ FAILING = {
 FAILING["env.json lacks: version of decoding-bench"] = FAILING["commit"]
 
 
-@pytest.mark.parametrize("run", AUDITED)
+@pytest.mark.parametrize("run", AUDITS)
 def test_a_stored_run_passes_the_checks_of_bench_submit(run: str) -> None:
     files = [file for file in (REFERENCE / run).rglob("*") if file.is_file()]
     kept = {file.relative_to(REFERENCE / run).as_posix(): file.read_bytes() for file in files}

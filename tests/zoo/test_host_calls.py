@@ -38,8 +38,8 @@ BUDGETS = {
 a step was done once, those of `ar` were 266, 690, 123 and 537. Before a chain of calls was one, and
 graphs picked the states of accepted paths, those of `spec` were 313 and 962, of `eagle` 188 and
 601, of `ptp` 278 and 1078."""
-_SLOW = {("spec", "captured", 8), ("ptp", "captured", 8)}
-"""By default `ar` and `eagle` stand for all others at eight sequences."""
+_SLOW = {(spec, "captured", 8) for spec in ("spec", "ptp", EAGLE)}
+"""By default `ar` stands for all others at eight sequences."""
 SLACK = 1.1
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 SHORT, LONG = 8, 24

@@ -95,7 +95,7 @@ def kinds_of(model: HFModel) -> list[list[Call]]:
     [
         (False, None),
         (True, None),
-        (True, "export"),
+        pytest.param(True, "export", marks=pytest.mark.slow),
         pytest.param(False, "export", marks=pytest.mark.slow),
     ],
 )

@@ -80,6 +80,7 @@ def score_quality(
                 for batch in rounds:
                     ids = [prompt.ids for prompt in batch]
                     scheduler.run(ids, on_finish=partial(write, cell, batch))
+        writer.sync()
 
 
 def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score | None) -> SampleRecord:

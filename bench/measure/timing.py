@@ -117,6 +117,7 @@ class Runner:
             self.progress.step(self._speeds(), len(prompts))
         load = dataclasses.asdict(self.lap())
         self.writer.event("load", block=block.block, attempt=self.attempt, **load)
+        self.writer.sync()
         if self.after is not None:
             self.after(block, failed)
 

@@ -14,6 +14,7 @@ import errno
 import inspect
 import json
 import os
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +38,7 @@ from decoders.core.decoder import Decoder
 from decoders.core.registry import innermost_place
 
 SAMPLES, SAMPLES_TABLE = "samples.jsonl", "samples.parquet"
+_SYNC_EVERY_S = 1.0
 ERRORS = "errors.log"
 PHASES_FILE = "phases.json"
 PHASES = ("prefill", "draft", "verify", "sampling", "scheduler", "other")
@@ -95,6 +97,9 @@ class Sink:
         """Write the traceback of the answer called `name`."""
         raise NotImplementedError
 
+    def sync(self) -> None:
+        """Mark the end of a block."""
+
     def _append(self, line: str) -> None:
         raise NotImplementedError
 
@@ -113,6 +118,7 @@ class SampleWriter(Sink):
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._size = whole
+        self._synced_s = 0.0
         self._traces: dict[str, str] = {}
 
     def trace(self, name: str, trace: str) -> None:
@@ -126,14 +132,25 @@ class SampleWriter(Sink):
         if lines:
             self._append("\n".join(lines))
 
+    def sync(self) -> None:
+        """Flush lines to disk against a power cut, at most once per `_SYNC_EVERY_S` seconds."""
+        now_s = time.monotonic()
+        if now_s - self._synced_s >= _SYNC_EVERY_S:
+            self._sync()
+            self._synced_s = now_s
+
     def close(self) -> None:
-        """Close the file after flushing it to disk: no status may be stored without its lines."""
+        """Close the file after flushing: no status may be stored without its lines."""
+        try:
+            self._sync()
+        finally:
+            os.close(self._fd)
+
+    def _sync(self) -> None:
         try:
             os.fsync(self._fd)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        finally:
-            os.close(self._fd)
 
     def __enter__(self) -> Self:
         return self

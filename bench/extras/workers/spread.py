@@ -128,6 +128,7 @@ class SharedAttempt(Attempt):
                 self.writer.event("lost", worker=worker, block=block, attempt=self.number)
                 continue
             self.writer.lines(done.lines)  # done first, as only written lines count
+            self.writer.sync()
             for name, trace in done.errors:
                 self.writer.trace(name, trace)
             if isinstance(job, TimeBlock) and job.phased:

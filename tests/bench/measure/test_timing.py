@@ -266,15 +266,16 @@ def test_caches_are_reserved_before_the_first_answer_and_never_while_timed(
     assert set(forwards) == {2}
 
 
-def test_garbage_is_collected_after_every_block(
+def test_lines_are_flushed_and_garbage_is_collected_after_every_block(
     measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
     names = ("collect", "freeze", "unfreeze")
     collector = SimpleNamespace(**{name: partial(calls.append, name) for name in names})
     monkeypatch.setattr(runner_module, "gc", collector)
+    monkeypatch.setattr(SampleWriter, "sync", lambda _: calls.append("sync"))
     measured()
-    assert calls == ["collect", "freeze", *["collect"] * 8, "unfreeze"]
+    assert calls == ["collect", "freeze", *["sync", "collect"] * 8, "unfreeze"]
 
 
 def test_a_group_is_timed_as_one_makespan(measured: Any) -> None:

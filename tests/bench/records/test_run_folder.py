@@ -348,12 +348,14 @@ def test_an_event_is_written_as_a_separate_line(folder: Path) -> None:
     assert load_run(folder).events[0]["event"] == "load"
 
 
-def test_lines_are_flushed_to_the_disk_before_the_file_is_closed(
+def test_lines_are_flushed_to_the_disk_once_a_second_and_at_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed: list[int] = []
-    monkeypatch.setattr("bench.records.samples.os.fsync", flushed.append)
+    now, flushed = [100.0], []
+    monkeypatch.setattr("bench.records.samples.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.records.samples.os.fsync", lambda _: flushed.append(now[0]))
     with SampleWriter(folder) as writer:
-        writer.event("load", block=0, attempt=0, other_cores=0.25)
-        assert not flushed
-    assert len(flushed) == 1
+        for now[0] in (100.0, 100.4, 100.9, 101.0, 101.9, 102.5, 102.6):
+            writer.sync()
+        assert flushed == [100.0, 101.0, 102.5]
+    assert flushed == [100.0, 101.0, 102.5, 102.6]

@@ -14,7 +14,7 @@ import pandas as pd
 from bench.records.plan import RunStatus
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
-from bench.report.figures.style import GREY, Look
+from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
 from bench.report.tables.table import Columns, Table, interval, number, with_interval
@@ -23,10 +23,11 @@ from bench.stats.counters import group_by, ratio, timed_steps
 from bench.stats.intervals import LEVEL
 from bench.stats.metrics import SummaryRow, summary_rows
 from bench.stats.summary import ALL, decoder_order, family_order, select_family
+from bench.text import name_lines
 
 _MAX_POSITIONS = 16
 _MIN_STEPS = 20
-"""Minimum steps of a position to be drawn. The data has all."""
+"""Minimum steps of a position, and drafts of a bin, to be drawn. The data has all."""
 _PANELS = (
     ("joint", "joint: drafts\n1 to j all accepted", "share of steps"),
     ("conditional", "conditional: draft j, if\nall earlier are accepted", "share of drafts j"),
@@ -264,15 +265,56 @@ def calibration(summary: pd.DataFrame, table: pd.DataFrame) -> Table | None:
     return Table.of("Calibration of drafts", note, columns, rows)
 
 
+def calibration_figure(table: pd.DataFrame, summary: pd.DataFrame) -> Plot | None:
+    """Draw the accepted share of drafts against their confidence, a panel per decoder."""
+    from bench.report.figures import canvas  # matplotlib: only where something is drawn
+
+    data = table[table["decoder"].isin(summary["decoder"])]
+    data = data.groupby(["decoder", "bin"], sort=False)[["drafts", "accepted", "confidence"]].sum()
+    data = data.reset_index().sort_values("bin", kind="stable")
+    data[["accepted", "confidence"]] = data[["accepted", "confidence"]].div(data["drafts"], axis=0)
+    decoders = [name for name in summary["decoder"].unique() if name in set(data["decoder"])]
+    if not decoders:
+        return None
+    look, errors = Look.of(summary), canvas.overall(summary, ["ece"]).set_index("decoder")["ece"]
+    figure, grid = canvas.panels(len(decoders), 1.65)
+    for decoder, axes in zip(decoders, grid, strict=True):
+        rows = data[data["decoder"] == decoder]
+        heights, colour = rows["drafts"] / rows["drafts"].sum(), look.palette[decoder]
+        axes.bar((rows["bin"] - 0.5) / NUM_BINS, heights, 0.9 / NUM_BINS, color=FAINT)
+        axes.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=(0, (2, 2)))
+        shown = rows[rows["drafts"] >= _MIN_STEPS]
+        axes.plot(shown["confidence"], shown["accepted"], "-o", color=colour, ms=3, lw=1.2)
+        lines = [*name_lines(decoder, 22), f"ECE {errors[decoder]:.3f}"]  # a curve may go anywhere
+        axes.set_title("\n".join(lines), fontsize=9)
+        axes.set(xlim=(0, 1), ylim=(0, 1.02))
+        canvas.percent_ticks(axes.xaxis, 4)
+        canvas.percent_ticks(axes.yaxis, 4)
+        axes.set_xticks([0.25, 0.5, 0.75])  # those at the ends would touch the next panel's
+    figure.supxlabel("confidence of a draft (grey bars: share of drafts)", fontsize=9)
+    figure.supylabel("accepted", fontsize=9)
+    return figure, data.reset_index(drop=True)
+
+
 def _calibration(findings: Findings) -> pd.DataFrame:
     return calibration_table(findings.run.records, findings.decoders)
 
 
+_FIGURE = Figure(
+    "calibration",
+    "Reliability of drafts' confidences: accepted share of tested drafts against the drafter's "
+    "probability, in 15 bins. Below the dashed line a drafter is overconfident. Bins of fewer "
+    "than 20 drafts are not drawn. ECE: mean distance from the line, weighted by drafts.",
+    "no decoder gave its drafts probabilities",
+    lambda findings, summary: calibration_figure(findings.once(_calibration), summary),
+    7,
+)
 CALIBRATION = Section(
     "calibration",
     lambda f: [calibration(f.report_summary, f.once(_calibration))],
     11,
     title="Calibration of drafts",
     empty="No decoder gave its drafts probabilities.",
+    figures=(_FIGURE,),
     data={"calibration": _calibration},
 )

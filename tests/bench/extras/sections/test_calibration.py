@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.extras.sections.drafts import calibration, calibration_table
+from bench.extras.sections.drafts import calibration, calibration_figure, calibration_table
 from bench.records.record import LEVELS, SampleRecord
 from bench.records.run_folder import load_run
+from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
 from bench.report.write import table_files
 from bench.stats.calibration import BINS, NUM_BINS, calibrate, count_drafts
@@ -114,9 +115,16 @@ def test_the_table_has_overall_means_and_means_by_position(drafted: SampleRecord
     means = ["0.752", "0.752", "0.835", "0.504"]
     assert texts[0] == ["ar", "8", "0.252", "0.251", "confidence", *means]
     assert texts[1] == ["ar", "8", "", "", "accepted", "0.500", "0.500", "0.667", "0.000"]
+    figure = calibration_figure(table, summary)
+    assert figure is not None
+    assert list(figure[1]["accepted"]) == [0.25, 0.75]
+    (axes,) = (each for each in figure[0].axes if each.get_visible())
+    assert axes.get_title() == "ar\nECE 0.252"  # above the panel, where no curve goes
+    assert not axes.texts
+    assert calibration_figure(table.iloc[:0], summary) is None
 
 
-def test_a_report_has_the_calibration_section_and_its_table_file(
+def test_a_report_has_the_calibration_section_its_table_file_and_the_figure(
     synthetic_run: Callable[..., Path],
 ) -> None:
     run = load_run(synthetic_run({"spec": 3.0, "ptp": 2.0}))
@@ -130,6 +138,7 @@ def test_a_report_has_the_calibration_section_and_its_table_file(
     (table,) = tables_of(findings)["calibration"]
     assert {row[0].text for row in table.rows} == {"spec"}
     assert table.rows[0][2].text.startswith("0.250")
+    assert "calibration" in draw_all(findings).plots
     lines = table_files(findings)["tables/calibration.csv"].decode().splitlines()
     assert lines[0] == "decoder,position,bin,drafts,accepted,confidence"
     assert [line.split(",")[:3] for line in lines[1:]] == [

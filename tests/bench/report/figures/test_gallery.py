@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
 def test_each_figure_is_drawn_or_listed_as_left_out_with_the_reason(made: Gallery) -> None:
     left_out = {line.split(" (")[0]: line for line in made.left_out}
     assert all("\n" not in line for line in made.left_out)
-    assert set(left_out) == {"time_split", "passes"}
+    assert set(left_out) == {"calibration", "time_split", "passes"}
     assert not set(left_out) & set(made.plots)
     assert set(made.captions) == set(made.plots)
     assert left_out["time_split"] == "time_split (there was no second pass)"
@@ -39,7 +39,7 @@ def test_a_run_without_answers_has_no_figures_and_a_reason_for_each(synthetic_ru
     run = load_run(synthetic_run())
     made = draw_all(Findings(dataclasses.replace(run, records=())))
     assert made.plots == {}
-    assert len(made.left_out) == 6
+    assert len(made.left_out) == 7
     assert "speedup (no decoder was timed against ar)" in made.left_out
 
 

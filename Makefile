@@ -73,7 +73,7 @@ gpu: install     ## everything a GPU is borrowed for, in eleven minutes (GPU_ARG
 report: install  ## redo tables and figures of a run: make report RUN=results/…
 	$(PYTHON) -m bench report $(RUN)
 
-reference: install  ## store a run: make reference NAME=cpu-zoo RUN=results/latest FIGURES="speedup memory"
+reference: install  ## store a run: make reference NAME=cpu-zoo RUN=results/latest FIGURES="speedup latency"
 	$(if $(NAME),,$(error NAME is missing: make reference NAME=cpu-zoo RUN=results/latest))
 	rm -f $(addprefix $(STORED)/,phases.json figures/* tables/*)
 	$(PYTHON) -m bench export $(RUN) --to reference --folder $(STORED) $(addprefix --figure=,$(FIGURES))

@@ -167,7 +167,7 @@ def test_the_code_of_an_installed_package_comes_from_the_checkout_of_each_side(t
     code, found, noted = gate(toy, decoder="toy", path=path)
     assert code == Exit.REGRESSION
     assert {cell["cell"] for cell in found["cells"]} == {"ar", "toy"}
-    assert "::error file=src/toydec/toy.py,line=" in noted
+    assert "::error title=bench gate%3A toy%3A calls regressed" in noted
 
 
 def test_only_pythonpath_folders_outside_of_the_repository_are_kept(

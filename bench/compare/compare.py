@@ -135,6 +135,8 @@ def _compared(cell: str, pair: RunPair, gate: Gate) -> CellRegression:
     if not joined.base or coverage < _MIN_COVERAGE:
         shares = ", ".join(f"{name} {both} of {num}" for name, (both, num) in joined.shared.items())
         note = f"head answered too few of base's prompts (by hash): {shares or 'none'}"
+        if other := pair.other_template:
+            note += f"; {other}"
         return _not_comparable(cell, *notes, note, **numbers)
     timed = _time(joined, of_ar, pair, gate)
     measures = (*_hard(cell, joined, of_ar, pair, gate), *timed)

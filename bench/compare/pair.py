@@ -106,6 +106,19 @@ class RunPair:
         old, new = (side.config.get("model") for side in self.sides.values())
         return [f": name is {old} in base and {new} in head"] if old != new else []
 
+    @property
+    def other_template(self) -> str:
+        """Describe the known differences of the sides' chat templates."""
+        base, head = (
+            (side.env.models.target or {}).get("template") or {} for side in self.sides.values()
+        )
+        names = {"date": "date (--date)", "arguments": "--template-args", "sha256": "text"}
+        return "; ".join(
+            f"the chat template's {name} is {base[key]} in base and {head[key]} in head"
+            for key, name in names.items()
+            if key in base and key in head and base[key] != head[key]
+        )
+
     def changes(self) -> list[str]:
         """List further differences of comparable runs, which are reported but not judged."""
         groups = zip(*map(_facts, self.sides.values()), strict=True)

@@ -19,19 +19,12 @@ from typing import Self, TypeVar
 from bench.errors import UsageError
 from bench.extras.cost.curve import cost_table, with_readings
 from bench.extras.cost.probes import Probe
-from bench.extras.cost.records import (
-    CURVE,
-    MACHINE,
-    Calls,
-    CostCell,
-    CostFacts,
-    write_facts,
-)
+from bench.extras.cost.records import CURVE, Calls, CostCell, CostFacts, read_facts, write_facts
 from bench.machine.clock import Clock, Stopwatch
 from bench.machine.usage import Load
 from bench.measure.timing import frozen_garbage
 from bench.progress import Progress
-from bench.records.environment import Environment, write_environment
+from bench.records.environment import Environment, read_environment, write_environment
 from bench.records.files import cannot_write, write_bytes
 from bench.records.frames import csv_bytes
 from decoders.core.engine.models import Models
@@ -65,13 +58,19 @@ class CostSubject:
 
 
 def measure_cost(subject: CostSubject, folder: Path, progress: Progress) -> CostFacts:
-    """Measure a model, write the measurement to `folder`, and return its facts.
+    """Measure a model, unless `folder` has the measurement, and return its facts.
 
     Raises:
-        BenchError: the folder holds a measurement (exit 2), or cannot be written (1).
+        BenchError: the folder holds a measurement of another model, grid or machine (exit 2), is
+            damaged (4) or cannot be written (1).
     """
-    if (folder / MACHINE).exists():
-        raise UsageError(f"{folder} has a measurement; give another --folder")
+    if (before := read_facts(folder)) is not None:
+        planned = [(f.work, f.grid, f.name, dict(f.target)) for f in (before, subject.facts)]
+        machines = {env.comparability_key for env in (read_environment(folder), subject.env)}
+        if planned[0] != planned[1] or len(machines) > 1:
+            line = f"{folder} has a measurement of another model, grid or machine"
+            raise UsageError(f"{line}; give another --folder")
+        return before
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

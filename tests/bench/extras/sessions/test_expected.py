@@ -185,6 +185,14 @@ def test_later_reports_show_the_prediction_of_the_first_report_in_any_checkout(
         expected.section(Findings(load_run(copy)))
 
 
+def write_summaries(pool: Path) -> list[Path]:
+    """Write the summaries of a pool's runs, and return their folders."""
+    folders = sorted(pool.glob("s*"))
+    for folder in folders:
+        Findings(load_run(folder)).summary.to_csv(folder / "summary.csv", index=False)
+    return folders
+
+
 def slowed(run: Path, factor: float) -> None:
     """Multiply the times per token of a stored run by a factor."""
     summary = pd.read_csv(run / "summary.csv")
@@ -201,8 +209,7 @@ def test_a_baseline_that_is_slower_than_in_earlier_runs_causes_a_warning(
     pool: Path, synthetic_run: Write
 ) -> None:
     run = ended(synthetic_run)
-    for before in pool.glob("s*"):
-        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+    write_summaries(pool)
     assert slow_baselines(run) == []  # as fast
     slowed(pool / "s1", 1 / 1.5)
     slowed(pool / "s2", 1 / 1.2)
@@ -222,8 +229,7 @@ def test_runs_without_times_set_no_expected_time_of_the_baseline(
     pool: Path, synthetic_run: Write
 ) -> None:
     run = ended(synthetic_run)
-    for before in pool.glob("s*"):
-        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+    for before in write_summaries(pool):
         slowed(before, math.nan)
     assert slow_baselines(run) == []
     assert json.loads((run / expected.EXPECTED).read_text())["fastest"] is None
@@ -251,8 +257,7 @@ def test_the_baseline_is_compared_with_a_neighbouring_run_and_not_with_itself(
 def test_the_baseline_is_not_compared_with_runs_of_other_machines_or_jobs(
     pool: Path, synthetic_run: Write
 ) -> None:
-    for before in pool.glob("s*"):
-        Findings(load_run(before)).summary.to_csv(before / "summary.csv", index=False)
+    for before in write_summaries(pool):
         slowed(before, 1 / 2)
     assert slow_baselines(ended(synthetic_run, name="other", env=on("Xeon"))) == []
     assert slow_baselines(ended(synthetic_run, name="fewer", conversations=6)) == []

@@ -70,8 +70,7 @@ def write_report(run_dir: Path, reference: str | None = None) -> Findings:
     context |= {"figures": figures, "left_out": drawings.left_out}
     files[REPORT] = render("report.md.j2", **context)
     ranked = [row.decoder for row in main.ranked_rows(findings.summary)]
-    context["viewer"] = viewer(findings.run, ranked)
-    files["report.html"] = render("page.html.jinja", **context)
+    files["report.html"] = render("page.html.jinja", viewer=viewer(findings.run, ranked), **context)
     write_files(run_dir, files)
     return findings
 

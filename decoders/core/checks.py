@@ -14,6 +14,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -321,10 +322,11 @@ def _law(answer: tuple[int, ...], logits: Tensor) -> Tensor:
 
 def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | None = None) -> None:
     models, under = tables(decoder), "" if law is None else " under a law"
-    causal = models if isinstance(decoder, SelfDriven) else tables(Autoregressive())
+    ar = partial(_answer, Autoregressive(), models=models)
+    expect = ar if isinstance(decoder, SelfDriven) else _ar_answer
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
         sampling = replace(_sampling(temperature, seed=seed), law=law)
-        expected = _answer(Autoregressive(), prompt, sampling, causal)
+        expected = expect(tuple(prompt), sampling)
         answer = _answer(decoder, prompt, sampling, models)
         assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
 
@@ -339,6 +341,11 @@ def _answer(
     if sampling.law is None:
         raise outcome
     return str(outcome)
+
+
+@cache
+def _ar_answer(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...] | str:
+    return _answer(Autoregressive(), prompt, sampling, tables(Autoregressive()))
 
 
 def check_distribution(decoder: Decoder) -> None:

@@ -57,10 +57,7 @@ class Viewer:
 
 
 def viewer(run: Run, ranked: Sequence[str] = ()) -> Viewer | None:
-    """Return all data of the step viewer, or None if no prompt was timed.
-
-    The decoders are in `ranked` order, that of the main table: the viewer first shows only some.
-    """
+    """Return the step viewer's data, decoders in `ranked` order, or None if no prompt was timed."""
     measured = decoder_order(run)
     order = list(dict.fromkeys((*ranked, *measured)))
     answers = chosen_answers(run.records)

@@ -23,10 +23,13 @@ class Progress(AbstractContextManager["Progress"]):
     """Show a runner's progress. This base class shows only notes."""
 
     def start(self, phase: str, total: int, done: int = 0, *, even: bool = True) -> None:
-        """Begin a phase of `total` answers, of which `done` exist already.
+        """Begin a phase.
 
-        If the steps are not `even`, the time left cannot be derived from their pace and is not
-        shown.
+        Args:
+            phase: its name, as shown.
+            total: number of its answers, or of other things that `step` counts.
+            done: how many of them exist already.
+            even: whether the steps take like times; else no time left is shown.
         """
 
     def step(self, detail: str = "", num: int = 1) -> None:

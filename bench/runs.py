@@ -38,6 +38,7 @@ from bench.records.plan import (
     Plan,
     RunStatus,
     parse_part,
+    read_status,
     select_part,
     write_plan,
     write_status,
@@ -92,10 +93,18 @@ def run(
     *,
     report: Report | None = write_report,
 ) -> RunResult:
-    """Measure and `report` `config`, or only its `part` (``I/N``), in a new folder under `parent`.
+    """Measure a job, or one part of it, in a new run folder, and write the report.
 
-    All steps are called here in their order, and `Attempt` has the passes. Observers are
-    `progress`, the status of the attempt and, with a `spread`, workers.
+    All steps are called here in their order, and `Attempt` has the passes.
+
+    Args:
+        config: the job; the folder's config.toml has it with all values filled in.
+        parent: the folder in which the run folder is made, itself made if missing.
+        progress: shows phases and notes; closed once all is judged.
+        opener: opens the models; any but `open_setup` brings its own, which are not looked for.
+        spread: the workers that measure; `ALONE` stands for this process.
+        part: ``I/N`` of ``--part``; None: the whole plan.
+        report: writes the report if there are answers; None: no report.
 
     Raises:
         BenchError: any failure before the plan is written (the new folder is then removed), or a
@@ -108,7 +117,7 @@ def run(
         refuse_sharing(resolved, "--part")
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
     started_utc = utc_now()
-    run_dir = _new_folder(resolved, parent, started_utc)
+    run_dir = _new_folder(resolved, parent, started_utc, part)
     with only_writer(run_dir):
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, run_dir)
@@ -135,10 +144,18 @@ def resume(
     *,
     report: Report | None = write_report,
 ) -> RunResult:
-    """Complete a run that stopped, with this `spread`, or leave a complete run as it is.
+    """Complete a run that stopped, or leave a complete run as it is.
 
     A run that was killed before it was planned is planned now. A run that was killed while its
-    report was written gets its report. `allowed` are the paths of decoders' code that may run.
+    report was written gets its report.
+
+    Args:
+        run_dir: the run folder, whose config.toml is the job.
+        progress: shows phases and notes; closed once all is judged.
+        opener: opens the models, which must have the weights with which the run began.
+        spread: the workers that measure the rest, whoever measured before.
+        allowed: paths of decoders' and laws' code that may run.
+        report: writes the report; None: no report.
 
     Raises:
         UsageError: there is no run, or the run cannot be resumed.
@@ -160,7 +177,7 @@ def resume(
         if stopped is None:
             resolved = for_workers
             setup = open_with_graphs(resolved, opener, progress)
-            plan, prompts = _plan(run_dir, resolved, setup, None, progress)
+            plan, prompts = _plan(run_dir, resolved, setup, read_status(run_dir).part, progress)
         else:
             plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(resolved)
             check_identity(setup, plan, prompts, stopped.env)
@@ -213,9 +230,9 @@ def _choose_attempt(
     return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
 
-def _new_folder(run: ResolvedRun, parent: Path, started_utc: str) -> Path:
+def _new_folder(run: ResolvedRun, parent: Path, started_utc: str, part: str | None) -> Path:
     """Make the folder, with the configuration and the status ``opening``."""
-    opening = RunStatus(status="opening", started_utc=started_utc).to_json()
+    opening = RunStatus(status="opening", started_utc=started_utc, part=part).to_json()
     files = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
     return create_run_dir(parent, stem, files)
@@ -247,8 +264,7 @@ def _judge(attempt: Attempt) -> None:
     peak = Process(peak_rss_bytes=environment.peak_rss_bytes())
     write_environment(attempt.run_dir, replace(measured.env, process=peak))
     floor = measure_floor(setup, measured.records, prompts)
-    cells = measured.plan.cells
-    unequal = tuple(differences(setup, measured.records, prompts, floor, cells))
+    unequal = tuple(differences(setup, measured.records, prompts, floor))
     num = len(measured.records)
     status = replace(attempt.status, differences=unequal, floor=floor, num_records=num)
     attempt.end(replace(judge(replace(measured, status=status)), reported=False))

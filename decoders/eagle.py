@@ -5,9 +5,6 @@ picked there. Then it continues from its own states: like a draft model, it draf
 another and has its own cache, but the target's head computes its logits. The likeliest paths are
 extended, and the likeliest of all drafts form the tree (EAGLE-2, arXiv 2406.16858). One call
 verifies the tree, and the hidden states of the accepted path are the layer's next input.
-
-All levels of a tree are one call that the decoder yields; each run of the layer counts as a draft
-call.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
 from decoders.core.registry import build, named_code, parse_spec, register
-from decoders.core.types import MAX_DRAFTS, CallResult, DecoderSpec
+from decoders.core.types import MAX_DRAFTS, CallResult
 
 _PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
 _ONE_MODEL = "a decoder without a draft model, as `first` has one"
@@ -71,7 +71,8 @@ class Hybrid(DraftAndVerify):
     def parts(self) -> tuple[Decoder, ...]:
         """Both decoders, with this decoder's verification where they have that option."""
         parts = []
-        for spec in map(_spec, (self.first, self.then)):
+        for text in (self.first, self.then):
+            spec = parse_spec(text.replace("+", ":"))
             part, options = build(spec), {**spec.options, "verify": self.verify}
             verifies = "verify" in vars(part)
             parts.append(build(dataclasses.replace(spec, options=options)) if verifies else part)
@@ -80,8 +81,8 @@ class Hybrid(DraftAndVerify):
     @classmethod
     def code_in(cls, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of code that the parts name."""
-        texts = [options[part] for part in ("first", "then") if part in options]
-        return tuple(path for text in texts for path in named_code(_spec(text)))
+        texts = [options[part].replace("+", ":") for part in ("first", "then") if part in options]
+        return tuple(path for text in texts for path in named_code(parse_spec(text)))
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -102,10 +103,6 @@ class Hybrid(DraftAndVerify):
             adapter = request.adapters.get(part.adapter_name or "")
             drafters[name] = part.drafter(dataclasses.replace(request, adapter=adapter))
         return FirstMatch(drafters, self.least) if self.how == "match" else Merge(drafters)
-
-
-def _spec(text: str) -> DecoderSpec:
-    return parse_spec(text.replace("+", ":"))
 
 
 class FirstMatch(Drafter):

@@ -28,14 +28,6 @@ from decoders.core.drafting.refinement import (
 from decoders.core.registry import register
 from decoders.core.types import Confidence, Emit
 
-_COMMIT_READS = {
-    "threshold": ("threshold",),
-    "threshold+quota": ("threshold", "schedule"),
-    "quota": ("schedule",),
-    "cmlm": ("schedule",),
-}
-_REVISE_READS = {"remask": ("edit_threshold",), "edit": ("edit_threshold",)}
-
 
 @register("idlm")
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +78,14 @@ class Refinement(Decoder):
         self.demand(self.max_passes >= 0, "max_passes", "1 or above, or 0 for a block's tokens")
         self.demand(0 <= self.threshold <= 1, "threshold", "from 0 to 1")
         self.demand(0 <= self.edit_threshold <= 1, "edit_threshold", "from 0 to 1")
-        self.demand_read("commit", _COMMIT_READS)
-        self.demand_read("revise", _REVISE_READS)
+        reads = {
+            "threshold": ("threshold",),
+            "threshold+quota": ("threshold", "schedule"),
+            "quota": ("schedule",),
+            "cmlm": ("schedule",),
+        }
+        self.demand_read("commit", reads)
+        self.demand_read("revise", dict.fromkeys(("remask", "edit"), ("edit_threshold",)))
 
     def steps(self, request: Request) -> Steps:
         """Refine block after block in up to T passes each, which all feed new final tokens."""

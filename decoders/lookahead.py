@@ -12,7 +12,7 @@ Letters: W columns of the window, N tokens of an n-gram, G n-grams kept for a fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
@@ -56,73 +56,50 @@ class Lookahead(DraftAndVerify):
 
 
 class _Gatherer(Drafter):
-    """Hold the window, and the n-grams gathered from the window."""
+    """Hold the window, and the newest G n-grams of each first token, the newest last."""
 
     branches = True
 
     def __init__(self, options: Lookahead) -> None:
-        self._options, self._levels = options, list[list[int]]()
-        self._ngrams, self._rows = _Ngrams(options.n, options.candidates), _WindowTree(0)
+        self._options, self._tree = options, DraftTree(0)
+        self._levels: list[list[int]] = []
+        self._after: dict[int, dict[tuple[int, ...], None]] = {}
 
     def propose(self, text: Text, most: int) -> DraftTree:
         """Verify the n-grams that begin with the last token, and extend the window."""
-        rows = self._rows = _WindowTree(text.last)
-        for ngram in self._ngrams.after(text.last):
-            rows.add(ngram[:most])
-        verified = len(rows)
-        last = rows.look_ahead(self._levels)
-        rows.read = (*range(verified), *last)
-        return rows
+        tree = self._tree = DraftTree(text.last)
+        for continuation in self._after.get(text.last, ()):
+            tree.add(continuation[:most])
+        verified, rows = len(tree), [0]
+        for token in self._levels[0]:  # a chain
+            rows.append(tree.append(token, rows[-1]))
+        rows.pop(0)
+        for level in self._levels[1:]:
+            rows = [tree.append(token, row) for token, row in zip(level, rows, strict=True)]
+        tree.read = (*range(verified), *rows)
+        return tree
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Gather the prompt's n-grams, then advance the window after every call that fed it."""
+        n = self._options.n
         if verdict.is_prompt:
             prompt, window = text.tokens[: text.num_prompt], self._options.window
             self._levels = [(prompt * window)[-window:]]
-            if self._options.from_prompt:
-                self._ngrams.gather(text.tokens)
-        elif verdict.tree is self._rows:
+            num_ngrams = len(text.tokens) - n + 1 if self._options.from_prompt else 0
+            for start in range(num_ngrams):
+                self._gather(text.tokens[start : start + n])
+        elif verdict.tree is self._tree:
             # the target's picks are the last level of all columns; N levels are complete n-grams
-            self._levels.append([*verdict.result.picks[1 + self._rows.num_drafts :]])
-            if len(self._levels) == self._options.n:
+            self._levels.append([*verdict.result.picks[1 + self._tree.num_drafts :]])
+            if len(self._levels) == n:
                 for column in zip(*self._levels, strict=True):
-                    self._ngrams.add(column)
+                    self._gather(column)
                 self._levels.pop(0)
 
-
-@dataclass(slots=True)
-class _Ngrams:
-    """Keep the newest G continuations of N - 1 tokens for each first token, newest last."""
-
-    n: int
-    candidates: int
-    _after: dict[int, dict[tuple[int, ...], None]] = field(default_factory=dict)
-
-    def add(self, ngram: Sequence[int]) -> None:
+    def _gather(self, ngram: Sequence[int]) -> None:
         continuations = self._after.setdefault(ngram[0], {})
         continuation = tuple(ngram[1:])
         continuations.pop(continuation, None)
         continuations[continuation] = None
-        if len(continuations) > self.candidates:
+        if len(continuations) > self._options.candidates:
             del continuations[next(iter(continuations))]
-
-    def gather(self, text: Sequence[int]) -> None:
-        for start in range(len(text) - self.n + 1):
-            self.add(text[start : start + self.n])
-
-    def after(self, token: int) -> tuple[tuple[int, ...], ...]:
-        return tuple(self._after.get(token, ()))
-
-
-class _WindowTree(DraftTree):
-    """Hold the rows of a call: a tree whose first row is the last token of the answer."""
-
-    def look_ahead(self, levels: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Add the window's columns, level 0 as a chain, and return the rows of the last level."""
-        rows = [0]
-        for token in levels[0]:
-            rows.append(self.append(token, rows[-1]))
-        rows.pop(0)
-        for level in levels[1:]:
-            rows = [self.append(token, row) for token, row in zip(level, rows, strict=True)]
-        return rows

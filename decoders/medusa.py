@@ -3,9 +3,8 @@
 The hidden state that predicts the target's next token also feeds trained heads for the tokens after
 it: head h predicts the token h + 2 positions on. The heads' likeliest candidates form a tree of
 drafts after the next token. One call verifies the tree, and the state at the end of the accepted
-path drafts the next tree. No draft model, no second cache, one call per step.
-
-Every step builds a new tree from the likeliest rows (the paper fixes one tree beforehand).
+path drafts the next tree. No draft model, no second cache, one call per step. Every step builds a
+new tree from the likeliest rows (the paper fixes one tree beforehand).
 
 Letters: H heads, N rows of a tree, V vocabulary.
 """

@@ -11,7 +11,6 @@ Letters: B tokens of a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,18 +77,16 @@ class NonAutoregressive(Decoder):
             result = yield block_call(target, pending, slots)
             pending = (*result.picks, *result.slot_picks)
             if self.length == "predicted" and result.slot_barred:
-                pending = _ended(pending, result.slot_barred, min(sampling.stop_ids))
+                # logs of the chances that the first stop is here, and that there was none so far
+                scores, survival = list[float](), 0.0
+                for chance in result.slot_barred:
+                    scores.append(survival + math.log(max(chance, 1e-30)))
+                    survival += math.log(max(1 - chance, 1e-30))
+                best = max(range(len(scores)), key=scores.__getitem__)
+                if survival < scores[best]:
+                    pending = (*pending[: best + 1], min(sampling.stop_ids))
             elif stop is not None and size == left:
                 pending = (*pending[:-1], stop)
             decided = (0, *[1] * (len(pending) - 1))  # the first token is the target's
             yield Emit(tokens=pending, passes=1, decided=decided)
             left -= len(pending)
-
-
-def _ended(tokens: tuple[int, ...], chances: Sequence[float], stop: int) -> tuple[int, ...]:
-    scores, survival = [], 0.0
-    for chance in chances:
-        scores.append(survival + math.log(max(chance, 1e-30)))
-        survival += math.log(max(1 - chance, 1e-30))
-    best = max(range(len(scores)), key=scores.__getitem__)
-    return tokens if survival >= scores[best] else (*tokens[: best + 1], stop)

@@ -72,7 +72,8 @@ class _SlotDrafter(Drafter):
     def __init__(self, options: ParallelTokenPrediction, request: Request) -> None:
         self._options, self._target = options, request.target
         alone = options.mode == "sequential"
-        self._proposer = Proposer(request, options.adapter, options.slots, alone=alone)
+        adapter, row_cost = options.adapter, options.row_cost
+        self._proposer = Proposer(request, adapter, options.slots, row_cost=row_cost, alone=alone)
 
     def carry(self, text: Text, tree: DraftTree) -> Mapping[str, Any]:
         """Put one branch of slots after the prompt."""
@@ -83,7 +84,7 @@ class _SlotDrafter(Drafter):
     def _one_branch(self, text: Text, num_tokens: int) -> dict[str, Any]:
         # this call and the verifying call each add a token of their own to the proposal
         room = text.left - (2 if num_tokens else 1)
-        slots = self._proposer.one_branch(room, text.last, text.output, self._options.row_cost)
+        slots = self._proposer.one_branch(text, room)
         positions = self._proposer.positions(self._target.length, num_tokens, slots)
         return {"slots": slots, "positions": positions}
 
@@ -112,7 +113,7 @@ class _Sequential(_SlotDrafter):
             text.tokens += first
             self._proposer.take(result)
         self._is_made = False
-        drafts = self._proposer.worthwhile(text.left - 1, self._options.row_cost)
+        drafts = self._proposer.worthwhile(text.left - 1)
         tree = DraftTree.chain(text.last, drafts, self._proposer.chances)
         tree.first = first
         return tree

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from decoders.core.decoder import Request
 from decoders.core.drafting.drafter import Drafter, Text, Verdict
@@ -60,18 +60,16 @@ class _ChainDrafter(Drafter):
     def __init__(self, options: ParallelSpeculative, request: Request) -> None:
         assert request.adapter is not None
         assert request.draft is not None
-        self._options, self._draft = options, request.draft
-        self._proposer = Proposer(
-            request, options.adapter, options.slots, alone=True, exact_row=False
-        )
+        self._draft = request.draft
+        slots: Any = {"row_cost": options.row_cost, "alone": True, "exact_row": False}
+        self._proposer = Proposer(request, options.adapter, options.slots, **slots)
         # the first slot of O-PTP predicts the next token; in C-PTP the row of the last token does
         self._guesses = request.adapter.variant == "c-ptp"
 
     def draft(self, text: Text, most: int) -> Generator[Call, CallResult, DraftTree]:
         """Propose in one call and return as many tokens as pay."""
-        proposer, row_cost, result = self._proposer, self._options.row_cost, CallResult()
-        room = most - int(self._guesses)
-        slots = proposer.one_branch(room, text.last, text.output, row_cost)
+        proposer, result = self._proposer, CallResult()
+        slots = proposer.one_branch(text, most - int(self._guesses))
         if most and (slots is not None or self._guesses):
             unseen = text.tokens[self._draft.length : len(text.tokens) - int(proposer.alone)]
             positions = proposer.positions(self._draft.length, len(unseen), slots)
@@ -83,7 +81,7 @@ class _ChainDrafter(Drafter):
                 slot_confidences=(*[_OWN_CHANCE] * len(result.picks), *result.slot_confidences),
             )
         )
-        drafts = proposer.worthwhile(most, row_cost)
+        drafts = proposer.worthwhile(most)
         return DraftTree.chain(text.last, drafts, proposer.chances)
 
     def observe(self, text: Text, verdict: Verdict) -> None:

@@ -4,8 +4,6 @@ The layers draft K tokens in one pass, each from the uniform by which the target
 is PTP's idea (arXiv 2512.21323) at a fraction of the cost of a target pass, with a body like
 DFlash's and a bias like DSpark's (docs/decoders/shallow.md). One call verifies the drafts by the
 target's own picks.
-
-A draft call is one run of the layers.
 """
 
 from __future__ import annotations

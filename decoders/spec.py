@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decoders.core.decoder import Need, Request
-from decoders.core.drafting.chain import ModelDrafter
+from decoders.core.drafting.chain import CascadeDrafter, ModelDrafter
 from decoders.core.drafting.drafter import Drafter
 from decoders.core.drafting.length import AUTO, Length, NumDrafts
 from decoders.core.drafting.loop import DraftAndVerify
@@ -67,8 +67,6 @@ class Speculative(DraftAndVerify):
         """Draft with the draft model, or with a cascade."""
         length = Length(self.k, self.row_cost, self.draft_cost)
         if self.cascade:
-            from decoders.core.drafting.cascade import CascadeDrafter
-
             smaller = request.models[self.cascade]
             return CascadeDrafter(request, self.verification, length.limit, smaller, self.cascade_k)
         return ModelDrafter(request, self.verification, length, self.stop)

@@ -102,7 +102,8 @@ def unreadable(gold: str) -> bool:
     expected = _gold(gold)
     if one_number(expected) is not None or _is_words(expected):
         return False
-    return bool(_SENTENCE.search(_without_latex(expected))) or not readable(_simple(expected))
+    expression = _simple(expected)
+    return bool(_SENTENCE.search(_without_latex(expected))) or not equal(expression, expression)
 
 
 def boxed(text: str) -> str | None:
@@ -235,11 +236,6 @@ def equal(answer: str, gold: str) -> bool:
         return bool(ask(__name__, _CPU_S, answer, gold))
     except Ended:
         return False
-
-
-def readable(expression: str) -> bool:
-    """Return whether LaTeX can be read, and equals itself within the limits."""
-    return equal(expression, expression)
 
 
 def serve() -> None:

@@ -72,13 +72,10 @@ def normalized_words(text: str) -> list[str]:
     Words of other scripts lose their own punctuation, too.
     """
     words = _ARTICLES.sub(" ", spaced(text.lower().translate(_NO_PUNCTUATION))).split()
-    return [word for word in map(_bare, words) if word]
-
-
-def _bare(word: str) -> str:
-    if not _FOREIGN.search(word):
-        return word
-    return unicodedata.normalize("NFC", _PUNCTUATION.sub("", word))
+    for place, word in enumerate(words):
+        if _FOREIGN.search(word):
+            words[place] = unicodedata.normalize("NFC", _PUNCTUATION.sub("", word))
+    return [word for word in words if word]
 
 
 class RougeWords:

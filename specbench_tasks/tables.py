@@ -57,7 +57,15 @@ def read_table(path: Path) -> NumberedRows:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith(b"PAR1") or path.suffix == ".parquet":
-        table = NumberedRows(f"{path}, row", _parquet(path))
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            rows = parquet.ParquetFile(path).read()
+            rows.validate(full=True)
+            table = NumberedRows(f"{path}, row", list(enumerate(rows.to_pylist())))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"{path} is not Parquet: {' '.join(str(error).split())}") from error
     else:
         table = _text_table(path, data)
     if not table.rows:
@@ -75,40 +83,32 @@ def _text_table(path: Path, data: bytes) -> NumberedRows:
     start = text.lstrip()[:1]
     if start not in ("[", "{", "") and path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is none of {_KINDS}")
-    where, rows = f"{path}, line", _lines(path, text)
+    where, rows = f"{path}, line", list[tuple[int, Any]]()
     if start == "[":
+        where = f"{path}, item"
         try:
-            where, rows = f"{path}, item", enumerate(json.loads(text), start=1)
+            rows += enumerate(json.loads(text), start=1)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} begins like a JSON list but is not one: {error}") from error
-    table = NumberedRows(where, list(rows))
-    for number, row in table.rows:
-        _check(row, f"{where} {number}")
-    return table
-
-
-def _lines(path: Path, text: str) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    else:
+        for number, line in enumerate(text.split("\n"), start=1):
+            try:
+                if line.strip():
+                    rows.append((number, json.loads(line)))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise ValueError(f"{where} {number} is a {type(row).__name__}, not an object")
         try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
-
-
-def _check(row: object, where: str) -> None:
-    """Refuse rows that are not objects, and lone surrogates, which UTF-8 cannot encode."""
-    if not isinstance(row, dict):
-        raise ValueError(f"{where} is a {type(row).__name__}, not an object")
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ValueError(
-            f"{where} holds half a character (the lone surrogate {half}), which no model can be "
-            "given; write the whole character, or leave it out"
-        ) from error
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise ValueError(
+                f"{where} {number} holds half a character (the lone surrogate {half}), which no "
+                "model can be given; write the whole character, or leave it out"
+            ) from error
+    return NumberedRows(where, rows)
 
 
 def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, Row]]:
@@ -140,15 +140,3 @@ def _unpacked(cell: str) -> Any:
     except (ValueError, RecursionError):
         return cell
     return items if all(isinstance(item, str | list | dict) for item in items) else cell
-
-
-def _parquet(path: Path) -> list[tuple[int, Row]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        table = parquet.ParquetFile(path).read()
-        table.validate(full=True)
-        return list(enumerate(table.to_pylist()))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"{path} is not Parquet: {' '.join(str(error).split())}") from error

@@ -235,7 +235,7 @@ def _references(
         if family == "math_reasoning":
             answers = [gsm8k_answer(answer) for answer in answers]
         if family == "translation" and shape == SPEC:
-            answers = [detokenised(answer) for answer in answers]
+            answers = [_moses().detokenize(answer.split()) for answer in answers]
         kept = tuple(answer for answer in answers if answer.strip())
         references.append(GoldAnswer(answers=kept) if kept else None)
     return (*references, *[None] * (num_turns - len(references)))
@@ -254,14 +254,9 @@ def _texts(cell: Any) -> list[str]:
     raise ValueError(f"the reference is {short(cell)}; it must be text, a number, or a list")
 
 
-def detokenised(text: str) -> str:
-    """Detokenise English text by the rules of Moses."""
-    written: str = _detokenizer().detokenize(text.split())
-    return written
-
-
 @functools.cache
-def _detokenizer() -> Any:
+def _moses() -> Any:
+    """Return the detokeniser of English text by the rules of Moses."""
     from sacremoses import MosesDetokenizer
 
     return MosesDetokenizer(lang="en")

@@ -106,8 +106,8 @@ def test_every_file_named_in_security_md_exists() -> None:
         assert (ROOT / name).is_file(), name
 
 
-@pytest.mark.parametrize("name", ["audit", "release"])
-def test_audit_and_release_workflows_are_read_only_and_run_no_expressions_in_scripts(
+@pytest.mark.parametrize("name", ["audit", "release", "versions"])
+def test_audit_release_and_versions_workflows_are_read_only_and_run_no_expressions_in_scripts(
     name: str,
 ) -> None:
     workflow: dict[str, Any] = WORKFLOWS[name]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 51_750
+MAX_LINES = 51_930
 """A ceiling to lower, to 45,000 next (ADR 0035). docs/log.md has the lines that each feature takes.
 Lines are Python's: `products.cpp` has 800 more."""
-MAX_CORE_LINES = 33_780
+MAX_CORE_LINES = 33_550
 """Those of the core, to lower to 24,000 (ADR 0035)."""
 MAX_READING_LINES = 6000
 ROOT = Path(__file__).parents[1]

@@ -75,7 +75,7 @@ def test_a_stored_run_passes_the_checks_of_bench_submit(run: str) -> None:
 @pytest.mark.parametrize("file", POOLS, ids=lambda file: file.parent.name)
 def test_a_stored_pool_is_reproduced_from_its_sessions(file: Path, tmp_path: Path) -> None:
     write_pool(load_pool([str(file.parent)], file.parent), tmp_path)
-    for name in ("pool.csv", "pool.md"):
+    for name in ("pool.csv", "pool.md", "pool.tex"):
         assert (file.parent / name).read_bytes() == (tmp_path / name).read_bytes()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,13 @@ ALLOWED = {
 }
 """Names that stay because they are a contract: why, and where (`most`: in all of decoders/)."""
 NO_OPENINGS = re.compile(r"(Of|What|Whether)\b")
+CONTRACT = re.compile(r"decoders/core/(drafting/|engine/|testing/)?\w+\.py")
+"""Files that writers of decoders read: there, functions of three parameters describe them."""
+FOREIGN = {"PlaneCache.update"}
+"""Methods whose signature another library declares."""
+
+parsed = cache(ast.parse)
+"""Parse a source, once."""
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -91,7 +98,7 @@ def is_allowed(name: str, file: str) -> bool:
 
 def bad_names(source: str, file: str = "") -> list[str]:
     """Return the names of a module that break the rules, with their lines."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     bad = [
         f"{file}:{line} {name}"
         for name, line in sorted({*names(tree)}, key=lambda each: each[1])
@@ -106,7 +113,7 @@ def bad_names(source: str, file: str = "") -> list[str]:
 def bad_openings(source: str, file: str = "") -> list[str]:
     """Return the first lines of docstrings that break the rules."""
     bad = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Module | _Definition) and (text := ast.get_docstring(node)):
             line = text.splitlines()[0]
             if ";" in line or not line.endswith(".") or NO_OPENINGS.match(line):
@@ -122,6 +129,13 @@ def sources(*folders: str) -> dict[str, str]:
     return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Drop the parsed sources after these tests."""
+    yield
+    parsed.cache_clear()
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_names_use_the_words_of_the_glossary(folder: str) -> None:
     bad = [line for file, text in sources(folder).items() for line in bad_names(text, file)]
@@ -134,11 +148,71 @@ def test_docstrings_open_with_one_sentence(folder: str) -> None:
     assert not bad, "\n".join(bad)
 
 
+def undocumented(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Return public functions with many parameters, of which `Args:` does not have each."""
+    classes = {
+        n.name: n for t in trees.values() for n in ast.walk(t) if isinstance(n, ast.ClassDef)
+    }
+
+    def inherited(node: ast.ClassDef, name: str) -> bool:
+        bases = [classes[e.id] for e in node.bases if isinstance(e, ast.Name) and e.id in classes]
+        own = [n.name for base in bases for n in base.body if isinstance(n, ast.FunctionDef)]
+        return name in own or any(inherited(base, name) for base in bases)
+
+    def visit(file: str, node: ast.Module | ast.ClassDef) -> Iterator[str]:
+        for each in node.body:
+            if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name.startswith("_"):
+                continue
+            if isinstance(each, ast.ClassDef):
+                yield from visit(file, each)
+            if not isinstance(each, ast.FunctionDef):
+                continue
+            of_class = isinstance(node, ast.ClassDef)
+            where = f"{node.name}.{each.name}" if isinstance(node, ast.ClassDef) else each.name
+            if where in FOREIGN or (isinstance(node, ast.ClassDef) and inherited(node, each.name)):
+                continue
+            arguments = each.args
+            pairs = [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            found = [a.arg for a in pairs if a is not None][of_class and not is_static(each) :]
+            text = (ast.get_docstring(each) or "").partition("Args:")[2]
+            if len(found) < (3 if CONTRACT.fullmatch(file) else 4):
+                continue
+            if any(".command(" in ast.unparse(each) for each in each.decorator_list):
+                continue  # its options are documented one by one
+            lacking = [name for name in found if not re.search(rf"^ +{name}: ", text, re.M)]
+            if lacking:
+                yield f"{file}:{each.lineno} {where}: {', '.join(lacking)}"
+
+    return [line for file, tree in trees.items() for line in visit(file, tree)]
+
+
+def is_static(node: ast.FunctionDef) -> bool:
+    """Tell whether a method has neither `self` nor `cls`."""
+    return any(ast.unparse(each) == "staticmethod" for each in node.decorator_list)
+
+
+def test_functions_of_many_parameters_describe_each() -> None:
+    trees = {file: parsed(text) for file, text in sources(*FOLDERS).items()}
+    assert not (lines := undocumented(trees)), "\n".join(lines)
+
+
+def test_parameters_are_described_by_name() -> None:
+    head = "def f(a, b, c):"
+    body = '    """Do it.\n\n    Args:\n        a: one.\n        c: three.\n    """'
+    for file, expected in (
+        ("decoders/core/a.py", ["decoders/core/a.py:1 f: b"]),
+        ("bench/a.py", []),
+    ):
+        assert undocumented({file: ast.parse(f"{head}\n{body}")}) == expected
+    private = head.replace("f(", "_f(")
+    assert undocumented({"decoders/core/a.py": ast.parse(f"{private}\n{body}")}) == []
+
+
 def test_every_allowed_name_is_still_used() -> None:
     for name, (reason, files) in ALLOWED.items():
         assert reason
         for file in files:
-            assert name in {each for each, _ in names(ast.parse(sources(*FOLDERS)[file]))}, (
+            assert name in {each for each, _ in names(parsed(sources(*FOLDERS)[file]))}, (
                 name,
                 file,
             )
@@ -147,7 +221,7 @@ def test_every_allowed_name_is_still_used() -> None:
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for file, text in sources(*FOLDERS).items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(file)
     assert not {name: files for name, files in places.items() if len(files) > 1}

@@ -58,3 +58,15 @@ def test_the_docs_workflow_builds_the_page_of_runs_with_existing_verbs_and_optio
         assert set(re.findall(r"(?<= )--[\w-]+", rest)) <= known
     assert not any("${{" in script for script in scripts)
     assert docs["permissions"] == {"contents": "read"}
+
+
+def test_the_newest_and_the_lowest_versions_are_tested_without_constraints_on_a_schedule() -> None:
+    path = ROOT / ".github" / "workflows" / "versions.yml"
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    job = workflow["jobs"]["versions"]
+    assert workflow[True]["schedule"], "YAML takes the key `on` for true"
+    resolutions = {each["resolution"] for each in job["strategy"]["matrix"]["include"]}
+    assert resolutions == {"highest", "lowest-direct"}
+    scripts = "\n".join(step.get("run", "") for step in job["steps"])
+    assert "constraints" not in scripts
+    assert "-m pytest" in scripts

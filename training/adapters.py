@@ -44,8 +44,6 @@ from training.text.completions import Teacher
 from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
 
-_UNIFORM_SCALE = 0.1
-"""Factor on the fresh embedding of u in an adapter that begins from an adapter with masks."""
 _Job = tuple[SlotAdapter | HiddenAdapter, Callable[[Source], AdapterJob | HiddenJob]]
 """A fresh adapter, and a function that makes its job from a source."""
 
@@ -59,7 +57,11 @@ def train_adapter(
 ) -> None:
     """Train the adapter of a recipe such as ``training/recipes/ptp.toml`` (see `train_jobs`).
 
-    A recipe of another `kind` (ptp, refine or isd; None: any) raises `ValueError`.
+    Args:
+        tables: tables of an `AdapterRecipe`.
+        output: folder of the adapter.
+        kind: ptp, refine or isd; a recipe of another kind raises `ValueError`. None: any.
+        options: those of `train_jobs`.
     """
     recipe = AdapterRecipe.of(tables)
     variant = recipe.adapter.variant
@@ -201,14 +203,8 @@ def copy_common_weights(adapter: SlotAdapter, initial: SlotAdapter) -> None:
     net = adapter.embedding.net
     last = net[-1] if isinstance(net, nn.Sequential) else net
     if initial.config.code == "constant" and isinstance(last, nn.Linear):
-        last.weight.mul_(_UNIFORM_SCALE)
+        last.weight.mul_(0.1)
         last.bias.copy_(initial.embedding.blank)
-
-
-_NAME = "rehearsal"
-_DECODERS = {"o-ptp": "ptp", "c-ptp": "ptp", "refine": "idlm"}
-"""Names of variants' decoders, where they differ from the variant's name."""
-_NUM_TOKENS = 4
 
 
 def rehearse(
@@ -219,17 +215,17 @@ def rehearse(
     Models that run incorrectly, or cannot decode with or train the adapter, raise `ValueError`.
     """
     self_check(model)
-    name, variant = type(model.module).__name__, adapter.config.variant
+    name, variant, attached = type(model.module).__name__, adapter.config.variant, "rehearsal"
     with _refusing(f"{name} cannot take a {variant} adapter", passing=ValueError):
-        model.attach(_NAME, adapter)
+        model.attach(attached, adapter)
     texts = ([token % model.vocab_size for token in range(n, n + 8)] for n in range(3, 19))
     rows = (Row(ids, [False, *[True] * 7], temperature=1.0) for ids in texts)
     # of kind completions, which every job accepts
-    source = PoolSource(rows, kind="completions", name=_NAME, rows_per_step=1, seed=0)
+    source = PoolSource(rows, kind="completions", name=attached, rows_per_step=1, seed=0)
     prompts = [row.ids[:length] for row in source.rows(0) for length in (3, 5)]
-    models, sampling = Models(target=model), Sampling(max_new_tokens=_NUM_TOKENS)
-    decoder_name = _DECODERS.get(variant, variant)
-    decoder = build(DecoderSpec(name=decoder_name, options={"adapter": _NAME}))
+    models, sampling = Models(target=model), Sampling(max_new_tokens=4)
+    decoder_name = {"o-ptp": "ptp", "c-ptp": "ptp", "refine": "idlm"}.get(variant, variant)
+    decoder = build(DecoderSpec(name=decoder_name, options={"adapter": attached}))
     with _refusing(f"{name} decodes with no {variant} adapter"):
         for batch_size in (1, 2):
             for outcome in Scheduler(decoder, models, sampling, batch_size).run(prompts):

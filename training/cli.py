@@ -153,14 +153,14 @@ def _train(kind: str, arguments: Arguments) -> None:
         model = options.get("model")
         if model is not None and not is_local(model):
             located(model, checkpoint)  # imported here, where an error becomes one line
-        folder = train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
+        folder = _train_kind(kind, **options, resume=resume, progress=progress, locate=resolve)
     if progress != "none" and kind not in _MODELS:
         name = tables[kind].network if kind in (tables := network_tables()) else kind
         typer.echo(f"to use it in `bench run`: --adapter {name}={folder}", err=True)
     typer.echo(str(folder))
 
 
-def train_kind(
+def _train_kind(
     kind: str,
     *,
     recipe: Path | None = None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -131,13 +131,6 @@ class DraftJob:
         matrices = self.trained.model.layers.parameters()
         return muon_and_adamw(self.trained, matrices, self.run, weight_decay=0.01)
 
-    @torch.no_grad()
-    def _logits(self, row: Row) -> Tensor:
-        ids = torch.tensor([row.ids]).to(self.device)
-        mask = self._mask([row]).to(self.device)
-        logits: Tensor = self._head(last_states(self._target, input_ids=ids)[:, :-1][mask[:, 1:]])
-        return logits
-
     def _mask(self, rows: Sequence[Row]) -> Tensor:
         """Return a mask ``[B, T]`` of taught tokens: of answers, and of prompts if weighted."""
         whole = (dataclasses.replace(row, learn=[True] * len(row.ids)) for row in rows)
@@ -153,26 +146,45 @@ class DraftJob:
             head = WordHead(words_of, words if run.head_words else words[:0])
             top = None
             if run.label_share < 1:  # labels alone need no teacher
-                pairs = (likeliest(row, self._kept, self._logits, run.teacher_top) for row in group)
-                ids, logits = zip(*pairs, strict=True)
+                ids, logits = zip(*map(self._likeliest, group), strict=True)
                 top = torch.cat(ids).to(self.device), torch.cat(logits).to(self.device)
-            mask = self._mask(group)
+            mask, learn = self._mask(group), learnt(group)
             states, target = self._states(group, mask)
-            weights = self._importance(group, mask)
-            loss = teacher_loss(states, head.of, target, top, *weights, label_share=run.label_share)
+            warm = torch.tensor([[row.temperature or GREEDY_TEMPERATURE] for row in group])
+            temperature = torch.where(learn, warm, 1.0)[mask].to(self.device)
+            weight = torch.where(learn, 1.0, run.prompt_weight)[mask].to(self.device)
+            loss = teacher_loss(
+                states, head.of, target, top, temperature, weight, label_share=run.label_share
+            )
             yield loss, len(target), sum(len(row.ids) for row in group)
+
+    @torch.no_grad()
+    def _likeliest(self, row: Row) -> Top:
+        """Return the target's likeliest tokens and their logits, ``[P, T]`` each.
+
+        The first call for a row runs the target, which takes a second on one core for 100 answer
+        tokens. A file per row (here 10 kB) caches the result, because a small model sees its rows
+        many times.
+        """
+        num_top = self.run.teacher_top
+        path = self._kept / f"top{num_top}" / f"{row_hash(row):016x}.npz"
+        if not path.exists():
+            ids = torch.tensor([row.ids]).to(self.device)
+            mask = self._mask([row]).to(self.device)
+            logits = self._head(last_states(self._target, input_ids=ids)[:, :-1][mask[:, 1:]])
+            values, words = logits.topk(num_top)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(f".{os.getpid()}")
+            with partial.open("wb") as file:
+                np.savez(file, ids=words.int().cpu().numpy(), logits=values.half().cpu().numpy())
+            partial.replace(path)
+        with np.load(path) as kept:
+            return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
 
     def _states(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden states ``[M, D]`` that predict the masked tokens, and these tokens."""
         ids, mask = padded(rows).to(self.device), mask.to(self.device)
         return last_states(self.trained, input_ids=ids)[:, :-1][mask[:, 1:]], ids[mask]
-
-    def _importance(self, rows: Sequence[Row], mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the temperatures ``[M]`` and weights ``[M]`` of the rows' tokens in a mask."""
-        warm = torch.tensor([[row.temperature or GREEDY_TEMPERATURE] for row in rows])
-        learn = learnt(rows)
-        weights = torch.where(learn, 1.0, self.run.prompt_weight)[mask]
-        return torch.where(learn, warm, 1.0)[mask].to(self.device), weights.to(self.device)
 
     @torch.no_grad()
     def evaluate(self, progress: TrainingProgress) -> None:
@@ -214,25 +226,6 @@ class DraftJob:
         save_file(weights, file, metadata={"format": "pt"})
         facts = {"target_weights_sha256": self.taught_by}
         (output / "draft.json").write_text(f"{json.dumps(facts)}\n", encoding="utf-8")
-
-
-def likeliest(row: Row, folder: Path, logits: Callable[[Row], Tensor], num_top: int) -> Top:
-    """Return the teacher's likeliest tokens and their logits, ``[P, T]`` each.
-
-    The first call for a row computes the teacher's `logits` ``[P, V]`` for the row's taught tokens,
-    which takes a second on one core for 100 answer tokens. A file per row (here 10 kB) caches the
-    result, because a small model sees its rows many times.
-    """
-    path = folder / f"top{num_top}" / f"{row_hash(row):016x}.npz"
-    if not path.exists():
-        values, ids = logits(row).topk(num_top)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        with partial.open("wb") as file:
-            np.savez(file, ids=ids.int().cpu().numpy(), logits=values.half().cpu().numpy())
-        partial.replace(path)
-    with np.load(path) as kept:
-        return torch.from_numpy(kept["ids"]).long(), torch.from_numpy(kept["logits"]).float()
 
 
 def fresh_draft(target: Any, table: DraftTable) -> Any:

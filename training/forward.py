@@ -16,13 +16,20 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from decoders.core.adapter.gating import cache_argument
+
 ATTENTION = "two-products"
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float) -> Tensor:
-    """Return attention ``[B, N, H, E]`` of queries ``[B, H, N, E]`` to K heads ``[B, K, T, E]``.
+    """Return the attention ``[B, N, H, E]`` of queries.
 
-    The additive `mask` is ``[B or 1, 1, N, T]``, or a pair: see `_attend_windows`.
+    Args:
+        query: ``[B, H, N, E]``.
+        key: ``[B, K, T, E]``, where K divides H.
+        value: ``[B, K, T, E]``.
+        mask: additive ``[B or 1, 1, N, T]``, or a pair: see `_attend_windows`.
+        scale: factor on the products of queries and keys.
     """
     if isinstance(mask, tuple):
         return _attend_windows(query, key, value, mask, scale)
@@ -120,8 +127,10 @@ def head_logits(head: Any, states: Tensor) -> Tensor:
     return logits.float()
 
 
-def last_states(model: Any, **fed: Any) -> Tensor:
+def last_states(model: Any, cache: Any = None, **fed: Any) -> Tensor:
     """Return the final normed states ``[B, T, D]`` of the inputs of a model's modules."""
-    out = model.base_model(**fed, use_cache="past_key_values" in fed)
+    if cache is not None:
+        fed[cache_argument(model.base_model)] = cache
+    out = model.base_model(**fed, use_cache=cache is not None)
     hidden: Tensor = out.last_hidden_state
     return hidden

@@ -172,9 +172,13 @@ def update(
 def muon_and_adamw(
     trained: nn.Module, matrices: Iterable[nn.Parameter], run: Any, *, weight_decay: float = 0.0
 ) -> list[torch.optim.Optimizer]:
-    """Return Muon for the 2-D `matrices` of a module, and AdamW for its other trained parameters.
+    """Return Muon and AdamW for a module, at their peak learning rates.
 
-    The peak learning rates are ``run.muon_lr`` and ``run.adamw_lr``.
+    Args:
+        trained: module whose parameters with gradients are updated.
+        matrices: parameters for Muon. Those that are not 2-D go to AdamW with the rest.
+        run: settings with the peak learning rates `muon_lr` and `adamw_lr`.
+        weight_decay: Muon's; AdamW has none.
     """
     moved = [p for p in matrices if p.ndim == 2]
     matrix_ids = {id(p) for p in moved}
@@ -198,15 +202,14 @@ def _shared_time() -> float:
     return now.item()
 
 
+@dataclass(frozen=True, slots=True)
 class Best:
-    """Keep the weights of the best evaluation, in a file next to the checkpoint.
+    """Keep the weights of the best evaluation in a file, `path`, which may already exist.
 
     The score is not the loss but the expected number of leading correct slots or drafts.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Continue from the file at `path` if it exists."""
-        self.path = path
+    path: Path
 
     def offer(self, step: int, score: float, trained: nn.Module) -> None:
         """Keep these weights if their score beats that of the stored weights."""
@@ -261,16 +264,12 @@ class JudgedJob:
             self.best.offer(progress.step, report.score, self.trained)
 
     def export(self, folder: Path) -> None:
-        """Write the adapter with its held-out report."""
-        config = replace(self.trained.config, base=self.base, measured=self.scores())
-        fresh = type(self.trained)(config)
-        fresh.load_state_dict(self.trained.state_dict())
-        fresh.save(folder, getattr(torch, self.run.stored))
-
-    def scores(self) -> dict[str, Any]:
-        """Load the best weights if they beat the current ones, and return the chosen figures."""
+        """Write the adapter and its report, with the best weights if they beat the last ones."""
         report = self.report or self.held_out()
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:
             self.trained.load_state_dict(better)
             report = self.held_out()
-        return dict(report.measured())
+        config = replace(self.trained.config, base=self.base, measured=report.measured())
+        fresh = type(self.trained)(config)
+        fresh.load_state_dict(self.trained.state_dict())
+        fresh.save(folder, getattr(torch, self.run.stored))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 RECIPES = Path(str(files("training"))).resolve() / "recipes"
 ZOO = RECIPES.parents[1] / "zoo"
@@ -98,22 +97,21 @@ class Recipe(RecipeTable):
         try:
             return cls.model_validate(tables)
         except ValidationError as error:
-            raise ValueError(f"recipe: {cls._format_error(error.errors()[0])}") from error
-
-    @classmethod
-    def _format_error(cls, error: ErrorDetails) -> str:
-        key = ".".join(map(str, error["loc"]))
-        match error["type"]:
-            case "missing":
-                return f"{key} is missing; add it"
-            case "extra_forbidden":
-                *table, _ = error["loc"]
-                owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
-                owner = next(iter(get_args(owner)), owner)  # an optional table
-                return f"unknown key {key}; use {', '.join(owner.model_fields)}"
-            case "value_error":  # from one of our validators, with a complete message
-                return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
-        return f"{key}: {error['msg'].lower()} (got {error['input']!r})"
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            match first["type"]:
+                case "missing":
+                    text = f"{key} is missing; add it"
+                case "extra_forbidden":
+                    *table, _ = first["loc"]
+                    owner: Any = cls.model_fields[str(table[0])].annotation if table else cls
+                    owner = next(iter(get_args(owner)), owner)  # an optional table
+                    text = f"unknown key {key}; use {', '.join(owner.model_fields)}"
+                case "value_error":  # from one of our validators, with a complete message
+                    text = f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
+                case _:
+                    text = f"{key}: {first['msg'].lower()} (got {first['input']!r})"
+            raise ValueError(f"recipe: {text}") from error
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings that decide a run's steps: not length, reports or stored dtype."""
@@ -184,9 +182,13 @@ def with_overrides(
     data: str | None = None,
     num_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Return tables with another model, data or number of steps.
+    """Return tables with other values, where these are not None.
 
-    None keeps a value. `data` is ``on-policy[=PROMPTS]``, ``text=PATH`` or ``dataset=ID``.
+    Args:
+        tables: a recipe's tables, which stay unchanged.
+        model: folder, hub id or name of the model to train on.
+        data: ``on-policy[=PROMPTS]``, ``text=PATH`` or ``dataset=ID``.
+        num_steps: number of training steps.
     """
     changed = dict(tables)
     if model is not None:

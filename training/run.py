@@ -59,13 +59,17 @@ def train_jobs(
 ) -> None:
     """Train jobs of a recipe one after another.
 
-    Checkpoint and log in ``output/.training`` are named after the job; every worker builds every
-    job. When all jobs are done, the first worker copies the first job's log to
-    ``output/training_log.jsonl`` and calls `after` with the trained modules by name. An impossible
-    recipe, or a checkpoint of another recipe, raises `ValueError`.
+    When all are done, the first worker copies the first job's log to ``training_log.jsonl``. An
+    impossible recipe, or a checkpoint of another recipe, raises `ValueError`.
+
+    Args:
+        builds: builders by the names of jobs, checkpoints and logs; every worker calls each.
+        recipe: a recipe with a table `run`.
+        output: folder of the result, and of the state in ``.training``.
+        options: how to run, missing ones by default.
+        after: called last, by the first worker, with `output` and the trained modules by name.
     """
-    state = output / ".training"
-    state.mkdir(parents=True, exist_ok=True)
+    (output / ".training").mkdir(parents=True, exist_ok=True)
     single = _choose_device(options.get("device")).type != "cpu"
     workers = 1 if single else getattr(recipe.run, "workers", 1)  # type: ignore[attr-defined]
     spawn(workers, _train, builds, recipe, output, options, after)

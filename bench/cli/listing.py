@@ -1,15 +1,13 @@
-"""Show ``bench ls`` as data and as tables, and the prompts of ``bench show-prompts``."""
+"""Show ``bench ls`` as data and as tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,18 +19,14 @@ from bench.records.plan import read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.validity import VALID
-from bench.text import shortened
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.hf.checkpoint import graphs_folder
 from decoders.core.types import DecoderSpec
-from specbench_tasks.registry import TaskSet, list_tasks
-from specbench_tasks.task import GoldAnswer
+from specbench_tasks.registry import list_tasks
 
 T = TypeVar("T")
 Facts = Mapping[str, Any]
-_UNBROKEN = ("decoder", "task", "status", "verdict", "records")
-"""Columns that are never wrapped."""
 
 
 def list_facts(kind: str, parent: Path) -> list[Facts]:
@@ -61,7 +55,8 @@ def facts_table(kind: str, parent: Path, *, narrow: bool = False) -> Table:
     columns = _NARROW if narrow and kind == "runs" else _COLUMNS[kind]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in columns:
-        table.add_column(heading, overflow="fold", no_wrap=heading in _UNBROKEN)
+        unbroken = heading in ("decoder", "task", "status", "verdict", "records")
+        table.add_column(heading, overflow="fold", no_wrap=unbroken)
     for facts in list_facts(kind, parent):
         cells = [column(facts) for column in columns.values()]
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
@@ -143,15 +138,15 @@ def _graph(file: Path) -> Facts:
 def _run(folder: Path) -> Facts:
     status, plan = _readable(read_status, folder), _readable(read_plan, folder)
     config = _readable(read_config, folder) or {}
-    named = ("model", "quantize", "tasks")
+    named, num_records = ("model", "quantize", "tasks"), count_records(folder)
     return {
         "run": folder.name,
         "path": str(folder),
         "status": (status and status.status) or "unfinished",
-        "verdict": run_verdict(folder, status),
+        "verdict": run_verdict(folder, status, num_records),
         **{key: str(config[key]) if config.get(key) else None for key in named},
         "decoders": [planned.cell for planned in plan.cells] if plan else [],
-        "records": count_records(folder),
+        "records": num_records,
     }
 
 
@@ -221,33 +216,3 @@ _NARROW: Mapping[str, Callable[[Facts], str | Text]] = {
     "verdict": lambda f: Text(f"{f['status']}\n").append_text(Text.assemble(_RUN["verdict"](f))),
     "records": _RUN["records"],
 }
-
-
-def show_prompts(task_set: TaskSet, console: Console, limit: int | None = None) -> None:
-    """Print every turn of (at most `limit`) timed conversations, with its reference."""
-    for note in task_set.notes:
-        console.print(Text(note, style="dim"))
-    conversations = task_set.timing[:limit]
-    for conversation in conversations:
-        console.print(Text(f"{conversation.id}  {conversation.family}", style="bold"))
-        if conversation.system is not None:
-            console.print(Text(f"  system: {shortened(conversation.system)}", style="dim"))
-        pairs = zip(conversation.turns, conversation.references, strict=True)
-        for turn, (text, reference) in enumerate(pairs, start=1):
-            console.print(Text(f"  #{turn} {shortened(text)}"))
-            console.print(Text(f"     = {_reference(reference)}", style="green"))
-        console.print()
-    counts = Counter(c.family for c in task_set.timing)
-    per_family = ", ".join(f"{family} {counts[family]}" for family in task_set.families)
-    line = (
-        f"{task_set.name}: {len(conversations)} of {len(task_set.timing)} timed conversations "
-        f"shown ({per_family}); {len(task_set.quality)} for quality"
-    )
-    console.print(Text(line, style="dim"))
-
-
-def _reference(reference: GoldAnswer | None) -> str:
-    if reference is None:
-        return "no reference"
-    parts = [shortened(answer) for answer in reference.answers]
-    return " | ".join([*parts, *(f"{c.kind}: {c.value}" for c in reference.constraints)])

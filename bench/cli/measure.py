@@ -111,6 +111,7 @@ def verify(
     progress: options.Progressing = "auto",
 ) -> None:
     """Test whether decoders are as lossless as they claim: equality with AR, and distribution."""
+    from bench.records.files import write_json
     from bench.verify.verify import verify as examine
 
     config = options.configuration(arguments)
@@ -120,7 +121,7 @@ def verify(
         report = examine(config, shown, distribution=distribution, num_draws=draws)
     report.print(options.console())
     if json is not None:
-        report.write(json)
+        write_json(json, report.as_json())
     raise typer.Exit(int(report.exit_code))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import make_dataclass
 from functools import partial
@@ -24,7 +25,6 @@ of_results = partial(typer.Option, rich_help_panel=PANELS[-1])
 _of_workers = partial(typer.Option, rich_help_panel="Several workers")
 RESULTS = Path("results")
 """Default parent of run folders."""
-_ANY_WIDTH = 1_000_000
 
 Output = Annotated[Path, of_results("--output", "-o", help="Parent of run folders.")]
 Progressing = Annotated[ProgressStyle, of_results(help="Live bar, plain lines, or nothing.")]
@@ -108,10 +108,13 @@ def load(arguments: Mapping[str, Any]) -> RunConfig:
 
 
 def console() -> Console:
-    """Return a console on stdout, which need not be a terminal."""
+    """Return a console on stdout. Without a terminal it is as wide as a log: 120, or COLUMNS."""
     from rich.console import Console
 
-    return Console()
+    console = Console()
+    if not console.is_terminal:
+        console.width = shutil.get_terminal_size((120, 0)).columns
+    return console
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -132,6 +135,6 @@ def print_table(table: Table, console: Console) -> None:
     from rich.measure import Measurement
 
     if not console.is_terminal:
-        wide = console.options.update(width=_ANY_WIDTH)
+        wide = console.options.update(width=1_000_000)
         console.width = Measurement.get(console, wide, table).maximum
     console.print(table)

@@ -76,20 +76,6 @@ def ls(
         options.print_table(table, console)
 
 
-_OF_PROMPTS = options.fields(
-    *("tasks", "split", "limit", "seed", "config"), limit="Conversations shown."
-)
-
-
-@app.command(cls=Configured.by(_OF_PROMPTS), rich_help_panel=PANEL)
-def show_prompts(arguments: Arguments) -> None:
-    """Print the prompts of a run, with their references, without running it."""
-    from bench.cli.listing import show_prompts as print_prompts
-    from bench.plan.tokenise import read_tasks
-
-    print_prompts(read_tasks(options.load(arguments)), options.console(), arguments["limit"])
-
-
 def print_run(run_dir: Path) -> int:
     """Print a run's numbers and verdict, and return the exit code of the verdict."""
     from bench.records.run_folder import load_run

@@ -64,7 +64,17 @@ def conclude(
     junit: Path | None,
     github: bool = False,
 ) -> NoReturn:
-    """Judge two sides, print and write the comparison, and exit with its code."""
+    """Judge two sides, print and write the comparison, and exit with its code.
+
+    Args:
+        sides: base and head.
+        rules: tolerances and margins.
+        diff: whether changed answers are shown.
+        markdown: file for a table (None here and in the next two: no file).
+        json_file: file for the whole comparison.
+        junit: file for JUnit's XML.
+        github: whether workflow commands are printed, and the job's summary is extended.
+    """
     from bench.compare import annotate
     from bench.compare import show as shown
     from bench.compare.compare import compare as judge

@@ -81,8 +81,10 @@ def to_junit(comparison: Comparison, places: Mapping[str, Place]) -> str:
 
 def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list[str]:
     """Return the workflow commands that show failures beside the code on GitHub."""
-    lines = []
+    lines, wrong = [], {c.cell for c in comparison.cells if c.verdict is Regression.wrong}
     for annotation in findings(comparison):
+        if annotation.cell in wrong and annotation.verdict is not Regression.wrong:
+            continue  # a consequence
         if kind := _element(annotation, comparison):
             level, place = "warning" if kind == "skipped" else "error", places.get(annotation.cell)
             at = f"file={_property(place.file)},line={place.line}," if place else ""
@@ -94,20 +96,17 @@ def github_commands(comparison: Comparison, places: Mapping[str, Place]) -> list
 
 
 def locate_decoders(cells: Iterable[Cell], folder: Path) -> dict[str, Place]:
-    """Return the places of decoders' classes in files of the repository around a folder."""
-    root = repository_root(folder)
-    return {each.cell: place for each in cells if root and (place := _locate(each, root))}
-
-
-def _locate(cell: Cell, root: Path) -> Place | None:
-    """Return the place of a decoder that is named by its file, if the repository has the file."""
-    file, _, name = (cell.name or "").rpartition(":")
-    if not file or Path(file).is_absolute() or not (root / file).is_file():
-        return None
-    lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
-    starts = rf"class {re.escape(name)}\b"
-    numbers = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
-    return Place(Path(file).as_posix(), next(numbers, 1))
+    """Return the places of decoders named by files of the repository around a folder."""
+    root, places = repository_root(folder), dict[str, Place]()
+    for cell in cells:
+        file, _, name = (cell.name or "").rpartition(":")
+        if root is None or not file or Path(file).is_absolute() or not (root / file).is_file():
+            continue
+        lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
+        starts = rf"class {re.escape(name)}\b"
+        numbers = (number for number, line in enumerate(lines, 1) if re.match(starts, line))
+        places[cell.cell] = Place(Path(file).as_posix(), next(numbers, 1))
+    return places
 
 
 def _element(annotation: Annotation, comparison: Comparison) -> str | None:

@@ -35,7 +35,14 @@ _MIN_COVERAGE = 0.5
 def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
     """Compare two loaded sides."""
     pair = RunPair(base, head)
-    apart = "one kind of machine" if pair.same_machine else "different machines"
+    apart = "one kind of machine" if pair.same_machine else "another machine or setup"
+    invalid = []
+    for name, side in pair.sides.items():
+        if side.verdict not in (VALID, WRONG, INCOMPLETE):  # a WRONG decoder leaves others valid
+            invalid.append(f"{name} is {': '.join((side.verdict, *side.reasons[:1]))}")
+        elif not side.status.complete:
+            status = side.status.status or UNKNOWN
+            invalid.append(f"{name} is {INCOMPLETE}: its status is {status}")
     return Comparison(
         base=base.name,
         head=head.name,
@@ -50,11 +57,7 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
         unlike=tuple(pair.unlike),
         changes=tuple(pair.changes()),
         unjudged=tuple(_unjudged_reason(pair)),
-        invalid=tuple(
-            f"{name} is {why}"
-            for name, side in pair.sides.items()
-            if (why := _invalid(side)) is not None
-        ),
+        invalid=tuple(invalid),
         warnings=tuple(
             f"{name}: {line}"
             for name, side in pair.sides.items()
@@ -65,18 +68,6 @@ def compare(base: RunSnapshot, head: RunSnapshot, gate: Gate) -> Comparison:
 
 def _margin(pair: RunPair, gate: Gate) -> float:
     return gate.time.margin if pair.interleaved else gate.time.margin_apart
-
-
-def _invalid(side: RunSnapshot) -> str | None:
-    """Return the reason why a whole side is invalid, or None if it is valid.
-
-    An INVALID, DAMAGED or incomplete run is invalid. A WRONG decoder does not affect the others.
-    """
-    if side.verdict not in (VALID, WRONG, INCOMPLETE):
-        return ": ".join((side.verdict, *side.reasons[:1]))
-    if not side.status.complete:
-        return f"{INCOMPLETE}: its status is {side.status.status or UNKNOWN}"
-    return None
 
 
 def _unjudged_reason(pair: RunPair) -> list[str]:

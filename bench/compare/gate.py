@@ -22,13 +22,10 @@ from bench.settings.config import read_toml
 from bench.stats.metric import Metric
 from bench.stats.metrics import METRICS
 
-_Better = Literal["more", "less", "same"]
-
 FAULTS = ("wrong_answers", "errors")
 """Measures whose changes rounding never explains, on any machine."""
 
 _Tolerance = Annotated[float, Field(ge=0)]
-_Override = _Tolerance | None
 KEY_FIGURE = "tokens_per_step"
 """The measure that is always shown with both its values."""
 
@@ -41,7 +38,7 @@ GATED: dict[str, Metric] = {
     each.gate.name or name: each for name, each in METRICS.items() if each.gate is not None
 }
 """Metrics of a run that the gate judges, by their keys in a gate file."""
-HARD: dict[str, tuple[_Better, bool]] = {
+HARD: dict[str, tuple[Literal["more", "less", "same"], bool]] = {
     "calls": ("less", True),
     "rows": ("less", True),
     "draft_calls": ("less", True),
@@ -56,7 +53,7 @@ HARD: dict[str, tuple[_Better, bool]] = {
 }
 """For every hard measure: the better direction, and True if its change is relative to the base."""
 _DEFAULTS = {name: each.gate.tolerance for name, each in GATED.items() if each.gate is not None}
-_FIELDS: dict[str, Any] = {name: (_Override, _DEFAULTS.get(name)) for name in HARD}
+_FIELDS: dict[str, Any] = {name: (_Tolerance | None, _DEFAULTS.get(name)) for name in HARD}
 _Tolerances: Any = create_model("_Tolerances", __base__=_Table, **_FIELDS)
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from bench.compare.gate import HARD, Gate
 from bench.errors import Exit
 from bench.stats.intervals import Estimate
+from bench.text import counted
 
 ROUNDING = 1e-12
 """Limit of a change that counts as floating-point error."""
@@ -141,7 +142,13 @@ def judge_hard(
 ) -> Measure:
     """Judge one hard measure (``quality.FAMILY`` follows the rule of ``quality``).
 
-    With `exact`, equal work must give equal numbers. `step` is the effect of a single answer.
+    Args:
+        name: key of `HARD`, or one with a family.
+        base: base's number, in the measure's own unit.
+        head: head's number.
+        gate: tolerances.
+        exact: whether equal work gives equal numbers, so that rounding excuses nothing.
+        step: the effect of a single answer, in the unit of the tolerance.
     """
     rule = name.partition(".")[0]
     better, relative = HARD[rule]
@@ -159,7 +166,15 @@ def judge_hard(
 def judge_time(
     ratio: Estimate, base_s: float | None, head_s: float | None, gate: Gate, *, margin: float
 ) -> Measure:
-    """Judge time per token by the paired interval of base time / head time."""
+    """Judge time per token.
+
+    Args:
+        ratio: base time / head time, paired by prompt: above 1, head is faster.
+        base_s: base's seconds per token, which are only shown; None: unknown.
+        head_s: likewise of head.
+        gate: says whether a slow-down fails.
+        margin: tolerated slow-down as a share: one of the two margins of `gate`.
+    """
     low, high = change_interval(ratio)
     note = ""
     if low is None or high is None:
@@ -237,4 +252,5 @@ def need_more_data(ratio: Estimate, margin: float) -> str:
         more = f"more than {_MAX_TIMES} times as many prompts would be needed to decide"
         return f"{more}; allow a wider margin, or find a quieter machine (bench doctor)"
     num = math.ceil(ratio.clusters * (half_width / distance) ** 2)
-    return f"needs about {num - ratio.clusters} more conversations to decide: --limit {num}"
+    more = counted(num - ratio.clusters, "more conversation")
+    return f"needs about {more} to decide: --limit {num}"

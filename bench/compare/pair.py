@@ -89,22 +89,19 @@ class RunPair:
             for key in (*_WORK, *(["seed"] if base.get("temperature") else []))
             if key in base and key in head and base[key] != head[key]
         ]
-        return [*lines, *(f"the target models differ{why}" for why in self._other_target())]
-
-    def _other_target(self) -> list[str]:
-        """Return a reason why the targets are different models: by weights, else by name.
-
-        Packed weights (`--quantize`) make another model with the same hash of checkpoint files.
-        """
         facts = [side.env.models.target or {} for side in self.sides.values()]
-        widths = [target.get("quantized") or "not packed" for target in facts]
-        if all(facts) and widths[0] != widths[1]:
-            return [f": weights are {widths[0]} in base and {widths[1]} in head"]
         hashes = [target.get("weights_sha256") for target in facts]
-        if all(hashes):
-            return [""] if hashes[0] != hashes[1] else []
-        old, new = (side.config.get("model") for side in self.sides.values())
-        return [f": name is {old} in base and {new} in head"] if old != new else []
+        # packed weights (--quantize) make another model with the same hash of checkpoint files
+        widths = [target.get("quantized") or "not packed" for target in facts]
+        names = base.get("model"), head.get("model")
+        differ = "the target models differ"
+        if all(facts) and widths[0] != widths[1]:
+            lines.append(f"{differ}: weights are {widths[0]} in base and {widths[1]} in head")
+        elif all(hashes) and hashes[0] != hashes[1]:
+            lines.append(differ)
+        elif not all(hashes) and names[0] != names[1]:
+            lines.append(f"{differ}: name is {names[0]} in base and {names[1]} in head")
+        return lines
 
     @property
     def other_template(self) -> str:
@@ -121,8 +118,18 @@ class RunPair:
 
     def changes(self) -> list[str]:
         """List further differences of comparable runs, which are reported but not judged."""
-        groups = zip(*map(_facts, self.sides.values()), strict=True)
-        return [line for old, new in groups for line in _changes(old, new)]
+        facts = []
+        for side in self.sides.values():
+            models = flat(asdict(side.env.models))
+            facts.append(
+                [
+                    {"comparability key": side.env.comparability_key, "benchmark": side.benchmark},
+                    {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
+                    {key: _SHORT.sub(r"\1", value) for key, value in models if key.endswith(_HASH)},
+                    {f"package {name}": version for name, version in side.env.packages.items()},
+                ]
+            )
+        return [line for old, new in zip(*facts, strict=True) for line in _changes(old, new)]
 
     def option_changes(self, cell: str) -> list[str]:
         """List the changed options of one decoder, as ``k: 4 -> 5``."""
@@ -137,23 +144,13 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any = None
             yield f"{key}: {before} -> {now}"
 
 
-def _facts(side: RunSnapshot) -> list[dict[str, Any]]:
-    models = flat(asdict(side.env.models))
-    return [
-        {"comparability key": side.env.comparability_key, "benchmark": side.benchmark},
-        {key: value for key, value in side.config.items() if key not in _NOT_SETTINGS},
-        {key: _SHORT.sub(r"\1", value) for key, value in models if key.endswith(_HASH)},
-        {f"package {name}": version for name, version in side.env.packages.items()},
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedAnswers:
     """Hold one decoder's answers on both sides, in pairs.
 
-    Head's answers carry base's prompt names. `num_base` counts all of base's answers, paired or
-    not. `shared` has two numbers for each pass that both sides planned: base's distinct prompts
-    that head also has, and all distinct prompts of base.
+    Head's answers carry base's prompt names. In the passes that both sides planned, `num_base`
+    counts base's answers, paired or not, and `shared` has two numbers for each pass: base's
+    distinct prompts that head also has, and all distinct prompts of base.
     """
 
     base: tuple[SampleRecord, ...] = ()
@@ -177,9 +174,10 @@ def join(pair: RunPair, cell: str) -> PairedAnswers:
     """Pair one decoder's answers to the same prompt under the same repeat."""
     base, head = _answers(pair.base, cell), _answers(pair.head, cell)
     pairs = [(old, head[key]) for key, old in base.items() if key in head]
+    passes = pair.base.passes & pair.head.passes
     prompts = {
         name: [{prompt for kind, _, prompt, _ in keys if kind == name} for keys in (base, head)]
-        for name in sorted(pair.base.passes & pair.head.passes)
+        for name in sorted(passes)
     }
     return PairedAnswers(
         base=tuple(old for old, _ in pairs),
@@ -187,7 +185,7 @@ def join(pair: RunPair, cell: str) -> PairedAnswers:
             replace(new, conversation=old.conversation, turn=old.turn, family=old.family)
             for old, new in pairs
         ),
-        num_base=len(base),
+        num_base=sum(old.kind in passes for old in base.values()),
         shared={name: (len(old & new), len(old)) for name, (old, new) in prompts.items() if old},
     )
 

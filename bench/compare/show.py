@@ -61,10 +61,16 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     say = _before_and_after if absolute else _change
 
     def measured(cell: CellRegression, name: str) -> TableCell | str:
-        shown = (m for m in cell.measures if m.name == name)
-        return next((TableCell(say(m), m.verdict is Regression.regressed) for m in shown), UNKNOWN)
+        named = (m for m in cell.measures if m.name == name)
+        return next((TableCell(say(m), m.verdict is Regression.regressed) for m in named), UNKNOWN)
 
-    names = {name: measure_heading(name) for name in _columns(comparison)}
+    # columns: the usual measures, any that changed, and time
+    measures = [measure for cell in comparison.cells for measure in cell.measures]
+    have = dict.fromkeys(measure.name for measure in measures)
+    moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
+    shown = [name for name in have if name in _ALWAYS or name in moved]
+    shown += [name for name in _TIMES if name in have]
+    names = {name: measure_heading(name) for name in shown}
     columns: Columns = {
         "decoder": lambda cell: cell.cell,
         "verdict": lambda cell: TableCell(str(cell.verdict), cell.verdict in _BAD),
@@ -132,8 +138,9 @@ def _style(row: Sequence[TableCell], index: int) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """List remarks on the verdicts, regressions first, without the runs' warnings."""
-    lines = [
+    """List remarks on the verdicts, the worst first, without the runs' warnings."""
+    lines = [f"{c.cell}: {c.notes[0]}" for c in comparison.cells if c.verdict is Regression.wrong]
+    lines += [
         f"{cell.cell}: {measure_heading(measure.name)} regressed: {both_sides(measure)}"
         for cell in comparison.cells
         for measure in cell.measures
@@ -159,16 +166,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     fails = comparison.gate.strict or comparison.invalid
     if comparison.verdict is Regression.inconclusive and not fails:
         lines.append("an inconclusive result ends with 0; with --fail-inconclusive it ends with 4")
-    return lines
-
-
-def _columns(comparison: Comparison) -> list[str]:
-    """Return the measures that get a column: the usual measures, time, and any that changed."""
-    measures = [m for cell in comparison.cells for m in cell.measures]
-    have = dict.fromkeys(m.name for m in measures)
-    moved = {m.name for m in measures if m.verdict is not Regression.passed} - {*_TIMES}
-    names = [name for name in have if name in _ALWAYS or name in moved]
-    return [*names, *(name for name in _TIMES if name in have)]
+    return list(dict.fromkeys(lines))
 
 
 def _change(measure: Measure) -> str:
@@ -254,7 +252,8 @@ def _note(comparison: Comparison) -> str:
         fails = comparison.gate.time.fail
         part = _CONTROLS[comparison.control] if fails else "it decides nothing"
         text += (
-            f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval; it "
+            f" Time: seconds per token, geometric mean over prompts, paired, {LEVEL} interval "
+            "(milliseconds are of all prompts together, so their ratio may differ); it "
             f"{rule if fails else 'is only reported'}. The control, time over ar, is the same in "
             "units of ar's time on each side, so that a machine or process that is slower as a "
             f"whole cancels out; {part}."
@@ -301,7 +300,15 @@ def marked(
     *,
     brackets: bool = False,
 ) -> Text:
-    """Return the text of `tokens`, and mark tokens that `other` lacks by `style` or brackets."""
+    """Return an answer as text, and mark its tokens that the other answer lacks.
+
+    Args:
+        tokens: ids of the answer.
+        other: ids of the other answer.
+        pieces: returns the text of an id, by the answer's own tokenizer.
+        style: rich's style of marked tokens.
+        brackets: whether marked tokens are also in brackets, for a terminal without colours.
+    """
     text = Text()
     matcher = SequenceMatcher(a=tokens, b=other, autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():

@@ -52,15 +52,6 @@ class Step:
     reason: str | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def succeeded(self) -> bool:
-        """Return whether the step did not fail."""
-        return self.status in (Status.PASSED, Status.LEFT_OUT)
-
-    def command(self, folder: Path) -> str:
-        """Return the command as typed, with OUT for the output folder."""
-        return " ".join(self.words).replace(str(folder), "OUT")
-
 
 def read_figures(step: Step, folder: Path) -> Step:
     """Read an ended step's results from `folder`, and fail a passed step without results."""
@@ -98,7 +89,7 @@ def write_summary(folder: Path, steps: Sequence[Step], *, rehearsal: bool) -> No
     entries = [
         {
             "name": each.name,
-            "command": each.command(folder),
+            "command": " ".join(each.words).replace(str(folder), "OUT"),
             "status": each.status,
             "reason": each.reason,
             "exit_code": each.exit_code,

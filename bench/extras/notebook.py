@@ -80,7 +80,11 @@ def run(
 ) -> Results:
     """Measure decoders as `bench run` does, in a new folder below `output`, and open the results.
 
-    `settings` are fields of `RunConfig`, such as ``limit=4``.
+    Args:
+        decoders: as for ``--decoders``, as one text or several; None: the default decoders.
+        output: the parent of the new folder.
+        progress: auto, rich, plain or none.
+        settings: fields of `RunConfig`, such as ``limit=4``.
 
     Raises:
         BenchError: any failure before the first measurement.

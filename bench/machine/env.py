@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -58,6 +59,10 @@ def capture(*, device: str, dtype: str, models: ModelFacts) -> Environment:
 
     allowed = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION}
     attention = tuple(n for n in allowed if allowed[n]) if device.startswith("cuda") else None
+    packages: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     env = Environment(
         schema=SCHEMA,
         device=device,
@@ -65,7 +70,7 @@ def capture(*, device: str, dtype: str, models: ModelFacts) -> Environment:
         machine=_machine(),
         gpu=gpu_facts(gpu_handle(device), device),
         python=platform.python_version(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages=packages,
         torch=TorchSettings(
             threads=torch.get_num_threads(),
             interop_threads=torch.get_num_interop_threads(),
@@ -107,13 +112,6 @@ def peak_rss_bytes() -> int:
     """Return the peak resident memory of this process up to now, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _machine() -> Machine:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from bench.machine.env import cgroup_memory_bytes
 from bench.machine.gpu import gpu_handle, slowdown
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.engine.models import Models
-from decoders.core.model import Model
 
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -56,14 +55,13 @@ class PeakMemory:
     def peak_bytes(self) -> int | None:
         """Return the peak in bytes, as the module's docstring defines it, or None if unknown."""
         adapters = {part.adapter_name: part.adapter_of for part in self._decoder.parts}
-        used = sum(
-            _bytes(
-                model,
-                [name for name, of in adapters.items() if name is not None and role == of],
-                (0, 1) if self._self_driven else self._share,
-            )
-            for role, model in self._used.roles.items()
-        )
+        # of the reserved caches, none serves a self-driven decoder
+        share, whole = (0, 1) if self._self_driven else self._share
+        used = 0
+        for role, model in self._used.roles.items():
+            names = [name for name, of in adapters.items() if name is not None and role == of]
+            used += model.weight_bytes + model.cache_bytes() * share // whole
+            used += sum(map(model.adapter_bytes, names))
         used += self._weight_bytes()
         if self._device.type != "cuda":
             return None if self._self_driven else used
@@ -92,12 +90,6 @@ def available_bytes(device: str) -> int:
         return int(free)
     free, limit = int(psutil.virtual_memory().available), cgroup_memory_bytes()
     return free if limit is None else min(free, limit)
-
-
-def _bytes(model: Model, adapters: Iterable[str], share: tuple[int, int] = (1, 1)) -> int:
-    """Count a model with adapters, and a share (numerator, denominator) of the model's cache."""
-    num_bytes = model.cache_bytes() * share[0] // share[1]
-    return model.weight_bytes + num_bytes + sum(map(model.adapter_bytes, adapters))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

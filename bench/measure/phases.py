@@ -102,60 +102,57 @@ def measure_phases(
     """Answer a block by phase with the arms that did not fail, in a separately shuffled order.
 
     A decoder that runs its own loop is left out: its calls do not pass through the scheduler.
+
+    Args:
+        setup: has the arms, the clock and the past answers, to which this pass adds none.
+        prompts: the run's prompts by name.
+        block: a block that has just been timed.
+        failed: cells that failed in it.
+
+    Returns:
+        An entry for each arm all of whose answers ended well.
     """
     driven = {c for c, arm in setup.arms.items() if isinstance(arm.decoder, SelfDriven)}
     cells = [cell for cell in setup.arms if cell not in failed and cell not in driven]
-    shuffled = random.Random(f"phases {block.block}").sample(cells, len(cells))
-    answers = [_measure_arm(setup, prompts, cell, block) for cell in shuffled]
-    return [answer for answer in answers if answer is not None]
-
-
-def _measure_arm(
-    setup: Setup, prompts: Mapping[str, Prompt], cell: str, block: Block
-) -> PhasedAnswer | None:
-    """Answer a block with one arm by phase, or return None if an answer failed."""
-    clock = PhaseClock(setup.clock.now)
     num_rows, sampling = setup.config.batch_size, setup.repeated(block.repeat)
-    past = setup.past.memory(cell, setup.arms[cell].decoder, block)
     group = [prompts[name] for name in block.prompts]
-    where = setup.arms[cell], sampling, num_rows, clock, past, later_turns(group)
-    scheduler, ids = phased_scheduler(*where), [prompt.ids for prompt in group]
-    if setup.config.reuse_prefix:
-        scheduler.prefill_prefix(ids[0], group[0].num_kept)
-    with Stopwatch(setup.clock):
-        clock.start()
-        outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
-        clock.switch("scheduler")
-    done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
-    if len(done) < len(ids):
-        return None
-    emitted = sum(len(generation.tokens) for generation in done)
-    first = sum(len(generation.steps[0].tokens) for generation in done)
-    return PhasedAnswer(
-        decoder=cell,
-        prompts=block.prompts,
-        repeat=block.repeat,
-        seconds={phase: round(spent_s, 9) for phase, spent_s in clock.seconds.items()},
-        emitted=emitted,
-        later_emitted=emitted - first,
-        later_steps=sum(len(generation.steps) - 1 for generation in done),
-        rows=clock.rows,
-        padded_rows=clock.padded_rows,
-    )
+    ids = [prompt.ids for prompt in group]
+    answers = []
+    for cell in random.Random(f"phases {block.block}").sample(cells, len(cells)):
+        clock = PhaseClock(setup.clock.now)
+        past = setup.past.memory(cell, setup.arms[cell].decoder, block)
+        where = setup.arms[cell], sampling, num_rows, clock, past, later_turns(group)
+        scheduler = phased_scheduler(*where)
+        if setup.config.reuse_prefix:
+            scheduler.prefill_prefix(ids[0], group[0].num_kept)
+        with Stopwatch(setup.clock):
+            clock.start()
+            outcomes = scheduler.run(ids, on_emit=clock.emitted if num_rows == 1 else None)
+            clock.switch("scheduler")
+        done = [outcome for outcome in outcomes if isinstance(outcome, Generation)]
+        if len(done) < len(ids):
+            continue
+        emitted = sum(len(generation.tokens) for generation in done)
+        first = sum(len(generation.steps[0].tokens) for generation in done)
+        answer = PhasedAnswer(
+            decoder=cell,
+            prompts=block.prompts,
+            repeat=block.repeat,
+            seconds={phase: round(spent_s, 9) for phase, spent_s in clock.seconds.items()},
+            emitted=emitted,
+            later_emitted=emitted - first,
+            later_steps=sum(len(generation.steps) - 1 for generation in done),
+            rows=clock.rows,
+            padded_rows=clock.padded_rows,
+        )
+        answers.append(answer)
+    return answers
 
 
 def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
-    """Return one block of every chosen group, from each repeat in turn."""
-    groups = chosen_groups(plan, limit)
-    repeats = sorted({block.repeat for block in plan.blocks})
-    repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(groups)}
-    return [block for block in plan.blocks if repeat_by_group.get(block.prompts) == block.repeat]
+    """Choose blocks with at most `limit` prompts, from each family and from each repeat in turn.
 
-
-def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
-    """Choose groups of the first repeat with at most `limit` prompts, from each family in turn.
-
-    At least one group is chosen, unless `limit` is 0.
+    At least one block is chosen, unless `limit` is 0.
     """
     families = {prompt.prompt: prompt.family for prompt in plan.prompts}
     queues: dict[str, list[tuple[str, ...]]] = {}
@@ -167,7 +164,9 @@ def chosen_groups(plan: Plan, limit: int) -> list[tuple[str, ...]]:
         if selection and sum(map(len, selection)) + len(group) > limit:
             break
         selection.append(group)
-    return selection
+    repeats = sorted({block.repeat for block in plan.blocks})
+    repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(selection)}
+    return [block for block in plan.blocks if repeat_by_group.get(block.prompts) == block.repeat]
 
 
 def phased_scheduler(
@@ -178,7 +177,16 @@ def phased_scheduler(
     past: Memory | None = None,
     unremembered: Collection[int] = (),
 ) -> Scheduler:
-    """Return a `Scheduler` of an arm that charges its work to the phases."""
+    """Return a `Scheduler` of an arm that charges its work to the phases.
+
+    Args:
+        arm: the cell's decoder, and the models whose calls are charged.
+        sampling: the sampling of the repeat.
+        batch_size: maximum number of answers at once.
+        clock: the clock to charge, which the caller starts.
+        past: a memory for all answers, which they fill; None: each begins with an empty one.
+        unremembered: indices of prompts whose answers are not added to `past`.
+    """
 
     def phased_forward(calls: Sequence[Call], *reads: Any) -> Tensor:
         with clock.within(_phase(calls[0], arm.models.target)), clock.counting(calls):

@@ -9,7 +9,7 @@ once. A resumed run answers missing prompts only. The baseline's second arm take
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ from bench.plan.make import quality_batch_size
 from bench.plan.setup import Setup
 from bench.progress import Progress
 from bench.records.prompts import Prompt
-from bench.records.record import SampleRecord
 from bench.records.samples import Sink
 from decoders.core.engine.forms import apply_law
 from decoders.core.engine.scheduler import Scheduler
@@ -34,8 +33,6 @@ ADVICE = "lower --max-new-tokens, or leave it out: --quality-limit 0"
 UNCHANGED = Sampling()
 _LIKELIHOOD_ROWS = 64
 """Rows of logits that are read at a time."""
-_Score = Callable[[tuple[int, ...], tuple[int, ...]], "TargetScores"]
-"""Scores an answer to a prompt by the target; the scores are cached."""
 
 
 def score_quality(
@@ -47,13 +44,21 @@ def score_quality(
     attempt: int,
     done: Collection[tuple[str, str]] = (),
 ) -> None:
-    """Answer and score `prompts` with every arm, except the (cell, prompt) pairs in `done`."""
+    """Answer and score held-out prompts with every arm.
+
+    Args:
+        setup: the setup of the run, all arms of which answer.
+        prompts: the prompts of the pass.
+        writer: receives each answer's record as soon as its scores are known.
+        progress: counts the answers.
+        attempt: number of the attempt, for the records.
+        done: (cell, prompt) pairs of earlier attempts, which are left out.
+    """
     if not prompts:
         return
     progress.start("quality", len(prompts) * len(setup.arms), len(done))
     target = setup.models.target
     read = cache(partial(target_scores, target, sampling=setup.sampling))
-    scores = None if target.masked else read  # a masked model gives no likelihoods
     num_rows = quality_batch_size(setup)
     where: dict[str, Any] = {"kind": "quality", "block": -1, "order": 0, "repeat": 0}
     where |= {"attempt": attempt, "seed": setup.sampling.seed, "batch_size": num_rows}
@@ -61,7 +66,20 @@ def score_quality(
     def write(cell: str, batch: Sequence[Prompt], index: int, outcome: Outcome) -> None:
         prompt = batch[index]
         record = make_record(setup, prompt, outcome, decoder=cell, **where)
-        writer.record(_add_scores(prompt, record, scores), outcome)
+        of_target = None
+        if record.tokens and not target.masked:  # a masked model gives no likelihoods
+            of_target = read(prompt.ids, record.tokens)
+        if of_target is not None and of_target.nll != of_target.nll:
+            error = "FloatingPointError: the target's logits for this answer are NaN"
+            record = dataclasses.replace(
+                record, tokens=None, text=None, stop=None, steps=None, error=error
+            )
+        elif of_target is not None:
+            record = dataclasses.replace(record, **of_target._asdict())
+        if record.text is not None and prompt.reference is not None:
+            scores = score(prompt.family, record.text, prompt.reference)
+            record = dataclasses.replace(record, scores=scores)
+        writer.record(record, outcome)
         progress.step(cell)
 
     for cell, arm in setup.arms.items():
@@ -83,22 +101,6 @@ def score_quality(
         writer.sync()
 
 
-def _add_scores(prompt: Prompt, record: SampleRecord, read: _Score | None) -> SampleRecord:
-    """Return an answer's record with its scores by the target and by the reference."""
-    if record.tokens and read is not None:
-        of_target = read(prompt.ids, record.tokens)
-        if of_target.nll != of_target.nll:
-            error = "FloatingPointError: the target's logits for this answer are NaN"
-            return dataclasses.replace(
-                record, tokens=None, text=None, stop=None, steps=None, error=error
-            )
-        record = dataclasses.replace(record, **of_target._asdict())
-    if record.text is None or prompt.reference is None:
-        return record
-    scores = score(prompt.family, record.text, prompt.reference)
-    return dataclasses.replace(record, scores=scores)
-
-
 class TargetScores(NamedTuple):
     """Hold means over an answer's tokens (see `SampleRecord`)."""
 
@@ -110,9 +112,13 @@ class TargetScores(NamedTuple):
 def target_scores(
     target: Model, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling = UNCHANGED
 ) -> TargetScores:
-    """Score an answer by the teacher-forced target, whose cache must have a free sequence.
+    """Score an answer by the teacher-forced target.
 
-    Only the law of the `sampling` settings matters.
+    Args:
+        target: a causal model, whose cache must have a free sequence.
+        prompt: ids of the prompt, one or more.
+        tokens: ids of the answer, one or more.
+        sampling: only its law matters: the scores are at temperature 1 without truncation.
     """
     nll = entropy = agreed = 0.0
     session = target.open()

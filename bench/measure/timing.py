@@ -90,7 +90,14 @@ class Runner:
             return
         names = dict.fromkeys(name for block in blocks for name in block.prompts)
         prompts = [self.prompts[name] for name in names]
-        self._reserve(prompts)
+        # for the longest prompt and answer, so that no timed region allocates
+        num_prompt_tokens = max(len(prompt.ids) for prompt in prompts)
+        sequences = max(arm.decoder.sequences for arm in self.setup.arms.values())
+        num_rows = self.setup.config.batch_size * sequences
+        # the plan's prompts leave room for answers
+        num_tokens = num_prompt_tokens + self.setup.sampling.max_new_tokens
+        with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
+            self.setup.models.reserve(num_rows, num_tokens)
         self.warm_up(prompts)
 
     def measure(self, block: Block) -> None:
@@ -155,16 +162,6 @@ class Runner:
                 if not turn:
                     self.progress.step()
 
-    def _reserve(self, prompts: Sequence[Prompt]) -> None:
-        """Reserve caches for the longest prompt and answer, so that no timed region allocates."""
-        models, budget = self.setup.models, self.setup.sampling.max_new_tokens
-        num_prompt_tokens = max(len(prompt.ids) for prompt in prompts)
-        sequences = max(arm.decoder.sequences for arm in self.setup.arms.values())
-        num_rows = self.setup.config.batch_size * sequences
-        num_tokens = num_prompt_tokens + budget  # the plan's prompts leave room for answers
-        with room_for(f"the KV cache of {num_rows} x {num_tokens} tokens"):
-            models.reserve(num_rows, num_tokens)
-
     def _time_answers(
         self, arm: Arm, prompts: Sequence[Prompt], sampling: Sampling, block: Block | None = None
     ) -> _Timing:
@@ -204,12 +201,12 @@ class Runner:
         record = make_record(self.setup, prompt, outcome, watch.ended_s, **where)
         if record.error is not None:
             return record
-        alone = record.batch_size == 1
+        alone, steps = record.batch_size == 1, record.steps
         recounts = self.setup.config.protocol is not None and record.decoder == self.setup.baseline
         return dataclasses.replace(
             record,
             recounted=recount(self.setup.tokenizer, record.text or "") if recounts else None,
-            ttft_s=_first_token_s(record, watch) if alone else None,
+            ttft_s=watch.ended_s[steps.first] if alone and steps and steps.ended_s else None,
             total_s=watch.total_s if alone else None,
             group_s=None if alone else watch.total_s,
             peak_memory_bytes=timed.peak,
@@ -274,11 +271,6 @@ def make_record(
         steps=StepColumns.of(outcome, ended_s),
         drafters=drafter_names(outcome),
     )
-
-
-def _first_token_s(record: SampleRecord, watch: Stopwatch) -> float | None:
-    steps = record.steps
-    return watch.ended_s[steps.first] if steps is not None and steps.ended_s else None
 
 
 def _stable(times: Sequence[float]) -> bool:

@@ -48,18 +48,20 @@ def check_first(
         UnavailableError: a model, an adapter, data, a device or a tokenizer is missing.
         BenchError: the weights do not fit into the free memory.
     """
-    run = choose_decoders(config, note)
+    notes: list[str] = []
+    run = choose_decoders(config, notes.append)
     check_options(run)
-    if brings_models:
-        return run
-    sources = check_files(run)
-    if reads_tasks:
-        check_tasks(run, note)
-    device = check_device(run)
-    read_models(sources)
-    if "target" in sources and (context := max_context(sources["target"])) is not None:
-        max_prompt_tokens(config, context)
-    check_memory(run, sources, device)
+    if not brings_models:
+        sources = check_files(run)
+        if reads_tasks:
+            check_tasks(run, notes.append)
+        device = check_device(run)
+        read_models(sources)
+        if "target" in sources and (context := max_context(sources["target"])) is not None:
+            max_prompt_tokens(config, context)
+        check_memory(run, sources, device)
+    for line in notes:  # after the checks, so that an error stands alone
+        note(line)
     return run
 
 

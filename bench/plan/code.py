@@ -128,12 +128,20 @@ def law_files(law: str | None) -> list[Path]:
 
 
 def _module_files(name: str) -> list[Path]:
+    """Return the files of a module and of what it imports from its outermost package or folder."""
     pending, first = [name], _file(sys.modules.get(name))
+    if first is None:
+        return []
     files: dict[str, Path] = {}
-    while first is not None and pending:
+    folder = first.parent
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    while pending:
         module = sys.modules.get(name := pending.pop())
         file = _file(module)
-        if module is not None and file is not None and name not in files and _is_near(file, first):
+        if module is None or file is None or name in files or not file.is_relative_to(folder):
+            continue
+        if is_installed(file) == is_installed(first):
             files[name] = file
             pending += sorted(_imported(file.read_bytes(), module.__package__ or ""))
     return [files[name] for name in sorted(files)]
@@ -181,11 +189,3 @@ def _file(module: ModuleType | None) -> Path | None:
     if not (isinstance(name, str) and isinstance(file, str) and file.endswith(".py")):
         return None
     return None if f"{name}.".startswith(_CORE) and not name.startswith(_SHARED) else Path(file)
-
-
-def _is_near(file: Path, first: Path) -> bool:
-    """Return whether a file is in the outermost package, or the folder, of the first file."""
-    folder = first.parent
-    while (folder.parent / "__init__.py").is_file():
-        folder = folder.parent
-    return file.is_relative_to(folder) and is_installed(file) == is_installed(first)

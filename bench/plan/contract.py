@@ -68,10 +68,18 @@ def check_cells(setup: Setup, progress: Progress) -> tuple[Cell, ...]:
 
 
 def check_cell(name: str, decoder: Decoder, sampled: bool, progress: Progress) -> Checked:
-    """Return the outcome of a decoder's checks from the cache, or run them."""
+    """Return the outcome of a decoder's checks from the cache, or run them.
+
+    Args:
+        name: the cell's name, for progress.
+        decoder: the decoder; its options and code decide which stored outcome is its own.
+        sampled: whether the run draws at random, so that the distribution is checked, too.
+        progress: shows a phase of one step, unless the cache has the outcome.
+    """
     file = _cache_file(decoder, sampled)
-    if file is not None and (result := _read(file)) is not None:
-        return result
+    with contextlib.suppress(BenchError):  # a damaged file is checked again
+        if file is not None and (data := read_json(file)):
+            return parse(Checked, data, file)
     progress.start(f"checking {name} on tables", 1)
     try:
         with interrupting(LIMIT_S, _AGAIN_S):
@@ -125,29 +133,17 @@ def examine(decoder: Decoder, sampled: bool) -> Checked:
 
 def _cache_file(decoder: Decoder, sampled: bool) -> Path | None:
     """Return the file of a decoder's outcome, or None if its code cannot be read."""
-    files = [*sorted(ROOT.glob("decoders/**/*.py")), *code_files(decoder), Path(__file__)]
+    kind = type(decoder)
+    methods = [each for base in kind.__mro__ for each in vars(base).values()]
+    derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
+    files = [*sorted(ROOT.glob("decoders/**/*.py")), *own_files(decoder)]
+    files += [file for file in map(Path, sorted(derived)) if file.is_file()]  # of base classes, too
     try:
-        code = source_hash(files)
+        code = source_hash([*files, Path(__file__)])
     except OSError:
         return None
-    kind = type(decoder)
     options = {each.name: repr(getattr(decoder, each.name)) for each in dataclasses.fields(decoder)}
     versions = (sys.version, torch.__version__, np.__version__)
     inputs = (kind.__module__, kind.__qualname__, options, sampled)
     key = hashlib.sha256(repr((inputs, code, versions)).encode()).hexdigest()[:32]
     return cache_folder() / "checked" / f"{key}.json"
-
-
-def code_files(decoder: Decoder) -> list[Path]:
-    """Return the files of a decoder's code, with those of its base classes."""
-    methods = [each for kind in type(decoder).__mro__ for each in vars(kind).values()]
-    derived = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
-    files = [file for file in map(Path, sorted(derived)) if file.is_file()]
-    return [*own_files(decoder), *files]
-
-
-def _read(file: Path) -> Checked | None:
-    with contextlib.suppress(BenchError):  # a damaged file is checked again
-        data = read_json(file)
-        return parse(Checked, data, file) if data else None
-    return None

@@ -26,7 +26,14 @@ _NUM_PROBES = 4
 def dry_run(
     config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
 ) -> list[str]:
-    """Return lines about a plan and its duration without writing (raises as `bench.runs.run`)."""
+    """Return lines about a plan and its duration without writing (raises as `bench.runs.run`).
+
+    Args:
+        config: the job.
+        progress: shows phases and notes.
+        opener: opens the models; any but `open_setup` brings its own.
+        part: ``I/N`` of ``--part``; None: the whole plan.
+    """
     if part is not None:
         parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)

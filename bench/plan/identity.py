@@ -48,7 +48,14 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
 def check_identity(
     setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
-    """Raise `UnavailableError` unless a run that began in `env` can be continued unchanged."""
+    """Raise `UnavailableError` if a run's code, weights, prompts or machine have changed.
+
+    Args:
+        setup: what is open now.
+        plan: the run's plan, with the hashes to compare (`Plan.identity`).
+        prompts: the stored prompts by name.
+        env: the environment in which the run began.
+    """
     now = setup_identity(setup)
     hashes = {name: prompt.hash for name, prompt in prompts.items()}
     before = plan.identity or {}

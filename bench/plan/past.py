@@ -58,7 +58,14 @@ class Memories:
         return memory
 
     def add(self, cell: str, block: Block, pairs: _Pairs, memory: Memory | None) -> None:
-        """Add a cell's answers to a block. The block's `memory` already has them."""
+        """Add a cell's answers to a block.
+
+        Args:
+            cell: the cell, or the baseline's second arm.
+            block: the block, already timed.
+            pairs: its prompts and their outcomes, of which errors are left out.
+            memory: the cell's memory, which already has the answers; None: the cell keeps none.
+        """
         if memory is not None:
             entries = self._entries[cell, block.repeat]
             answers = [(p.ids, a.tokens) for p, a in pairs if isinstance(a, Generation)]

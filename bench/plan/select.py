@@ -92,6 +92,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
     cells = {**({baseline: cells[baseline]} if baseline in cells else {}), **cells}
     all_values: dict[str, dict[str, str]] = {}
     decoders: dict[str, Decoder] = {}
+    skipped: dict[str, str] = {}
     for cell, options in cells.items():
         options = options_by_label(cell, options, note)
         decoder = build_decoder(cell, options)
@@ -103,7 +104,8 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         if lacks := _unmet_need(decoder, draft, adapters, config, masked):
             if named:
                 raise UsageError(f"decoder {cell!r} {lacks}")
-            note(f"{cell} is skipped: it {lacks}")
+            skipped[cell] = f"{cell} is skipped: it {lacks}"
+            note(skipped[cell])
             continue
         values = all_options(decoder, options).items()
         all_values[cell] = {key: as_text(value) for key, value in values if value is not None}
@@ -117,9 +119,11 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         raise UsageError(f"{unused[0]}=…: none of {', '.join(decoders)} needs it; leave it out")
     used = {name: source for name, source in adapters.items() if name in names}
     if not decoders:
-        raise UsageError("no decoder is left to run; name one that suits the model by --decoders")
+        line = "; ".join([*skipped.values(), "no decoder is left to run"])
+        raise UsageError(f"{line}; name one that suits the model by --decoders")
     if baseline not in decoders:
-        raise UsageError(f"--baseline {baseline}: allowed are {', '.join(decoders)}")
+        why = f"{skipped[baseline]}; " if baseline in skipped else ""
+        raise UsageError(f"--baseline {baseline}: {why}allowed are {', '.join(decoders)}")
     rivals = [cell for cell in decoders if cell != baseline]
     primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):

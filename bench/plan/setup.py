@@ -29,7 +29,7 @@ from bench.plan.numerics import (
 )
 from bench.plan.past import Memories
 from bench.plan.select import ResolvedRun, all_options
-from bench.plan.sources import adapter_facts, adapter_folder, checkpoint, load_adapter
+from bench.plan.sources import adapter_folder, checkpoint, load_adapter
 from bench.plan.template import ChatTemplate, chat_template, template_notes, today
 from bench.records.environment import AdapterFacts, Environment, ModelFacts
 from bench.records.plan import SECOND, Cell
@@ -264,7 +264,22 @@ def _attach(
             for numerics, role in dict.fromkeys(takers):
                 with room_for(f"adapter {name!r}", _SMALLER):
                     getattr(models[numerics], role).attach(name, adapter)
-        facts[name] = adapter_facts(adapter, folder, dict.fromkeys(role for _, role in takers))
+        config = adapter.config
+        facts[name] = AdapterFacts(
+            variant=config.variant,
+            rank=config.rank,
+            slots=config.num_slots,
+            parameters=adapter.num_parameters,
+            code=config.code,
+            weights_sha256=weights_sha256(folder),
+            models=tuple(dict.fromkeys(role for _, role in takers)),
+            temperatures=tuple(config.temperatures),
+            top_ps=tuple(config.top_ps),
+            top_k=config.top_k,
+            greedy=config.greedy,
+            masked=config.masked,
+            base_weights_sha256=config.base.get("weights_sha256"),
+        )
     return facts
 
 
@@ -282,7 +297,16 @@ def assemble(
 ) -> Setup:
     """Return a setup of a run with given models (raises as `open_setup`).
 
-    `invariant` are the models in row-invariant numerics; None means that `models` are used.
+    Args:
+        run: the job with its decoders; its configuration becomes the setup's as it is.
+        models: the models in fast numerics, of which each decoder gets those that it uses.
+        tokenizer: the target's, for all models.
+        stop_ids: the target's stop ids, also for a run of a fixed length.
+        clock: the clock of all passes.
+        facts: facts of the models and adapters, for env.json.
+        template: the tokenizer's chat template; None: the tokenizer formats by itself.
+        invariant: the models in row-invariant numerics; None: `models` serve these cells, too.
+        padding_price: see `Setup`.
     """
     config = run.config
     sampling = Sampling(

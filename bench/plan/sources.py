@@ -9,7 +9,6 @@ of the cache.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING
 from bench.errors import UnavailableError, UsageError, as_error, did_you_mean
 from bench.machine.env import ROOT
 from bench.progress import Progress
-from bench.records.environment import AdapterFacts
 from bench.settings.config import ZOO
 from decoders.core.hf.checkpoint import (
     CONVERTED,
@@ -246,27 +244,3 @@ def load_adapter(name: str, folder: Path) -> SlotAdapter | HiddenAdapter:
     except (ValueError, OSError) as error:
         reason = str(error).removeprefix("adapter ")
         raise UnavailableError(f"adapter {name!r}: {reason}") from error
-
-
-def adapter_facts(
-    adapter: SlotAdapter | HiddenAdapter, folder: Path, models: Iterable[str]
-) -> AdapterFacts:
-    """Return the facts to record of an adapter attached to `models` (``target``, ``draft``)."""
-    from decoders.core.hf.checkpoint import weights_sha256
-
-    config = adapter.config
-    return AdapterFacts(
-        variant=config.variant,
-        rank=config.rank,
-        slots=config.num_slots,
-        parameters=adapter.num_parameters,
-        code=config.code,
-        weights_sha256=weights_sha256(folder),
-        models=tuple(models),
-        temperatures=tuple(config.temperatures),
-        top_ps=tuple(config.top_ps),
-        top_k=config.top_k,
-        greedy=config.greedy,
-        masked=config.masked,
-        base_weights_sha256=config.base.get("weights_sha256"),
-    )

@@ -141,7 +141,17 @@ def template_notes(
         _, answer, after = template.render(whole, ask=False).rpartition(_ANSWER)
     except RenderError:
         return notes
-    return notes + (_turn_end(tokenizer, after, stop_ids) if answer else [])
+    end = after.lstrip() if answer else ""
+    ids = tokenizer.encode(end, add_special_tokens=False, verbose=False)[:1]
+    if ids and ids[0] not in stop_ids and ids[0] in tokenizer.added_tokens_decoder:
+        names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(sorted(stop_ids)))) or "none"
+        token = tokenizer.convert_ids_to_tokens(ids[0])
+        notes.append(
+            f"its chat template ends an answer with {token}, which is no stop id ({names}): "
+            "answers may run on and invent the next turn; add its id to eos_token_id in "
+            "generation_config.json"
+        )
+    return notes
 
 
 def _ended(
@@ -151,21 +161,6 @@ def _ended(
         return []
     name = tokenizer.convert_ids_to_tokens(ids[-1])
     return [f"its prompts end in a stop id ({name}): every answer begins after the end"]
-
-
-def _turn_end(
-    tokenizer: PreTrainedTokenizerBase, after: str, stop_ids: frozenset[int]
-) -> list[str]:
-    """Describe a special token that ends an answer in the template but is no stop id."""
-    ids = tokenizer.encode(after.lstrip(), add_special_tokens=False, verbose=False)[:1]
-    if not ids or ids[0] in stop_ids or ids[0] not in tokenizer.added_tokens_decoder:
-        return []
-    names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(sorted(stop_ids)))) or "none"
-    token = tokenizer.convert_ids_to_tokens(ids[0])
-    return [
-        f"its chat template ends an answer with {token}, which is no stop id ({names}): answers "
-        "may run on and invent the next turn; add its id to eos_token_id in generation_config.json"
-    ]
 
 
 def serve() -> None:

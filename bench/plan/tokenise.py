@@ -78,7 +78,7 @@ class PromptEncoder:
             going_on: list[Prompt] = []
             for conversation in (c for c in conversations if len(c.turns) >= turn):
                 last = before.pop(conversation.id, None)
-                prompt = self.prompt(conversation, turn, answers[conversation.id], last)
+                prompt = self._prompt(conversation, turn, answers[conversation.id], last)
                 turns.append(prompt)
                 if isinstance(prompt, SkippedTurn):
                     continue
@@ -97,7 +97,7 @@ class PromptEncoder:
         prompts = [item for item in turns if isinstance(item, Prompt)]
         return prompts, [item for item in turns if isinstance(item, SkippedTurn)]
 
-    def prompt(
+    def _prompt(
         self, conversation: Conversation, turn: int, answers: Sequence[str], before: Prompt | None
     ) -> Prompt | SkippedTurn:
         """Return a turn, which follows the turn `before`, as a prompt or as a reason to skip it."""

@@ -264,7 +264,8 @@ class RunStatus:
 
     `status` is ``opening``, ``started``, ``complete``, ``interrupted`` or ``error``. Runs with the
     same `ab` were measured interleaved by `bench ab`, which checked out `revision`. `reported` is
-    False for a complete run until its report is written.
+    False for a complete run until its report is written. `part` is the part of the plan to measure
+    (``I/N``), kept only until there is a plan.
     """
 
     status: str | None = None
@@ -284,11 +285,17 @@ class RunStatus:
     reported: bool | None = None
     ab: str | None = None
     revision: str | None = None
+    part: str | None = None
 
     @property
     def complete(self) -> bool:
         """Return whether the whole plan was measured."""
         return self.status == COMPLETE
+
+    @property
+    def compared(self) -> bool:
+        """Return whether the answers were compared with the baseline's."""
+        return self.differences is not None and self.num_records is not None
 
     @property
     def wrong(self) -> list[str]:

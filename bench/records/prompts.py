@@ -110,7 +110,9 @@ def pieces_in(
     Ids of rejected drafts are among them.
     """
     ids = answered_ids(records).union(*(prompt.ids for prompt in prompts))
-    return {str(token): piece for token, piece in sorted(vocabulary(tokenizer, ids).items())}
+    anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
+    start = len(str(tokenizer.decode(anchor)))
+    return {str(token): str(tokenizer.decode([*anchor, token]))[start:] for token in sorted(ids)}
 
 
 def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
@@ -119,13 +121,6 @@ def answered_ids(records: Iterable[SampleRecord]) -> set[int]:
     for record in records:
         ids.update(record.tokens or (), *(record.steps.rejected if record.steps else ()))
     return ids
-
-
-def vocabulary(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> dict[int, str]:
-    """Return the piece of text of each id."""
-    anchor = tokenizer.encode("a", add_special_tokens=False, verbose=False)[-1:]
-    start = len(str(tokenizer.decode(anchor)))
-    return {token: str(tokenizer.decode([*anchor, token]))[start:] for token in ids}
 
 
 def read_pieces(run_dir: Path) -> Callable[[int], str]:

@@ -234,7 +234,12 @@ class SampleRecord(_Holder):
         """Pack the answer into a tenth of its memory (`OverflowError`: integers above 8 bytes)."""
         if hasattr(self, "_packed") or self.tokens is None or self.steps is None:
             return
-        object.__setattr__(self, "_packed", _packed(self.tokens, self.steps))
+        columns = {"tokens": self.tokens, **field_values(self.steps)}
+        for name in NESTED_COLUMNS:
+            columns[f"ends of {name}"] = tuple(itertools.accumulate(map(len, columns[name])))
+            columns[name] = tuple(itertools.chain(*columns[name]))
+        packed = tuple(narrow(name, columns[name]) for name in _PACKED)
+        object.__setattr__(self, "_packed", packed)
         for name in _PARTS:
             object.__delattr__(self, name)
 
@@ -306,15 +311,6 @@ _PACKED = (
 )
 """Columns of a packed answer; a column of lists is stored as flat numbers and list ends."""
 _INDEX = {name: index for index, name in enumerate(_PACKED)}
-
-
-def _packed(tokens: Sequence[int], steps: StepColumns) -> tuple[bytes | array[Any], ...]:
-    """Return the columns of `_PACKED`, each in the narrowest type."""
-    columns = {"tokens": tokens, **field_values(steps)}
-    for name in NESTED_COLUMNS:
-        columns[f"ends of {name}"] = tuple(itertools.accumulate(map(len, columns[name])))
-        columns[name] = tuple(itertools.chain(*columns[name]))
-    return tuple(narrow(name, columns[name]) for name in _PACKED)
 
 
 def narrow(name: str, column: Sequence[Any]) -> bytes | array[Any]:

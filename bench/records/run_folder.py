@@ -26,14 +26,23 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError, as_error
 from bench.records.environment import Environment, read_environment
 from bench.records.files import cannot_write, parse, write_text
-from bench.records.plan import MANIFEST, STATUS, Plan, RunStatus, read_plan, read_status
+from bench.records.plan import (
+    MANIFEST,
+    REFUTED,
+    STATUS,
+    Plan,
+    RunStatus,
+    read_plan,
+    read_status,
+    with_checks,
+)
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.settings.bounds import Num, Real, Time
@@ -62,6 +71,13 @@ class Run:
     status: RunStatus
     records: tuple[SampleRecord, ...]
     events: tuple[_Event, ...]
+
+    def __post_init__(self) -> None:
+        """Add the checks that cells failed to the status, also if the run did not end."""
+        failed = {c.cell: str(c.check_note) for c in self.plan.cells if c.checked == REFUTED}
+        if failed:
+            differences = tuple(with_checks(self.status.differences or (), failed))
+            object.__setattr__(self, "status", replace(self.status, differences=differences))
 
     @property
     def dtype(self) -> str:

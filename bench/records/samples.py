@@ -58,8 +58,11 @@ def intact_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     damaged = 0
     with path.open("rb") as file:
         for number, chunk in enumerate(file, start=1):
-            parsed = _object(chunk) if chunk.endswith(b"\n") else None
-            if parsed is None:
+            parsed = None
+            if chunk.endswith(b"\n"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    parsed = json.loads(chunk)
+            if not isinstance(parsed, dict):
                 damaged = damaged or number
             elif damaged:
                 line = f"{path} line {damaged} is damaged, and intact lines follow it"
@@ -67,14 +70,6 @@ def intact_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 raise InvalidRunError(f"{line}: {advice}")
             else:
                 yield parsed, len(chunk)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
 
 
 class Sink:

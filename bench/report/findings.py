@@ -128,16 +128,11 @@ class Findings:
         return main.floor_sentence(self.floor, self.run.plan.baseline)
 
     @property
-    def resolution(self) -> str:
-        """The smallest differences that the run can resolve, if it has intervals."""
-        return conclusion.resolution(self.report_summary)
-
-    @property
     def footnotes(self) -> list[str]:
         """Limits of the main table, most important first: noise, resolution."""
         lines = [
             self.floor_sentence,
-            self.resolution,
+            conclusion.resolution(self.report_summary),
             conclusion.primary_sentence(self.summary, self.run.config.get("primary")),
             conclusion.telling(self.summary),
             conclusion.weights_sentence(self.summary, self.run.env.gpu_name),

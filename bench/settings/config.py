@@ -183,8 +183,14 @@ class RunConfig(BaseModel):
         """Return a table of options as text, from a list of specs or from such a table."""
         if value is None:
             return None
+        cells: dict[str, Options] = {}
         if isinstance(value, Mapping) and value:
-            return {cell: _as_text(cell, options) for cell, options in value.items()}
+            for cell, options in value.items():
+                if not isinstance(options, Mapping):
+                    raise ValueError(f"decoder {cell!r} needs a table of options, e.g. {{k = 4}}")
+                written = {key: as_text(option) for key, option in options.items()}
+                cells[cell] = dict(cell_spec(cell, written).options)
+            return cells
         texts = [value] if isinstance(value, str) else value or []
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
             raise ValueError("write decoders as NAME,NAME or as tables of options")
@@ -285,13 +291,6 @@ def _validated(values: Mapping[str, Any], names: Mapping[str, str] = _AS_KEYS) -
         return RunConfig(**values)
     except ValidationError as error:
         raise UsageError(bounds.format_error(error, names)) from error
-
-
-def _as_text(cell: str, options: object) -> Options:
-    if not isinstance(options, Mapping):
-        raise ValueError(f"decoder {cell!r} needs a table of options, e.g. {{k = 4}}")
-    texts = {key: as_text(value) for key, value in options.items()}
-    return dict(cell_spec(cell, texts).options)
 
 
 def as_text(value: object) -> str:

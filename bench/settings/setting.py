@@ -44,7 +44,14 @@ class Setting:
 
 
 def setting(default: Any, help: str, short: str = "", **more: Any) -> Any:
-    """Declare a field by its default, which the help states, and its `Setting`."""
+    """Declare a field by its default and its `Setting`.
+
+    Args:
+        default: the field's default, which the help states if it is a number or a text.
+        help: the option's help, with a ``[default: …]`` of its own where that says more.
+        short: the option's short name, e.g. ``-d``; empty: none.
+        more: further attributes of the `Setting`.
+    """
     from pydantic import Field
 
     if isinstance(default, str | int | float) and not isinstance(default, bool):

@@ -15,7 +15,7 @@ decoder that declares a memory are compared only after the same answers in the s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.records.plan import BASELINE, Cell, Difference, baseline_arms
@@ -125,11 +125,28 @@ def state_leaks(run: Run, phased: Iterable[PhasedAnswer]) -> tuple[str, ...]:
         return ()
     differences: defaultdict[str, list[str]] = defaultdict(list)  # "": no difference
     if greedy and len({record.repeat for record in timed}) > 1:
-        _compare_repeats(timed, exact, differences, remembering)
-    for again, steps in timed_again([a for a in phased if exact.get(a.decoder)], timed):
-        before = (sum(sum(s.emitted) for s in steps), sum(len(s.emitted) - 1 for s in steps))
-        is_equal = before == (again.emitted, again.later_steps)
-        text = f"{again.prompts[0]}: {before[1]} steps timed, then {again.later_steps}"
+        first: dict[object, tuple[object, ...]] = {}
+        past: defaultdict[tuple[str, int], int] = defaultdict(int)
+        for record in timed:
+            texts = differences[record.decoder]
+            scope = record.decoder, record.repeat
+            place = (record.attempt, record.worker, record.machine)
+            where = (record.prompt, *place, past[scope])
+            if record.decoder in remembering:
+                past[scope] = hash((past[scope], record.prompt, record.tokens))
+            columns = tuple(tuple(getattr(record.steps, name)) for name in _COUNTERS)
+            now = (record.tokens, hash(columns), sum(columns[3]))
+            before = first.setdefault((record.decoder, where), now)
+            if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
+                continue
+            calls = f"{before[2]} target calls, then {now[2]}"
+            text = f"{record.prompt}: {calls if before[0] == now[0] else 'other tokens'}"
+            texts.append("" if before[:2] == now[:2] else text)
+    for again, answers in timed_again([a for a in phased if exact.get(a.decoder)], timed):
+        emitted = sum(sum(each.emitted) for each in answers)
+        num_steps = sum(len(each.emitted) - 1 for each in answers)
+        is_equal = (emitted, num_steps) == (again.emitted, again.later_steps)
+        text = f"{again.prompts[0]}: {num_steps} steps timed, then {again.later_steps}"
         differences[again.decoder].append("" if is_equal else text)
     return tuple(
         f"{cell}: {_ADVICE}: asked again with the same seed, it took another course for "
@@ -150,28 +167,3 @@ def baseline_answers(
         if timed and record.decoder in arms:
             answers[record.prompt, record.repeat if by_repeat else 0].add(record.tokens)
     return list(answers.values())
-
-
-def _compare_repeats(
-    timed: Iterable[SampleRecord],
-    exact: Mapping[str, bool],
-    differences: dict[str, list[str]],
-    remembering: Collection[str],
-) -> None:
-    first: dict[object, tuple[object, ...]] = {}
-    past: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for record in timed:
-        texts, steps = differences[record.decoder], record.steps
-        scope = record.decoder, record.repeat
-        place = (record.attempt, record.worker, record.machine)
-        where = (record.prompt, *place, past[scope])
-        if record.decoder in remembering:
-            past[scope] = hash((past[scope], record.prompt, record.tokens))
-        columns = tuple(tuple(getattr(steps, name)) for name in _COUNTERS)
-        now = (record.tokens, hash(columns), sum(columns[3]))
-        before = first.setdefault((record.decoder, where), now)
-        if before is now or (before[0] != now[0] and not exact.get(record.decoder)):
-            continue
-        calls = f"{before[2]} target calls, then {now[2]}"
-        text = f"{record.prompt}: {calls if before[0] == now[0] else 'other tokens'}"
-        texts.append("" if before[:2] == now[:2] else text)

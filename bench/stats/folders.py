@@ -8,16 +8,16 @@ from bench.errors import BenchError
 from bench.records.frames import num_samples
 from bench.records.plan import WRONG, RunStatus
 from bench.records.run_folder import load_records, lost_plan
-from bench.records.samples import SAMPLES, SAMPLES_TABLE
+from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
 
-def run_verdict(folder: Path, status: RunStatus | None) -> str:
-    """Return a run's verdict from its status and number of records, without its plan.
+def run_verdict(folder: Path, status: RunStatus | None, num_records: int) -> str:
+    """Return a run's verdict from its status and `count_records`, without its plan.
 
     `status` is None if it cannot be read.
     """
-    if status is None or lost_plan(folder) or count_records(folder) < (status.num_records or 0):
+    if status is None or lost_plan(folder) or num_records < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)
@@ -41,19 +41,18 @@ def run_folders(parent: Path) -> list[Path]:
 
 
 def count_records(folder: Path) -> int:
-    """Count the records of a run folder, without events and a truncated last line.
+    """Count the records of a run folder, without events and a damaged end (0: none can be read).
 
-    A resumed run may hold superseded records, so its lines are read (0 if it cannot be read).
+    A resumed run may hold superseded records, so its records are read.
     """
-    num = 0
-    try:
-        with (folder / SAMPLES).open("rb") as file:
-            for line in file:
-                if line.startswith(b'{"event":"supersede"'):
-                    return len(load_records(folder))
-                num += line.endswith(b"\n") and not line.startswith(b'{"event"')
-    except OSError:
+    num, file = 0, folder / SAMPLES
+    if not file.is_file():
         return num_samples(folder / SAMPLES_TABLE)
-    except BenchError:
+    try:
+        for line, _ in intact_lines(file):
+            if line.get("event") == "supersede":
+                return len(load_records(folder))
+            num += "event" not in line
+    except (BenchError, OSError):
         return 0
     return num

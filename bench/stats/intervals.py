@@ -54,13 +54,17 @@ class Estimate:
         """Return whether the interval is known and does not cover 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
+    @property
+    def noise(self) -> float:
+        """The largest factor by which two arms of the same decoder differ, if this is their A/A."""
+        ends = [end for end in (self.value, self.low, self.high) if end]
+        return max((max(end, 1 / end) for end in ends), default=1.0)
+
     def exceeds(self, floor: Estimate) -> bool:
         """Return whether the value differs from 1, by more than both ends of the A/A `floor`."""
-        ends = [end for end in (floor.value, floor.low, floor.high) if end]
-        noise = max((max(end, 1 / end) for end in ends), default=1.0)
         if self.value is None or not self.differs_from_one:
             return False
-        return max(self.value, 1 / self.value) > noise
+        return max(self.value, 1 / self.value) > floor.noise
 
     def columns(self, name: str) -> dict[str, float | None]:
         """Return the columns ``name``, ``name_low`` and ``name_high`` of a table."""

@@ -279,7 +279,14 @@ def compute(data: CellData, metrics: Mapping[str, Metric]) -> dict[str, object]:
 def metric(
     formula: str, compute: Callable[[CellData], object] | None, *, section: str = "", **facts: Any
 ) -> Any:
-    """Declare a field of `SummaryRow`, with `facts` as further fields of its `Metric`."""
+    """Declare a field of `SummaryRow`.
+
+    Args:
+        formula: as in `Metric`.
+        compute: as in `Metric`.
+        section: as in `Metric`; empty for an interval's end, which has that of its metric.
+        facts: further fields of the `Metric`, by name.
+    """
     entry = Metric(name="", formula=formula, section=section, compute=compute, **facts)
     return field(default=None, metadata={_KEY: entry})
 

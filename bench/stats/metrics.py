@@ -142,7 +142,7 @@ class SummaryRow:
         paper=Paper(
             "Speed-up",
             "speed-up over autoregressive decoding (geometric mean over prompts of paired "
-            f"end-to-end time per token, {TEX_LEVEL} t-interval over prompts, this session)",
+            f"end-to-end time per token, {TEX_LEVEL} t-interval over prompts of one session)",
         ),
     )
     speedup_low: float | None = end("speedup", "low")

@@ -69,7 +69,7 @@ class RunSnapshot(Run):
         """
         if (difference := self.difference(cell)) is not None:
             return difference.num_wrong
-        return 0 if self.status.differences is not None and cell in self.same_as_ar else None
+        return 0 if self.status.compared and cell in self.same_as_ar else None
 
     def difference(self, cell: str) -> Difference | None:
         """Return the difference of a cell's tokens from the baseline's, if there is one."""

@@ -7,7 +7,7 @@ are paired, see `bench.stats.intervals`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bench.records.record import SampleRecord
@@ -66,9 +66,23 @@ def timed_units(records: Iterable[SampleRecord]) -> list[Unit]:
             units.append(answer_unit(record))
             named.append((record.conversation, record.prompt_hash))
     for group in groups.values():
-        units.append(_group_unit(group))
+        key = "|".join(sorted(record.prompt for record in group))
+        families = {record.family for record in group}
+        tokens = Tally.pool(group).emitted
+        failed = any(record.error is not None for record in group)
+        unit = Unit(
+            key=key,
+            cluster=key,
+            family=families.pop() if len(families) == 1 else None,
+            repeat=group[0].repeat,
+            ok=tokens > 0 and not failed,
+            prompts=len(group),
+            tokens=tokens,
+            seconds=None if failed else group[0].group_s,
+        )
+        units.append(unit)
         hashes = "|".join(sorted(record.prompt_hash for record in group))
-        named.append((units[-1].key, hashes.strip("|")))
+        named.append((key, hashes.strip("|")))
     clusters = join_clusters(named)
     units = [replace(unit, cluster=clusters[unit.cluster]) for unit in units]
     return sorted(units, key=lambda unit: (unit.repeat, unit.key))
@@ -101,22 +115,6 @@ def answer_unit(record: SampleRecord) -> Unit:
         decode_tokens=tally.emitted - first,
         decode_seconds=None if total is None or ttft is None else total - ttft,
         recounted=record.recounted,
-    )
-
-
-def _group_unit(group: Sequence[SampleRecord]) -> Unit:
-    key = "|".join(sorted(record.prompt for record in group))
-    families = {record.family for record in group}
-    tokens, failed = Tally.pool(group).emitted, any(record.error is not None for record in group)
-    return Unit(
-        key=key,
-        cluster=key,
-        family=families.pop() if len(families) == 1 else None,
-        repeat=group[0].repeat,
-        ok=tokens > 0 and not failed,
-        prompts=len(group),
-        tokens=tokens,
-        seconds=None if failed else group[0].group_s,
     )
 
 

@@ -15,6 +15,7 @@ Noise gives a warning, not a verdict. *Drift* is the slow-down of the baseline w
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +30,6 @@ from bench.records.plan import (
     WRONG,
     Cell,
     Difference,
-    Floor,
     RunStatus,
     baseline_arms,
 )
@@ -68,13 +68,14 @@ EXIT_CODES: Mapping[str, Exit] = {
 
 def judge(run: Run) -> RunStatus:
     """Return a run's status with the verdict on its present measurements, and the reasons."""
-    damage, state = _damage(run), state_leaks(run, read_phases(run.path))
+    damage, state, failed = _damage(run), state_leaks(run, read_phases(run.path)), _failed(run)
     reasons = {
         DAMAGED: damage,
-        INVALID: (*_broken(run), *_unanswered(run, [run.plan.baseline]), *state),
+        INVALID: (*_broken(run), *filter(None, [failed.get(run.plan.baseline)]), *state),
         WRONG: _difference_lines(run.status, wrong=True),
-        INCOMPLETE: () if damage else _unfinished(run),
+        INCOMPLETE: () if damage else _unfinished(run, failed),
     }
+    lines = tuple(dict.fromkeys(itertools.chain.from_iterable(reasons.values())))
     parts = run_parts(run.records, "worker")
     drift = max((p.drift for p in parts if p.drift is not None), key=abs, default=None)
     if not parts:
@@ -84,11 +85,16 @@ def judge(run: Run) -> RunStatus:
     return replace(
         run.status,
         verdict=next((verdict for verdict, lines in reasons.items() if lines), VALID),
-        reasons=tuple(dict.fromkeys(line for lines in reasons.values() for line in lines)),
+        reasons=lines,
         warnings=(
             *_difference_lines(run.status, wrong=False),
             *draft_warnings(run.plan.cells, run.records),
-            *_error_warnings(errors),
+            *(
+                f"{cell} failed on {counted(len(of), 'answer')}, "
+                f"e.g. {of[0].prompt}: {of[0].failure}"
+                for cell, of in group_by(errors).items()
+                if failed.get(cell) not in lines  # else a reason says so
+            ),
             *_noise_warnings(run, parts, drift),
             *_repeat_warnings(run.records),
             *repeated_texts(run.plan.prompts),
@@ -145,27 +151,24 @@ def _parting_line(difference: Difference, status: RunStatus) -> str:
     if difference.gaps:
         near = [f"{sum(gap < bound for gap in difference.gaps)} below {bound:g}" for bound in _GAPS]
         line += f"; distances from a tie in {len(difference.gaps)} checked differences: "
-        line += f"{', '.join(near)}, at most {max(difference.gaps):.2g}"
-    line += f". {_floor_line(difference, status.floor)}" if status.floor else ""
+        line += f"{', '.join(near)}, at most {max(difference.gaps):.3g}"
+    if (floor := status.floor) is not None:
+        share = floor.num_same / max(1, floor.num_answers)
+        off = difference.places_off
+        far = "" if off is None else f", its farthest at {off:.2g}"
+        line += (
+            f". The run's own rounding moves ar's logits by up to {floor.moved:.2g} units of the "
+            f"last place{far}; in calls of {floor.rows} rows, {percent(share, '%', 0)} of "
+            f"{floor.num_answers} answers of ar stay the same"
+        )
     if difference.num_wrong == 0:
         line += ": near-ties"
     elif not difference.num_wrong:
-        line += f": {_UNVERIFIED[status.floor is None]}"
+        line += f": {_UNVERIFIED[floor is None]}"
     floors = [each for each in status.differences or () if each.cell.startswith(_RESHAPED)]
     if floors and difference not in floors:
         line += f". ar itself, as {floors[0].cell}, is identical on {same(floors[0])}"
     return f"{line}; e.g. {difference.example}"
-
-
-def _floor_line(difference: Difference, floor: Floor) -> str:
-    """Compare a cell's first differences with the run's own rounding."""
-    share = percent(floor.num_same / max(1, floor.num_answers), "%", 0)
-    far = "" if difference.places_off is None else f", its farthest at {difference.places_off:.2g}"
-    return (
-        f"The run's own rounding moves ar's logits by up to {floor.moved:.2g} units of the last "
-        f"place{far}; in calls of {floor.rows} rows, {share} of {floor.num_answers} answers of ar "
-        "stay the same"
-    )
 
 
 def _damage(run: Run) -> tuple[str, ...]:
@@ -181,9 +184,9 @@ def _damage(run: Run) -> tuple[str, ...]:
     return (f"{lost}{f': {missing} are missing' if missing else ''}{_advice(run)}",)
 
 
-def _unfinished(run: Run) -> tuple[str, ...]:
+def _unfinished(run: Run, failed: Mapping[str, str]) -> tuple[str, ...]:
     if run.status.complete:
-        return _unanswered(run, [c.cell for c in run.plan.cells if c.cell != run.plan.baseline])
+        return tuple(failed[cell] for cell in failed if cell != run.plan.baseline)
     missing = _missing(run)
     lacking = f"{missing} were not measured" if missing else "it was stopped after its last answer"
     how = run.status.status or UNKNOWN
@@ -194,8 +197,8 @@ def _advice(run: Run) -> str:
     """Advise how to resume the run, unless it is a side of `bench ab` or a stored run."""
     if run.status.ab or is_stored(run.path):
         return ""
-    name = run.path.resolve().name
-    return f"; `bench resume {name}`, in the folder that holds the run, measures the rest"
+    name = run.path.resolve().name  # a report must not depend on the reader's folder
+    return f"; `bench resume {name}` (in the folder that holds the run) measures the rest"
 
 
 def _missing(run: Run) -> str:
@@ -229,22 +232,14 @@ def _broken(run: Run) -> tuple[str, ...]:
     return run.status.reasons or ("run.json has this verdict",)
 
 
-def _unanswered(run: Run, cells: Iterable[str]) -> tuple[str, ...]:
-    """Report the cells that failed on all prompts of a complete run."""
+def _failed(run: Run) -> dict[str, str]:
+    """Report the cells that failed on all prompts of a complete run, by cell."""
     answers = group_by(r for r in run.records if run.status.complete and r.kind == "timing")
-    return tuple(
-        f"{cell} answered none of its prompts, e.g. {answers[cell][0].prompt}: "
-        f"{answers[cell][0].failure}"
-        for cell in cells
-        if cell in answers and all(record.error is not None for record in answers[cell])
-    )
-
-
-def _error_warnings(errors: Sequence[SampleRecord]) -> list[str]:
-    return [
-        f"{cell} failed on {counted(len(of), 'answer')}, e.g. {of[0].prompt}: {of[0].failure}"
-        for cell, of in group_by(errors).items()
-    ]
+    return {
+        cell: f"{cell} answered none of its prompts, e.g. {of[0].prompt}: {of[0].failure}"
+        for cell in dict.fromkeys([run.plan.baseline, *(each.cell for each in run.plan.cells)])
+        if (of := answers.get(cell)) and all(record.error is not None for record in of)
+    }
 
 
 def _noise_warnings(run: Run, parts: Sequence[Part], drift: float | None) -> list[str]:

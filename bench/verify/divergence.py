@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bench.plan.setup import Setup
-from bench.records.plan import REFUTED, Cell, Difference, Floor, with_checks
+from bench.records.plan import Difference, Floor
 from bench.records.prompts import Prompt
 from bench.records.record import SampleRecord
 from bench.stats.answers import Compared, Pair, compare_with_baseline, first_difference
@@ -77,7 +77,6 @@ def differences(
     records: Sequence[SampleRecord],
     prompts: Mapping[str, Prompt],
     floor: Floor | None = None,
-    cells: Sequence[Cell] = (),
 ) -> list[Difference]:
     """Return the lossless cells whose timed answers differ from the baseline's, with evidence.
 
@@ -86,7 +85,6 @@ def differences(
         records: the run's answers.
         prompts: the run's prompts by name.
         floor: judges cells that rounding may excuse; without a floor, these are not verified.
-        cells: planned cells; those that failed the contract's checks are added.
     """
     result = []
     whole: dict[Answered, Likeliest] = {}
@@ -115,8 +113,7 @@ def differences(
             num_wrong = _beyond_rounding(each, parted, whole, floor)
         difference = each.difference(num_wrong, tuple(d.distance for d in within))
         result.append(dataclasses.replace(difference, places_off=max(places, default=None)))
-    failed = {each.cell: str(each.check_note) for each in cells if each.checked == REFUTED}
-    return with_checks(result, failed)
+    return result
 
 
 def _beyond_rounding(
@@ -172,8 +169,15 @@ def examine(
 ) -> Divergence | None:
     """Return the first difference of an answer from the baseline's, or None if both are equal.
 
-    Both answers continue the ids `prompt` under `sampling`, in a `precision` of `MARGINS`. The
-    target runs one forward pass on the prompt and the common beginning, with an empty KV cache.
+    The target runs one forward pass on the prompt and the common beginning.
+
+    Args:
+        target: starts with an empty KV cache, whose allocation grows if it must.
+        prompt: ids that both answers continue.
+        answer: ids of the decoder's answer.
+        expected: ids of the baseline's answer.
+        sampling: of both answers, with the seed of their repeat.
+        precision: key of `MARGINS`.
     """
     index = first_difference(answer, expected)
     if index is None:
@@ -190,10 +194,11 @@ def examine(
         gap = float((logits[expected[index]] - logits[answer[index]]).abs())
         return Divergence(index, "logits", gap, margin, gap / unit)
     u = Uniforms(sampling.seed, prompt).at("draw", index)
-    distance = min(
-        _to_token(distribution, u, answer[index])
-        for distribution in _distributions(logits, sampling, margin)
-    )
+    distance = math.inf  # from u to the interval of the CDF that picks the answer's token
+    for distribution in _distributions(logits, sampling, margin):
+        high = float(distribution[: answer[index] + 1].sum(dtype=torch.float64))
+        low = high - float(distribution[answer[index]])
+        distance = min(distance, max(0.0, low - u, u - high))
     edge, as_gap = edge_margin(margin, sampling.temperature), 4 * sampling.temperature * distance
     return Divergence(index, "edge", distance, edge, as_gap / unit)
 
@@ -206,13 +211,6 @@ def _cold_logits(target: Model, ids: Sequence[int]) -> Tensor:
         return target.forward([session.call(ids, output="logits")])
     finally:
         target.close(session)
-
-
-def _to_token(distribution: Tensor, u: float, token: int) -> float:
-    """Return the distance of u from the interval of the CDF, over ``[V]``, that picks `token`."""
-    high = float(distribution[: token + 1].sum(dtype=torch.float64))
-    low = high - float(distribution[token])
-    return max(0.0, low - u, u - high)
 
 
 def _distributions(logits: Tensor, sampling: Sampling, margin: float) -> list[Tensor]:

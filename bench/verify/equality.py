@@ -52,7 +52,15 @@ class EqualityCheck:
         outcome: Outcome,
         expected: Sequence[int],
     ) -> None:
-        """Compare one answer, and run the target once more at the first difference."""
+        """Compare one answer, and run the target once more at the first difference.
+
+        Args:
+            target: reads the common beginning again (`examine`).
+            name: the prompt's name, for findings and errors.
+            prompt: ids of the prompt.
+            outcome: the decoder's answer, or the error that ended it.
+            expected: ids of the baseline's answer.
+        """
         if not isinstance(outcome, Generation):
             self.errors.append(f"{name}: {error_line(outcome)}")
             return
@@ -82,6 +90,7 @@ class EqualityCheck:
         """Judge the comparison by the decoder's claim, `lossless`, and the noise floor."""
         num_parted, num = len(self.parted), self.num_answers
         words = f"{num - num_parted} of {num} answers identical, {self.num_tokens:,} tokens"
+        words += " before the first differences" if num_parted else ""
         outcome: CheckOutcome = "passed"
         power = ""
         if lossless and self.wrong:
@@ -101,7 +110,8 @@ class EqualityCheck:
         else:
             words += f"; {num_parted} near-ties" if num_parted else ""
             rarest = 1 / (1 - (1 - POWER) ** (1 / max(1, self.num_tokens)))
-            power = f"one wrong token in {rarest:,.0f}"
+            max_tokens = max(self.equal_tokens)
+            power = f"one wrong token in {rarest:,.0f} (answers of up to {max_tokens} tokens)"
         check = f"{mode(self.sampling)}, tokens of ar"
         return Finding(check, outcome, words, self.as_data(), power)
 

@@ -75,10 +75,14 @@ def measure_floor(
     if not parted:
         return None
     rows = _rows(setup, parted, records)
-    results = [
-        (len(answer), *_reread(setup, parted[0], rows, prompt, answer))
-        for prompt, answer in _answers(records, prompts)
-    ]
+    results, left = list[tuple[int, tuple[int, int], float]](), MAX_TOKENS
+    for record in records:
+        timed = record.kind == "timing" and record.decoder == BASELINE and record.repeat == 0
+        if timed and record.tokens and left > 0:
+            left -= len(record.tokens)
+            prompt = prompts[record.prompt]
+            flips, moved = _reread(setup, parted[0], rows, prompt, record.tokens)
+            results.append((len(record.tokens), flips, moved))
     return Floor(
         rows=rows,
         num_answers=len(results),
@@ -123,7 +127,15 @@ class Likeliest:
         precision: str,
         sampling: Sampling,
     ) -> Self:
-        """Read an answer in calls of many rows."""
+        """Read an answer in calls of many rows.
+
+        Args:
+            target: the model that judges, whose cache grows if it must.
+            prompt: ids before the answer.
+            answer: ids of a greedy answer.
+            precision: dtype whose last places are counted.
+            sampling: the answer's, whose law applies to the logits.
+        """
         num_other, places, at = 0, 0.0, 0
         models = Models(target=target)
         models.ensure(1, len(prompt) + len(answer))
@@ -148,18 +160,6 @@ def _rows(setup: Setup, parted: Sequence[str], records: Sequence[SampleRecord]) 
         calls = sum(sum(each.target_calls[1:]) for each in steps)
         usual.append(sum(sum(each.target_rows[1:]) for each in steps) / max(1, calls))
     return min(_MANY_ROWS, max(2, round(median(usual))))
-
-
-def _answers(
-    records: Sequence[SampleRecord], prompts: Mapping[str, Prompt]
-) -> Iterator[tuple[Prompt, tuple[int, ...]]]:
-    """Yield AR's answers of the first repeat, until they have `MAX_TOKENS` tokens."""
-    left = MAX_TOKENS
-    for record in records:
-        timed = record.kind == "timing" and record.decoder == BASELINE and record.repeat == 0
-        if timed and record.tokens and left > 0:
-            left -= len(record.tokens)
-            yield prompts[record.prompt], record.tokens
 
 
 def _reread(
@@ -196,9 +196,14 @@ def _reread(
 def read(
     target: Model, prompt: Sequence[int], answer: Sequence[int], rows: int, sampling: Sampling
 ) -> Iterator[Tensor]:
-    """Yield float32 logits ``[R, V]`` before an answer's tokens, after calls of `rows` new rows.
+    """Yield float32 logits ``[R, V]`` that precede an answer's tokens, call by call.
 
-    The first call reads the prompt. The cache must be large enough. A law of `sampling` applies.
+    Args:
+        target: has room in its cache for prompt and answer.
+        prompt: ids, read by the first call alone, which gives one row.
+        answer: ids, all but the last of which are fed.
+        rows: new rows of every later call (the last may have fewer).
+        sampling: its law applies to the logits.
     """
     session = target.open()
     try:

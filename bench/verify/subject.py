@@ -43,7 +43,14 @@ Context = tuple[str, tuple[int, ...]]
 
 
 def answer(arm: Arm, sampling: Sampling, prompt: Prompt, memory: Memory | None = None) -> Outcome:
-    """Return an arm's answer to a prompt, untimed."""
+    """Return an arm's answer to a prompt, untimed.
+
+    Args:
+        arm: decoder, models and time limit.
+        sampling: temperature, seed and budget of the answer.
+        prompt: its ids are answered.
+        memory: the decoder's earlier answers, to which this one is added; None: an empty one.
+    """
     scheduler = Scheduler(arm.decoder, arm.models, sampling, deadline=arm.deadline, memory=memory)
     with arm.deadline.ticking():
         (outcome,) = scheduler.run([prompt.ids])
@@ -68,7 +75,7 @@ def judge_distributions(tests: Sequence[DistributionTest]) -> list[Finding]:
     results = []
     for test, each in zip(tests, fits, strict=True):
         whole = each[-1]
-        distance = detectable_distance(whole.dof, whole.num_draws, FALSE_ALARM / len(flat))
+        distance = detectable_distance(whole, FALSE_ALARM / len(flat))
         p_value, _, fit = min((next(adjusted), number, fit) for number, fit in enumerate(each))
         outcome: CheckOutcome = "passed" if distance <= MAX_DISTANCE else "open"
         if p_value < FALSE_ALARM:
@@ -100,31 +107,29 @@ def uncertain_contexts(
 ) -> list[Context]:
     """Find the `NUM_CONTEXTS` contexts, of different prompts, where the target is least certain.
 
-    Every context is a position in one of the baseline's `answers` (by prompt). It has a name and
-    ids: the prompt, and the answer up to the position.
+    Every context is a position in an answer. It has a name and ids: the prompt, and the answer up
+    to the position.
+
+    Args:
+        target: its cache grows if it must.
+        prompts: those without an answer have no context.
+        answers: ids of the baseline's answers, by the prompts' names.
+        sampling: warps the distributions.
     """
     unsure: list[tuple[float, Context]] = []
     for prompt in prompts:
-        answer = answers.get(prompt.name, ())
-        entropy = _entropies(target, prompt.ids, answer, sampling) if answer else []
-        windows = [sum(entropy[i : i + NUM_TOKENS]) for i in range(len(entropy))]
-        if windows:
-            start = windows.index(max(windows))
-            context = (f"{prompt.name}+{start}", (*prompt.ids, *answer[:start]))
-            unsure.append((windows[start], context))
+        if not (answer := answers.get(prompt.name)):
+            continue
+        Models(target=target).ensure(1, len(prompt.ids) + len(answer))
+        readings = read(target, prompt.ids, answer, len(answer), sampling)
+        parts = [torch.special.entr(warp(logits, sampling).double()).sum(-1) for logits in readings]
+        entropies: list[float] = torch.cat(parts).tolist()  # in nats
+        windows = [sum(entropies[i : i + NUM_TOKENS]) for i in range(len(entropies))]
+        start = windows.index(max(windows))
+        context = (f"{prompt.name}+{start}", (*prompt.ids, *answer[:start]))
+        unsure.append((windows[start], context))
     unsure.sort(key=lambda item: -item[0])
     return [context for _, context in unsure[:NUM_CONTEXTS]]
-
-
-def _entropies(
-    target: Model, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling
-) -> list[float]:
-    """Return the entropy, in nats, of the distribution of every token of an answer."""
-    Models(target=target).ensure(1, len(prompt) + len(answer))
-    readings = read(target, prompt, answer, len(answer), sampling)
-    parts = [torch.special.entr(warp(logits, sampling).double()).sum(-1) for logits in readings]
-    entropies: list[float] = torch.cat(parts).tolist()
-    return entropies
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console, Group
@@ -21,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import Exit
-from bench.records.files import write_json
 
 SCHEMA = 1
 CheckOutcome = Literal["passed", "wrong", "open", "measured", "noted", "elsewhere"]
@@ -98,10 +96,6 @@ class VerifyReport:
                 for examined in self.examined
             ],
         }
-
-    def write(self, path: Path) -> None:
-        """Write `as_json` to a file (exit 1 if that fails)."""
-        write_json(path, self.as_json())
 
     def print(self, console: Console) -> None:
         """Print the verdicts, and the notes behind them."""

@@ -110,6 +110,9 @@ class AdapterConfig:
         of_dyadic = self.conditioned or self.embedding_hidden
         anchored = self.anchored and self.variant == "o-ptp"
         no_late = self.variant == "refine" or self.anchored or self.standalone
+        kind = None if has_slots else network(self.variant)
+        uses, zero = {*kind.uses} if kind else set(), f"0 for {self.variant}"
+        extra = ", ".join(sorted(uses - {*_OF_SOME})) or "nothing"
         rules = [
             (self.code in CODES, "code", ", ".join(CODES)),
             (self.order == "vocabulary", "order", "vocabulary"),
@@ -124,26 +127,20 @@ class AdapterConfig:
             (has_slots or not self.layers, "layers", "empty where there are heads"),
             (self.rank >= 1 or has_slots, "rank", "1 or above where there are heads"),
             (not self.masked or self.code == "constant", "code", f"constant for {self.variant}"),
-            *self._rules_of_sizes(),
+            *[(name in uses or not getattr(self, name), name, zero) for name in _OF_SOME],
+            (uses >= {*self.sizes}, "sizes", f"a table of {extra} for {self.variant}"),
         ]
+        try:
+            rules += kind.rules(self) if kind else ()
+        except Exception as error:  # code of other packages may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{self.variant} cannot check its sizes ({reason})") from error
         for holds, name, allowed in rules:
             demand(holds, f"adapter field {name!r}", repr(getattr(self, name)), allowed)
         for name, shape in self.layers.items():
             fits = len(shape) == 2 and min(shape) >= 1
             layer = f"layers.{name}"
             demand(fits, f"adapter field {layer!r}", shape, "two sizes of 1 or above")
-
-    def _rules_of_sizes(self) -> list[SizeRule]:
-        kind = None if self.variant in SLOT_VARIANTS else network(self.variant)
-        uses = {*kind.uses} if kind else set()
-        zero, extra = f"0 for {self.variant}", ", ".join(sorted(uses - {*_OF_SOME})) or "nothing"
-        rules = [(name in uses or not getattr(self, name), name, zero) for name in _OF_SOME]
-        rules.append((uses >= {*self.sizes}, "sizes", f"a table of {extra} for {self.variant}"))
-        try:
-            return [*rules, *(kind.rules(self) if kind else ())]
-        except Exception as error:  # code of other packages may raise anything
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{self.variant} cannot check its sizes ({reason})") from error
 
     @property
     def masked(self) -> bool:

@@ -36,7 +36,6 @@ from decoders.core.types import Generation, Law, Outcome, Sampling, StepEvent
 Check = Callable[[Decoder], None]
 NUM_DISTRIBUTION_DRAWS = 10_000
 DISTRIBUTION_ALPHA = 1e-4
-_BATCH = 64
 _PROMPTS = ([1, 2, 3], [4], [0, 5, 1, 1, 2, 3, 4, 0, 5], [2, 2], [3, 1, 4, 1, 5])
 
 
@@ -163,14 +162,11 @@ def check_budget_and_eos(decoder: Decoder) -> None:
 def check_runs_repeat(decoder: Decoder) -> None:
     """Check that the same prompt and seed give the same answer, steps included."""
     runs = zip(_all(decoder, 1), [*_all(decoder, 1)], strict=True)
-    _check_same(
-        [
-            _Pair(
-                again, first, f"{decoder} on {prompt} at T={sampling.temperature}", "when run again"
-            )
-            for (prompt, sampling, again), (_, _, first) in runs
-        ]
-    )
+    pairs = []
+    for (prompt, sampling, again), (_, _, first) in runs:
+        where = f"{decoder} on {prompt} at T={sampling.temperature}"
+        pairs.append(_Pair(again, first, where, "when run again"))
+    _check_same(pairs)
 
 
 class StepsDifferError(AssertionError):
@@ -325,10 +321,18 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
     ar = partial(_answer, Autoregressive(), models=models)
     expect = ar if isinstance(decoder, SelfDriven) else _ar_answer
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
-        sampling = replace(_sampling(temperature, seed=seed), law=law)
-        expected = expect(tuple(prompt), sampling)
-        answer = _answer(decoder, prompt, sampling, models)
-        assert answer == expected, f"{decoder}{under} at T={temperature}: {answer}, AR: {expected}"
+        whole = replace(_sampling(temperature, seed=seed), law=law)
+        answer = _answer(decoder, prompt, whole, models)
+        if answer == (expected := expect(tuple(prompt), whole)):
+            continue
+        for num in range(1, whole.max_new_tokens):  # show them up to the first difference
+            cut = replace(whole, max_new_tokens=num)
+            pair = _answer(decoder, prompt, cut, models), expect(tuple(prompt), cut)
+            if pair[0] != pair[1]:
+                answer, expected = pair
+                break
+        where = f"{decoder} on {prompt}{under} at T={temperature}, up to the first difference"
+        raise AssertionError(f"{where}: {answer}, AR: {expected}")
 
 
 def _answer(
@@ -355,7 +359,7 @@ def check_distribution(decoder: Decoder) -> None:
 
 def check_draws(draws: Draws, name: str) -> None:
     """Draw answers and check that they, and their beginnings, follow the exact distribution."""
-    draws.draw(0, _BATCH)
+    draws.draw(0, batch_size=64)
     worst = min(draws.fits, key=lambda fit: fit.p_value)
     p_value = min(1.0, worst.p_value * len(draws.fits))
     assert p_value > DISTRIBUTION_ALPHA, (

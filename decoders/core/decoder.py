@@ -145,8 +145,15 @@ class Decoder:
         return self.target_kind == "causal" and (sampling.greedy or self.coupled)
 
     def demand(self, holds: bool, option: str, allowed: str) -> None:
-        """Raise `ValueError` about an option's value unless `holds`."""
-        demand(holds, f"option {option!r} of decoder {self.name!r}", getattr(self, option), allowed)
+        """Raise `ValueError` about an option's value unless `holds`.
+
+        Args:
+            holds: true if the value is allowed.
+            option: the option's name.
+            allowed: the end of the message "it must be …", such as ``1 or above``.
+        """
+        subject = f"option {option!r} of decoder {self.name or type(self).__name__!r}"
+        demand(holds, subject, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
         """Raise `ValueError` about a set option that the value of `option` leaves without effect.
@@ -155,13 +162,14 @@ class Decoder:
         with its default value does not count as given.
         """
         allowed = reads.get(setting := getattr(self, option), ())
+        name = self.name or type(self).__name__
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
             if readers and field.name not in allowed and value != field.default:
                 instead = f", which reads {', '.join(allowed)}" if allowed else ""
                 raise ValueError(
-                    f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
+                    f"option {field.name!r} of decoder {name!r} is {value}, but it belongs to "
                     f"{' or '.join(readers)}, not to {option}={setting}{instead}"
                 )
 

@@ -44,9 +44,12 @@ def runs_triton(states: Tensor) -> bool:
 
 
 def upload(values: Any, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Copy numbers, or a host tensor (whose dtype is kept), to a tensor on a device.
+    """Copy numbers to a tensor on a device, to a GPU behind the kernels that are queued there.
 
-    Copies to a GPU use pinned memory, so that they are queued after earlier kernels.
+    Args:
+        values: numbers, nested or not, or a tensor on the host.
+        device: where the result is; copies to a GPU go through pinned memory.
+        dtype: of the result, unless `values` is a tensor, whose dtype is kept.
     """
     on_host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     return staged(on_host, device).to(device, non_blocking=True)

@@ -44,11 +44,8 @@ def verify_tree(
     Source: SpecInfer (arXiv 2305.09781), Algorithm 3; without replacement: arXiv 2402.14160.
     """
     device, (num_sequences, num) = tokens.device, draft_probs.shape[:2]
-    left, proposal, shape = (
-        target_probs[:, :-1].double(),
-        draft_probs.double(),
-        (num_sequences, num, -1),
-    )
+    left, proposal = target_probs[:, :-1].double(), draft_probs.double()
+    shape = num_sequences, num, -1
     rows = after = torch.arange(num, device=device).expand(num_sequences, num)
     tests = zip(children.view(shape).unbind(-1), u_accept.view(shape).unbind(-1), strict=True)
     for child, u in tests:
@@ -84,7 +81,15 @@ def verify_block(
     The drafts up to the last i that passes its test, with probability m_i / (m_i + 1 - w_i), are
     accepted, and the next token is drawn from the residual after them. A draft that fails its test
     may still be accepted, so tests behind the accepted drafts also decide: no two steps may share
-    a uniform (`Uniforms.at_step`). Arguments and result are those of `verify_rejection`.
+    a uniform (`Uniforms.at_step`). The result is that of `verify_rejection`.
+
+    Args:
+        target_probs: ``[B, K + 1, V]``.
+        draft_probs: ``[B, K, V]``, the distributions that the drafts were really drawn from.
+        drafts: ``[B, K]`` int64, padded.
+        num_drafts: ``[B]`` int64.
+        u_accept: ``[B, K]`` float64, one for each test.
+        u_recover: ``[B, K + 1]`` float64, one for each possible position of the next token.
 
     Source: Sun et al. 2024 (arXiv 2403.10444), Algorithm 2.
     """

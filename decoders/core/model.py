@@ -34,8 +34,6 @@ MERGED_ROWS = 64
 class Model(ABC):
     """Define a language model with a KV cache that any number of sessions share.
 
-    Open sessions use the first cache rows.
-
     Attributes:
         vocab_size: V, the number of next-token logits.
         num_layers: number of decoder layers.
@@ -112,7 +110,13 @@ class Model(ABC):
 
     @abstractmethod
     def copy_row(self, source: int, row: int, length: int) -> None:
-        """Copy the first `length` cache entries of row `source` to `row`."""
+        """Copy the beginning of a cache row to another row, for a fork or a row that moves.
+
+        Args:
+            source: index of the row that is read.
+            row: index of the row that is overwritten.
+            length: number of entries to copy, from the first.
+        """
 
     @abstractmethod
     def forward(self, calls: Sequence[Call]) -> Tensor:
@@ -142,17 +146,18 @@ class Model(ABC):
 
     @abstractmethod
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
-        """Copy cache entries `sources` (ascending) of one row to `start`, `start` + 1, …."""
+        """Move cache entries of one row forward, as only an accepted path of a tree stays.
+
+        Args:
+            session: the session that uses the row, and moves its own `text` and `length`.
+            sources: indices of the entries in the row, ascending.
+            start: the index for the first of them; the others follow it.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftCall:
-    """Request drafts of a network on the target's hidden states, by `Session.draft`.
-
-    The network `name` reads states ``[N, D]`` of new text, some `rows` of `states` (None: all), and
-    the `tokens` picked there, and keeps its own state of earlier text. Drafts deeper than
-    `max_depth` are of no use. `uniforms` are those of the slots, or `shape.width` of each level.
-    """
+    """Request drafts of a network on hidden states by `Session.draft`, which explains fields."""
 
     session: Session
     name: str
@@ -375,7 +380,21 @@ class Session:
         max_depth: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> DraftCall:
-        """Describe a call of an attached drafter's network, which runs once the call is yielded."""
+        """Describe a call of an attached network on the target's hidden states, which drafts.
+
+        The call runs once it is yielded. The network keeps its own state of earlier text.
+
+        Args:
+            name: name of the adapter, or of the checkpoint's own network.
+            states: states ``[R, D]`` of text that the network has not read (of L layers:
+                ``[R, L D]``).
+            tokens: the N tokens picked at these states, the text's last token at the end.
+            shape: the form of the drafts.
+            sampling: settings by which the network's distributions are warped.
+            uniforms: those of the slots, or ``shape.width`` of each level; empty: nothing is drawn.
+            max_depth: depth behind which drafts are of no use; None: that of the shape.
+            rows: the N rows of `states` that belong to `tokens`, in order; None: all.
+        """
         return DraftCall(
             session=self,
             name=name,
@@ -389,13 +408,25 @@ class Session:
         )
 
     def drafted(self, call: DraftCall, num_calls: int, num_rows: int) -> None:
-        """Commit the text of a draft call, and count the passes and rows of its network."""
+        """Commit the text of a draft call, and count the work of its network.
+
+        Args:
+            call: the call, which ran.
+            num_calls: number of passes of the network.
+            num_rows: number of rows of all these passes, padding excluded.
+        """
         self.fed = {**self.fed, call.name: self.fed.get(call.name, 0) + len(call.tokens)}
         self.draft_calls += num_calls
         self.draft_rows += num_rows
 
     def committed(self, call: Call, hidden: Tensor | None = None, more: Sequence[int] = ()) -> None:
-        """Commit the token rows of a call that ran, its `hidden` states, and `more` tokens."""
+        """Commit the token rows of a call, and count its work.
+
+        Args:
+            call: the call, which ran.
+            hidden: the states that it requests, ``[H, D]`` or ``[H, L, D]``; None: no states.
+            more: tokens that its chain fed with it, each a call of one row.
+        """
         self.hidden, self.chained = hidden, None
         self.kept = ()  # from now on these entries may be overwritten
         self.text[self.length :] = tokens = (*call.tokens, *more)

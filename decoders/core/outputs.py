@@ -92,11 +92,6 @@ def chain_steps(calls: Sequence[Any]) -> int:
     return size
 
 
-def num_announced(calls: Sequence[Any]) -> int:
-    """Return the number of announced calls, behind every one of these calls, that may run early."""
-    return chain_steps(calls) or int(launches_next(calls))
-
-
 def launches_next(calls: Sequence[Any]) -> bool:
     """Return whether each call has one row and announces a call that feeds only its pick."""
     return all(call.ahead and call.num_rows == 1 and reads_its_last(call) for call in calls)

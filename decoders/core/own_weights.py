@@ -57,6 +57,8 @@ def _tensors(thing: Any, file: str, seen: set[int]) -> Iterator[Tensor]:
         yield from _module_tensors(getattr(thing, "module", None) if is_model else thing)
     elif isinstance(thing, FunctionType):
         parts = thing.__closure__ or ()
+    elif isinstance(thing, dict):  # from Python 3.13 on, gc leaves out an object's attributes
+        parts = [*dict.values(thing), *gc.get_referents(thing)]
     elif isinstance(thing, _CONTAINERS):
         parts = gc.get_referents(thing)
     elif kind.__module__ == "functools":  # a cache of this file's function, or a partial function

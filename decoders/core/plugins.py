@@ -26,11 +26,7 @@ def network_names() -> tuple[str, ...]:
 
 
 def network(variant: str) -> Any:
-    """Return the class of a variant (a `HiddenAdapter`), importing the module that has it.
-
-    Raises:
-        ValueError: no module has it, or it cannot be imported.
-    """
+    """Return a variant's class (a `HiddenAdapter`), importing its module, or raise `ValueError`."""
     if variant not in NETWORKS and variant not in (names := network_names()):
         raise ValueError(f"there is no network {variant!r}; there are {', '.join(names)}")
     for point in () if variant in NETWORKS else entry_points(group=NETWORK_GROUP, name=variant):

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.kernels import attend_in_parts, fused_kernels
+from decoders.core.kernels import attention_kernel, fused_kernels
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -165,10 +165,14 @@ def product(
     sequences: int = 1,
     gate: Tensor | None = None,
 ) -> Tensor:
-    """Return rows ``[B, N, in]`` times a weight ``[out, in]``, plus a bias ``[out]``.
+    """Return rows times a weight, plus a bias.
 
-    Flat rows ``[R, in]`` belong to this number of `sequences`. Slots, whose `gate` ``[B, N, 1]`` is
-    1, do not change which code multiplies the token rows.
+    Args:
+        rows: ``[B, N, in]``, or flat ``[R, in]``.
+        weight: ``[out, in]``.
+        bias: ``[out]``.
+        sequences: number of sequences that flat rows belong to.
+        gate: ``[B, N, 1]``, 1 for slots, which do not change what code multiplies token rows.
     """
     if not (limit := _limit(rows, sequences)):
         return F.linear(rows, weight, bias)
@@ -202,9 +206,13 @@ def gated_product(
 
 
 def switched_product(rows: Tensor, weight: Tensor, other: Tensor, gate: Tensor) -> Tensor:
-    """Return rows times a weight ``[out, in]``, or times the `other` weight where the gate is 1.
+    """Return rows times a weight, or times the `other` weight where the gate is 1.
 
-    The arguments are those of `gated_product`.
+    Args:
+        rows: ``[B, N, in]``.
+        weight: ``[out, in]``.
+        other: like `weight`.
+        gate: float32 ``[B, N, 1]``, 1 or 0.
     """
     torch._check(rows.shape[1] == gate.shape[1])  # type: ignore[no-untyped-call]  # for a trace
     if _is_traced():
@@ -272,9 +280,9 @@ def attention(
     if query.is_cuda and (
         num_groups == 1 or batch * shared < _PROCESSORS or num_groups * num_rows < _WIDE
     ):
-        mixed = attend_in_parts(query, key, value, mask, scale)
-        if mixed is not None:
-            return mixed
+        attend = attention_kernel(query, key)
+        if attend is not None:
+            return attend(query, key, value, mask, scale)
     if num_groups > 1:
         query = query.reshape(batch, shared, num_groups * num_rows, width)
     if mask is not None:  # a trace then knows that both have as many rows

@@ -104,8 +104,11 @@ def resolve(spec: DecoderSpec) -> type[Decoder]:
             module = import_file(file, _module_name(file.resolve()))
         except (Exception, SystemExit) as error:  # foreign code may raise anything
             line = f"decoder file {str(file)!r} cannot be imported: {type(error).__name__}: {error}"
-            place = innermost_place(error, {str(file)})
-            raise ValueError(f"{line} ({place})" if place else line) from error
+            place = innermost_place(error, {str(file.absolute())})
+            line = f"{line} ({place})" if place else line
+            if "inherit non-frozen dataclass" in line:
+                line += "; write @dataclass(frozen=True, kw_only=True)"
+            raise ValueError(line) from error
         return _decoder_class(module, class_name, path)
     if (place := _modules().get(spec.name)) is not None:
         for value in vars(importlib.import_module(place)).values():
@@ -127,7 +130,7 @@ def build(spec: DecoderSpec) -> Decoder:
     cls = resolve(spec)
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
-    _check_fields(cls)
+    _check_class(cls)
     kinds = typing.get_type_hints(cls)
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
@@ -151,8 +154,8 @@ def build(spec: DecoderSpec) -> Decoder:
     return decoder
 
 
-def _check_fields(cls: type[Decoder]) -> None:
-    """Refuse a class whose options only look like fields, which no spec could set.
+def _check_class(cls: type[Decoder]) -> None:
+    """Refuse a class that makes no answers, or whose options only look like fields.
 
     A class that only inherits its fields needs no decorator of its own.
     """
@@ -167,6 +170,10 @@ def _check_fields(cls: type[Decoder]) -> None:
             f"class {cls.__name__}: {fields[0]!r} is no option, because the class lacks "
             f"@dataclass(frozen=True, kw_only=True), or {fields[0]!r} lacks its type; write both"
         )
+    names = [name for name in ("answer", "drafter", "steps") if hasattr(cls, name)]
+    modules = [getattr(getattr(cls, name), "__module__", "") for name in names]
+    if all(module.startswith("decoders.core.") for module in modules):
+        raise ValueError(f"class {cls.__name__} makes no answers; it must define {names[0]!r}")
 
 
 def _check_needs(decoder: Decoder, name: str) -> None:

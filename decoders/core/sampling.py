@@ -1,12 +1,10 @@
 """Sample and verify: turn distributions into tokens.
 
-* `warp`: logits -> distribution, temperature -> top-k -> top-p in transformers' order.
 * `Uniforms`: u = f(seed, hash of the prompt ids, output position). A counter-based generator
   (Philox) draws u on the host, so u is the same on every device and in any order.
 * `pick`: inverse CDF in vocabulary order, deterministic for a given u. Therefore a decoder that
   reproduces the target's distributions and looks up the same u emits exactly the tokens of AR
   sampling.
-* `verify_rejection`: speculative sampling (Leviathan et al. 2023, Alg. 1; Chen et al. 2023).
 
 Letters: R rows, V vocabulary, B sequences, K drafts per sequence (padded).
 """
@@ -54,7 +52,13 @@ class Uniforms:
         self._last: Uniforms | None = None
 
     def at(self, stream: Stream, position: int, candidate: int = 0) -> float:
-        """Return the uniform of an output position, a different number for each `candidate`."""
+        """Return the uniform of an output position.
+
+        Args:
+            stream: the decision that uses the number, see the class.
+            position: output position, from 0.
+            candidate: number of a draft among several for this position, from 0.
+        """
         assert position >= 0, f"no uniform belongs to position {position}, inside the prompt"
         block, offset = divmod(position, _BLOCK)
         address = (_STREAMS[stream], block, candidate)
@@ -82,7 +86,7 @@ def warp(logits: Tensor, sampling: Sampling, *, sync: bool = True) -> Tensor:
 
     Args:
         logits: raw logits of R rows.
-        sampling: temperature (0: one-hot distributions), top-k and top-p, in this order.
+        sampling: temperature (0: one-hot distributions), top-k, top-p: transformers' order.
         sync: synchronize to check whether any row needs a full sort (see `nucleus`).
     """
     if sampling.greedy:
@@ -114,7 +118,13 @@ def highest(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
-    """Return distributions ``[R, V]`` after temperature (a number or ``[R, 1]``) and top-k."""
+    """Return distributions ``[R, V]`` after temperature and top-k.
+
+    Args:
+        logits: ``[R, V]``.
+        temperature: a number, or ``[R, 1]``, above 0.
+        top_k: number of likeliest tokens to keep (more in a tie for the last place); 0: all.
+    """
     logits = logits / temperature
     if 0 < top_k < logits.shape[-1]:
         threshold = logits.topk(top_k, dim=-1).values[:, -1:]
@@ -125,9 +135,13 @@ def tempered(logits: Tensor, temperature: float | Tensor, top_k: int) -> Tensor:
 def nucleus(probs: Tensor, top_p: float | Tensor, *, sync: bool = True) -> Tensor:
     """Keep each row's likeliest tokens until their mass reaches `top_p`, and renormalise.
 
-    `top_p` is a number or ``[R, 1]``. A row sorts its top 64 tokens, or all tokens if the top 64
-    have less mass than `top_p`, so no row depends on other rows, even in ties. With `sync`,
-    synchronize to check whether any row needs a full sort; without it these rows become NaN.
+    A row sorts its top 64 tokens, or all tokens if the top 64 have less mass than `top_p`, so no
+    row depends on other rows, even in ties.
+
+    Args:
+        probs: ``[R, V]``.
+        top_p: a number, or ``[R, 1]``, above 0.
+        sync: synchronize to check whether any row needs a full sort; if false, these become NaN.
     """
     num_sorted = min(_TOP, probs.shape[-1])
     values, ids = probs.topk(num_sorted, dim=-1)
@@ -139,9 +153,8 @@ def nucleus(probs: Tensor, top_p: float | Tensor, *, sync: bool = True) -> Tenso
         if bool(short.any()):
             some = probs[short]
             values, ids = some.sort(dim=-1, descending=True, stable=True)
-            distribution[short] = _cut(
-                some, values, ids, top_p if isinstance(top_p, float) else top_p[short]
-            )
+            mass = top_p if isinstance(top_p, float) else top_p[short]
+            distribution[short] = _cut(some, values, ids, mass)
     return distribution
 
 
@@ -154,10 +167,8 @@ def _cut(probs: Tensor, values: Tensor, ids: Tensor, top_p: float | Tensor) -> T
 
 def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
     """Return one-hot distributions ``[R, V]`` of the tokens ``[R]``."""
-    distribution = torch.zeros(
-        (*tokens.shape, vocab_size), dtype=torch.float32, device=tokens.device
-    )
-    return distribution.scatter_(-1, tokens.unsqueeze(-1), 1.0)
+    zeros = torch.zeros(*tokens.shape, vocab_size, dtype=torch.float32, device=tokens.device)
+    return zeros.scatter_(-1, tokens.unsqueeze(-1), 1.0)
 
 
 def pick(probs: Tensor, u: Tensor) -> Tensor:
@@ -170,9 +181,12 @@ def pick(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def in_parts(work: Callable[[Tensor, Tensor], Tensor], rows: Tensor, beside: Tensor) -> Tensor:
-    """Run `work` on parts of `rows` ``[R, V]`` and `beside` ``[R]`` and concatenate the results.
+    """Run work on parts of rows and concatenate the results, to bound the memory besides the rows.
 
-    A part has hardly more than `MAX_VALUES` values, which bounds the memory besides the rows.
+    Args:
+        work: a function of some of the rows and the same ones of `beside`.
+        rows: ``[R, V]``, of which a part has hardly more than `MAX_VALUES` values.
+        beside: ``[R]`` or ``[R, …]``, such as uniforms.
     """
     count = -(-rows.numel() // MAX_VALUES)
     if count < 2:
@@ -218,7 +232,7 @@ def verify_rejection(
     Returns:
         ``(accepted [B], token [B])`` int64.
 
-    Source: Leviathan et al. 2023 (arXiv 2211.17192), Algorithm 1.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), Algorithm 1; Chen et al. 2023.
     """
     num_sequences, max_drafts = drafts.shape
     columns = torch.arange(max_drafts, device=drafts.device)
@@ -240,7 +254,13 @@ def verify_rejection(
 
 
 def pick_left(residual: Tensor, target_probs: Tensor, u: Tensor) -> Tensor:
-    """Pick from residuals ``[B, V]``, or from the target where rounding left no residual."""
+    """Pick from residuals, or from the target where rounding left no residual.
+
+    Args:
+        residual: ``[B, V]``, not normalised.
+        target_probs: ``[B, V]``.
+        u: ``[B]`` float64.
+    """
     empty = residual.sum(-1, keepdim=True) == 0
     return pick(torch.where(empty, target_probs, residual), u)
 
@@ -249,7 +269,13 @@ def compare_distributions(target_probs: Tensor, draft_probs: Tensor, drafts: Ten
     """Compare the drafts' distributions with the target's: ``[2, B, K]`` float64.
 
     The first plane is min(1, target(x) / draft(x)) of each draft x. The second is its mean, the sum
-    of min(target, draft) over the vocabulary. Arguments as in `verify_rejection`.
+    of min(target, draft) over the vocabulary.
+
+    Args:
+        target_probs: ``[B, K + 1, V]``.
+        draft_probs: ``[B, K, V]``.
+        drafts: ``[B, K]`` int64, padded.
+
     Source: the introspective acceptance rate of I-DLM (arXiv 2604.11035).
     """
     target_probs, at = target_probs[:, :-1], drafts.unsqueeze(-1)

@@ -60,7 +60,7 @@ class TokenRead(NamedTuple):
             confidences, tokens = highest(probs)
         if confidences is None or self.confidence != "prob":
             indices = tokens.clamp(max=probs.shape[-1] - 1)  # V marks NaN and cannot be an index
-            confidences = rate_confidence(probs, indices, self.confidence)
+            confidences = _rate_confidence(probs, indices, self.confidence)
         numbers = torch.stack((tokens.double(), confidences.double()))
         return numbers, probs if form == "probs" else None
 
@@ -71,7 +71,7 @@ Ahead = Mapping[str, tuple[Tensor, Tensor | None]]
 """Results of reads by form, computed with the logits."""
 
 
-def rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
+def _rate_confidence(distribution: Tensor, tokens: Tensor, kind: Confidence) -> Tensor:
     """Return the confidences of tokens ``[R]`` in distributions ``[R, V]`` (`Slots.confidence`)."""
     if kind == "neg_entropy":
         return torch.exp(torch.xlogy(distribution, distribution).sum(-1))

@@ -1,12 +1,6 @@
 """Define the frozen data that decoders, scheduler and records exchange.
 
-Terms (one meaning everywhere): a *call* is one forward pass of one model for one sequence. A *row*
-is one query position in a call. A *slot* is a row without a token of its own, which runs through
-an adapter. A *step* is one turn of a decoder's loop and ends with an `Emit`. *Drafted* tokens were
-proposed; *accepted* tokens were confirmed by the target. The *bonus* token, which the verifying
-call adds itself, never counts as accepted. Drafts of one step may form a tree; its *depth* is the
-length of its longest path, which is the largest possible number of accepted drafts.
-
+Its words (call, row, slot, step, draft, accepted, bonus token) are those of docs/glossary.md.
 Letters: N rows of a call, S slots among them, R rows read, K drafts, V vocabulary.
 """
 
@@ -74,7 +68,14 @@ class Sampling:
 
 
 def demand(holds: bool, name: str, value: object, allowed: str) -> None:
-    """Raise `ValueError` about the value of `name` unless `holds`."""
+    """Raise `ValueError` about a value unless `holds`.
+
+    Args:
+        holds: true if the value is allowed.
+        name: the message's words for what has the value, such as ``adapter field 'rank'``.
+        value: the value, shown as `str` does.
+        allowed: the end of the message "it must be …", such as ``1 or above``.
+    """
     if not holds:
         raise ValueError(f"{name} is {value}; it must be {allowed}")
 

@@ -1,9 +1,8 @@
 """Run the loops of transformers' own `generate()` (Wolf et al. 2020, arXiv 1910.03771).
 
-They let one run compare our decoders with their usual alternatives: `generate` (one token per
-call), `assisted` (a draft model), `lookup` (prompt lookup), `early-exit` (the target's first layers
-draft, LayerSkip, arXiv 2404.16710), or any `custom_generate` loop. transformers runs its own module
-with its own cache, loop, warping and sampling. A step is a turn of its loop.
+They let one run compare our decoders with their usual alternatives (`early-exit` is LayerSkip,
+arXiv 2404.16710). transformers runs its own module with its own cache, loop, warping and sampling.
+A step is a turn of its loop.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from decoders.extras.library.loops import Loop
 
 _DRAFTED = {"assisted": 4, "lookup": 5, "early-exit": 4}
-_MATCHED = 3
 
 
 @register("hf")
@@ -65,7 +63,7 @@ class Transformers(SelfDriven):
             self.demand(getattr(self, option) >= 0, option, "0 (default) or above")
         self.demand(0 <= self.confidence <= 1, "confidence", "from 0 (off) to 1")
         object.__setattr__(self, "k", self.k or _DRAFTED.get(self.kind, 0))
-        object.__setattr__(self, "n", self.n or (_MATCHED if self.kind == "lookup" else 0))
+        object.__setattr__(self, "n", self.n or (3 if self.kind == "lookup" else 0))
 
     @property
     def needs(self) -> tuple[Need, ...]:

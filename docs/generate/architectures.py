@@ -43,19 +43,17 @@ def write_verdicts(verdicts: Mapping[str, Verdict]) -> None:
 
 def architectures() -> str:
     """Return a table of all verdicts."""
-    rows = [_row(name, verdict) for name, verdict in read_verdicts().items()]
+    rows = []
+    for name, verdict in read_verdicts().items():
+        decodes = DECODE not in verdict.refusals
+        trained = [kind for kind in KINDS if decodes and kind not in verdict.refusals]
+        trains = "all" if len(trained) == len(KINDS) else ", ".join(trained) or "no"
+        by_line: dict[str, list[str]] = {}
+        for kind, line in verdict.refusals.items():
+            by_line.setdefault(line, []).append(kind)
+        why = "<br>".join(f"{', '.join(kinds)}: {line}" for line, kinds in by_line.items())
+        forward = "own" if verdict.architecture in FAMILY else "transformers"
+        decides = "yes" if decodes else "no"
+        rows.append((code(verdict.architecture), name, forward, decides, trains, why))
     headings = ("architecture", "checkpoint", "forward", "decodes", "trains", "why not")
     return table(headings, rows)
-
-
-def _row(name: str, verdict: Verdict) -> tuple[str, ...]:
-    decodes = DECODE not in verdict.refusals
-    trained = [kind for kind in KINDS if decodes and kind not in verdict.refusals]
-    trains = "all" if len(trained) == len(KINDS) else ", ".join(trained) or "no"
-    by_line: dict[str, list[str]] = {}
-    for what, line in verdict.refusals.items():
-        by_line.setdefault(line, []).append(what)
-    why = "<br>".join(f"{', '.join(whats)}: {line}" for line, whats in by_line.items())
-    forward = "own" if verdict.architecture in FAMILY else "transformers"
-    decides = "yes" if decodes else "no"
-    return code(verdict.architecture), name, forward, decides, trains, why

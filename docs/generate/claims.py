@@ -50,14 +50,13 @@ def claims() -> str:
     tally = ", ".join(f"{given.count(verdict)} {verdict}" for verdict in VERDICTS)
     parts = [f"{len(given)} claims: {tally}."]
     for section in sections():
-        parts.append(f"## {section['heading']}\n\n{table(_HEADINGS, map(_row, section['claims']))}")
+        rows = []
+        for claim in section["claims"]:
+            cells = [claim.get(name, "-") for name in ("claim", "runs", "figure", "sentence")]
+            filled = [FIGURE.sub(shown, " ".join(cell.split())) for cell in cells]
+            rows.append([*filled, f"**{claim['verdict']}**"])
+        parts.append(f"## {section['heading']}\n\n{table(_HEADINGS, rows)}")
     return "\n\n".join(part.strip() for part in parts)
-
-
-def _row(claim: dict[str, str]) -> list[str]:
-    cells = [claim.get(name, "-") for name in ("claim", "runs", "figure", "sentence")]
-    filled = [FIGURE.sub(shown, " ".join(cell.split())) for cell in cells]
-    return [*filled, f"**{claim['verdict']}**"]
 
 
 def shown(figure: re.Match[str]) -> str:

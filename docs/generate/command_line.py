@@ -21,7 +21,15 @@ def command_line() -> str:
     panels: dict[str, list[str]] = {}
     for words, command, context in verbs(group):
         panel = str(group.commands[words[0]].rich_help_panel)  # type: ignore[attr-defined]
-        panels.setdefault(panel, []).append(_section(words, command, context))
+        usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
+        lines = [f"### bench {' '.join(words)}", "", _prose(command.help or ""), ""]
+        lines += ["```text", usage, "```", ""]
+        shown = [p for p in command.get_params(context) if p.name != "help"]
+        records = [record for p in shown if (record := p.get_help_record(context))]
+        if records:
+            rows = [(code(name), _prose(said)) for name, said in records]
+            lines.append(table(("option", "meaning"), rows))
+        panels.setdefault(panel, []).append("\n".join(lines))
     parts = [f"## {panel}\n\n" + "\n".join(sections) for panel, sections in panels.items()]
     return "\n".join(parts)
 
@@ -47,18 +55,6 @@ def parameters(*words: str) -> list[Any]:
         words: the verb's words after ``bench``.
     """
     return next(c.params for each, c, _ in verbs(get_command(cli.app)) if each == words)
-
-
-def _section(words: tuple[str, ...], command: Command, context: Any) -> str:
-    usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
-    lines = [f"### bench {' '.join(words)}", "", _prose(command.help or ""), ""]
-    lines += ["```text", usage, "```", ""]
-    parameters = [p for p in command.get_params(context) if p.name != "help"]
-    records = [record for p in parameters if (record := p.get_help_record(context))]
-    if records:
-        rows = [(code(name), _prose(said)) for name, said in records]
-        lines.append(table(("option", "meaning"), rows))
-    return "\n".join(lines)
 
 
 def _prose(text: str) -> str:

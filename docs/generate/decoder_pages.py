@@ -9,7 +9,6 @@ import itertools
 import re
 import tomllib
 import typing
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Literal, Union
@@ -64,7 +63,8 @@ def index() -> str:
     for name in built_in():
         cls = _class(name)
         link = f"[{code(name)}]({PurePosixPath(page_of(name)).name})"
-        rows.append((link, _summary(cls), lossless(cls), ", ".join(needs(cls)) or "-"))
+        summary = (cls.__doc__ or "").strip().partition("\n")[0]
+        rows.append((link, summary, lossless(cls), ", ".join(needs(cls)) or "-"))
     return table(("decoder", "what it does", "lossless", "needs"), rows)
 
 
@@ -75,18 +75,22 @@ def options(name: str) -> str:
     if not fields:
         return f"`{name}` has no options.\n"
     said, kinds = described(cls.__doc__ or ""), typing.get_type_hints(cls)
-    rows = [
-        (code(f.name), _default(f.default), said.get(f.name, ""), _allowed(kinds[f.name]))
-        for f in fields
-    ]
+    rows = []
+    for f in fields:
+        typed = f.default is not dataclasses.MISSING and f.default != ""
+        default = code(as_text(f.default)) if typed else ""
+        rows.append((code(f.name), default, said.get(f.name, ""), _allowed(kinds[f.name])))
     return table(("option", "default", "meaning", "allowed"), rows)
 
 
 def promises(name: str) -> str:
     """Return a table of what a decoder's cells need, and guarantee when greedy and sampled."""
     cls = _class(name)
+    specs = {name: DecoderSpec(name=name)}
+    for label, given in cls.showcase.items():  # modes that have their own row
+        specs[f"{name}@{label}"] = DecoderSpec(name=name, label=label, options=dict(given))
     rows = []
-    for cell, spec in _cells(name):
+    for cell, spec in specs.items():
         decoder = registry.build(spec)
         guaranteed = [
             Cell(
@@ -119,7 +123,10 @@ def results(name: str) -> str:
 
 def measured(name: str) -> str:
     """Return a table of a decoder's results in the reference runs, over all families."""
-    rows = [row for run in _RUNS for row in _rows(f"{run}/summary.csv", name, *_of_run(run))]
+    rows = []
+    for run, (model, temperature) in _RUNS.items():
+        link = f"[{model}](../../results/reference/{run}/report.md)"
+        rows += _rows(f"{run}/summary.csv", name, link, temperature)
     more = "\nThe linked reports have the numbers by family.\n" * bool(rows)
     rows = rows or _rows(_COUNTERS, name, "zoo, without times", "0")
     if not rows and (other := next((n for n in built_in() if name in _class(n).modes), None)):
@@ -150,11 +157,6 @@ def _reference(entry: str) -> str:
     elif link.startswith("github.com/"):
         link = f"[{link.removeprefix('github.com/')}](https://{link})"
     return f"{shown}: *{fields['title']}*, {fields['year']}, {link}."
-
-
-def _of_run(run: str) -> tuple[str, str]:
-    model, temperature = _RUNS[run]
-    return f"[{model}](../../results/reference/{run}/report.md)", temperature
 
 
 def described(docstring: str) -> dict[str, str]:
@@ -193,26 +195,8 @@ def _numbers(row: dict[str, str]) -> tuple[str, str, str]:
     return with_interval(factor(speedup), ends), factor(tokens, ""), percent(known("quality"))
 
 
-def _cells(name: str) -> Iterator[tuple[str, DecoderSpec]]:
-    """Yield a decoder with default options, and its modes that have their own row."""
-    yield name, DecoderSpec(name=name)
-    for label, given in _class(name).showcase.items():
-        yield f"{name}@{label}", DecoderSpec(name=name, label=label, options=dict(given))
-
-
 def _class(name: str) -> type[Decoder]:
     return registry.resolve(DecoderSpec(name=name))
-
-
-def _summary(cls: type[Decoder]) -> str:
-    return (cls.__doc__ or "").strip().partition("\n")[0]
-
-
-def _default(value: object) -> str:
-    """Return an option's default as typed; empty if it has no default or an empty one."""
-    if value is dataclasses.MISSING or value == "":
-        return ""
-    return code(as_text(value))
 
 
 def _allowed(kind: Any) -> str:

@@ -39,7 +39,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     texts |= {path: places.text_of(path) for path in listed if not path.startswith("docs/")}
     for path in places.outside(texts):
         place = places.place_of(path)
-        if places.is_image(path):
+        if path.endswith(places.IMAGES):
             files.append(File.generated(config, place, abs_src_path=str(places.ROOT / path)))
             continue
         level = InclusionLevel.INCLUDED if path in listed else InclusionLevel.NOT_IN_NAV

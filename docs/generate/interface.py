@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from functools import partial
 
 from decoders.core.adapter.module import HiddenAdapter, TargetParts
 from decoders.core.decoder import Decoder
@@ -21,11 +23,6 @@ def _fields(documented: object, heading: str) -> str:
     return table((heading, "meaning"), rows)
 
 
-def call_arguments() -> str:
-    """Return the arguments of a call."""
-    return _fields(Session.call, "argument of a call")
-
-
 def result_forms() -> str:
     """Return the forms of a call's result, from the list in its docstring."""
     listed = re.findall(r"^\* (.+?)[;.]$", inspect.cleandoc(CallResult.__doc__ or ""), re.M | re.S)
@@ -33,19 +30,6 @@ def result_forms() -> str:
     forms = [form if form[0] != ":" else f"topk{form}" for form in forms]
     rows = [form.replace("``", "`").split(": ", 1) for form in forms]
     return table(("`output`", "what the result has"), [(code(name), said) for name, said in rows])
-
-
-def rule_members() -> str:
-    """Return what a verification rule declares and defines."""
-    names = ("lossless", "coupled", "draws", "output", "decide", "fresh", "acceptance_rule")
-    return _members(Rule, "a `Rule`", names)
-
-
-def claims() -> str:
-    """Return what a decoder's class declares."""
-    names = ("lossless", "coupled", "drafts", "needs", "variants", "adapter_of", "remembers")
-    more = ("sequences", "target_kind", "showcase", "by_default", "check_models", "own_weights")
-    return _members(Decoder, "of a `Decoder`", (*names, *more))
 
 
 def _members(documented: type, heading: str, names: tuple[str, ...]) -> str:
@@ -62,21 +46,21 @@ def _members(documented: type, heading: str, names: tuple[str, ...]) -> str:
     return table((heading, "meaning"), rows)
 
 
-def slot_fields() -> str:
-    """Return the fields of the slots of a call."""
-    return _fields(Slots, "field of `Slots`")
-
-
-def emit_fields() -> str:
-    """Return the fields of an emit."""
-    return _fields(Emit, "field of an emit")
-
-
-def network_attributes() -> str:
-    """Return the attributes of a drafter's network."""
-    return _fields(HiddenAdapter, "attribute of a network")
-
-
-def target_parts() -> str:
-    """Return the parts of a target that a network is built from."""
-    return _fields(TargetParts, "`target` of `build`")
+_RULE = ("lossless", "coupled", "draws", "output", "decide", "fresh", "acceptance_rule")
+"""What a verification rule declares and defines."""
+_CLAIMS = (
+    *("lossless", "coupled", "drafts", "needs", "variants", "adapter_of", "remembers"),
+    *("sequences", "target_kind", "showcase", "by_default", "check_models", "own_weights"),
+)
+"""What a decoder's class declares."""
+PARTS: dict[str, Callable[[], str]] = {
+    "interface-call": partial(_fields, Session.call, "argument of a call"),
+    "interface-results": result_forms,
+    "interface-rule": partial(_members, Rule, "a `Rule`", _RULE),
+    "interface-claims": partial(_members, Decoder, "of a `Decoder`", _CLAIMS),
+    "interface-slots": partial(_fields, Slots, "field of `Slots`"),
+    "interface-emit": partial(_fields, Emit, "field of an emit"),
+    "interface-network": partial(_fields, HiddenAdapter, "attribute of a network"),
+    "interface-target": partial(_fields, TargetParts, "`target` of `build`"),
+}
+"""Parts of the page of the interface, by name."""

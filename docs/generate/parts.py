@@ -51,14 +51,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit-codes": schema.exit_codes,
     "methods": methods.methods,
     "controls": methods.controls,
-    "interface-call": interface.call_arguments,
-    "interface-results": interface.result_forms,
-    "interface-rule": interface.rule_members,
-    "interface-claims": interface.claims,
-    "interface-slots": interface.slot_fields,
-    "interface-emit": interface.emit_fields,
-    "interface-network": interface.network_attributes,
-    "interface-target": interface.target_parts,
+    **interface.PARTS,
 }
 OF_A_DECODER: dict[str, Callable[[str], str]] = {
     "facts": decoder_pages.facts,

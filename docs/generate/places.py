@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,8 @@ DOCS = ROOT / "docs"
 DECISIONS = "adr/index.md"
 """The generated page of all decisions; readers of the repository see the folder instead."""
 _REPOSITORY = "repository/"
-_IMAGES = (".png", ".svg")
+IMAGES = (".png", ".svg")
+"""Files that are copied unchanged."""
 _FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]*)(?P<after>[^)]*\))")
 
@@ -53,7 +54,7 @@ def place_of(path: str) -> str:
         path = f"{path}/README.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    shown = path.endswith((".md", *_IMAGES))
+    shown = path.endswith((".md", *IMAGES))
     return f"{_REPOSITORY}{path}" if shown else f"{_REPOSITORY}{path}.md"
 
 
@@ -112,9 +113,11 @@ def relinked(text: str, path: str) -> str:
         there = posixpath.relpath(place_of(target), here)
         return f"{link['before']}{there}{link['after']}"
 
-    return "".join(
-        piece if fenced else _LINK.sub(of_site, piece) for fenced, piece in _pieces(text)
-    )
+    pieces, start = list[str](), 0
+    for fence in _FENCED.finditer(text):  # fenced code stays as it is
+        pieces += [_LINK.sub(of_site, text[start : fence.start()]), fence[0]]
+        start = fence.end()
+    return "".join([*pieces, _LINK.sub(of_site, text[start:])])
 
 
 def text_of(path: str) -> str:
@@ -129,21 +132,6 @@ def shown(path: str) -> str:
     language = kind.get(PurePosixPath(path).suffix, "text")
     head = f"---\ntitle: {PurePosixPath(path).name}\nsearch:\n  exclude: true\n---\n"
     return f'{head}\n# `{path}`\n\n~~~~~~{{ .{language} linenums="1" }}\n{text}~~~~~~\n'
-
-
-def is_image(path: str) -> bool:
-    """Return True if a file is an image, which is copied unchanged."""
-    return path.endswith(_IMAGES)
-
-
-def _pieces(text: str) -> Iterable[tuple[bool, str]]:
-    """Yield the pieces of Markdown in order: True for fenced code, and the text."""
-    start = 0
-    for fence in _FENCED.finditer(text):
-        yield False, text[start : fence.start()]
-        yield True, fence[0]
-        start = fence.end()
-    yield False, text[start:]
 
 
 def _resolved(target: str, path: str) -> str | None:

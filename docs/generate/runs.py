@@ -104,11 +104,6 @@ class StoredRun:
         ]
         return [self.config.get("model"), tasks, self.config.get("split"), *sampling, *how]
 
-    @property
-    def has_report(self) -> bool:
-        """Tell whether the run is stored with its report."""
-        return (self.folder / "report.md").is_file()
-
     def decoder(self, cell: str) -> Decoder:
         """Build the decoder of a cell, with the options that it had."""
         return build_decoder(cell, self._cells[cell])
@@ -284,10 +279,14 @@ def stored_runs() -> str:
         row = next((row for row in rows if row.guarantee in kept), None)
         return UNKNOWN if row is None else f"`{row.decoder}` {speed(row).text}"
 
+    def link(run: StoredRun) -> str:
+        file = "report.md" if (run.folder / "report.md").is_file() else "summary.csv"
+        return f"[{run.name}]({run.name}/{file})"
+
     runs = sorted(all_stored(), key=lambda run: (run.work[0] != "zoo", run.processor, run.name))
     rows = [
         (
-            f"[{run.name}]({run.name}/{'report.md' if run.has_report else 'summary.csv'})",
+            link(run),
             str(run.config.get("model")),
             run.processor,
             f"{run.config.get('temperature'):g}",

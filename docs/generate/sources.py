@@ -104,14 +104,6 @@ def _filters(words: list[str]) -> dict[str, str]:
 
 
 def _value(path: Path, filters: Mapping[str, str], column: str) -> Interval:
-    row = _only_row(path, filters)
-    value = _computed(ast.parse(column, mode="eval").body, row)
-    stem = column.removesuffix("_speedup") if column == "aa_speedup" else column
-    low, high = (row.get(f"{stem}_{end}") for end in ("low", "high"))
-    return Interval(value, float(low) if low else None, float(high) if high else None)
-
-
-def _only_row(path: Path, filters: Mapping[str, str]) -> dict[str, str]:
     table = _table(path)
     if "family" in table[0] and "family" not in filters:
         filters = {**filters, "family": "all"}
@@ -120,7 +112,11 @@ def _only_row(path: Path, filters: Mapping[str, str]) -> dict[str, str]:
     rows = [row for row in table if all(row[key] == value for key, value in filters.items())]
     if len(rows) != 1:
         raise ValueError(f"{path.relative_to(ROOT)} has {len(rows)} rows of {dict(filters)}, not 1")
-    return rows[0]
+    (row,) = rows
+    value = _computed(ast.parse(column, mode="eval").body, row)
+    stem = column.removesuffix("_speedup") if column == "aa_speedup" else column
+    low, high = (row.get(f"{stem}_{end}") for end in ("low", "high"))
+    return Interval(value, float(low) if low else None, float(high) if high else None)
 
 
 @cache

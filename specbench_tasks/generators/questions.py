@@ -197,7 +197,14 @@ def draw_translation(rng: random.Random, split: Split) -> Item:
 
 
 def noun_phrase(noun: Noun, adjective: str, case: str, definite: bool) -> str:
-    """Return article, declined adjective (none if empty) and noun, e.g. ``einen roten Apfel``."""
+    """Return article, declined adjective and noun, e.g. ``einen roten Apfel``.
+
+    Args:
+        noun: the noun, in the singular.
+        adjective: its stem, e.g. ``rot``; empty: none.
+        case: ``nom`` or ``acc``.
+        definite: whether the article is ``der`` rather than ``ein``.
+    """
     article = _ARTICLES[case, definite][noun.gender]
     if not adjective:
         return f"{article} {noun.german}"

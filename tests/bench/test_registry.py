@@ -264,7 +264,7 @@ def test_every_entry_point_of_this_package_can_be_loaded() -> None:
     points = [point for point in own if point.group.startswith("bench.")]
     assert {point.group for point in points} == {
         *("bench.verbs", "bench.jobs", "bench.sections", "bench.caveats", "bench.conclusions"),
-        "bench.trainers",
+        *("bench.networks", "bench.trainers"),
     }
     for point in points:
         assert point.load() is not None

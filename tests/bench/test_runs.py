@@ -267,7 +267,7 @@ def test_failing_answers_do_not_stop_the_run_which_ends_with_exit_code_1(
     (reason,) = run.status.reasons
     assert "@mine answered none of its prompts, e.g. " in reason
     assert reason.endswith(": ValueError: no (mine.py:11)")
-    assert any("failed on 12 answers" in warning for warning in run.status.warnings)
+    assert not any("failed on" in warning for warning in run.status.warnings)
     assert any("12 answers failed; partial results kept" in note for note in shown.notes)
 
 

@@ -32,6 +32,7 @@ from bench.records.plan import BASELINE
 from bench.records.prompts import read_prompts
 from bench.records.record import SampleRecord, StepColumns
 from bench.records.run_folder import load_run
+from decoders.core.adapter.gating import cache_argument
 from decoders.core.sampling import warp
 from decoders.core.types import Sampling
 from tests.benchmarks.acceptance import acceptance, cells_of, difference, shown
@@ -101,7 +102,9 @@ class Guesser:
     def _feed(self, ids: Sequence[int], cache: DynamicCache, rows: bool = False) -> Tensor:
         """Warped distributions ``[W, V]`` after a token of each of W beams, or of one."""
         fed = torch.tensor(ids)[:, None] if rows else torch.tensor(ids)[None]
-        logits = self._model(fed, past_key_values=cache, use_cache=True).logits[:, -1]
+        logits = self._model(fed, use_cache=True, **{cache_argument(self._model): cache}).logits[
+            :, -1
+        ]
         return warp(logits, self._sampling)
 
 

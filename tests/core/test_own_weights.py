@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from decoders.core.decoder import Decoder
+from decoders.ar import Autoregressive as Decoder
 
 """
 LAYER_BYTES = 4 * 10 * 10

@@ -113,6 +113,17 @@ def test_a_file_in_a_package_may_import_its_siblings(tmp_path: Path) -> None:
         build(parse_spec(f"{package}/mine.py:Mine"))
 
 
+def test_a_file_that_cannot_be_imported_is_named_with_the_line_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ("from dataclasses import dataclass", "from decoders.spec import Speculative as Base")
+    Path("bad.py").write_text("\n".join([*lines, "", "@dataclass", "class Mine(Base): pass", ""]))
+    remedy = r"\(bad\.py:[45]\); write @dataclass\(frozen=True, kw_only=True\)$"
+    with pytest.raises(ValueError, match=remedy):
+        build(parse_spec("bad.py:Mine"))
+
+
 def test_an_imported_package_of_the_same_name_is_not_mistaken_for_the_decoders_package(
     tmp_path: Path,
 ) -> None:
@@ -128,12 +139,14 @@ UNDECORATED = """
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from decoders.core.decoder import Decoder
+from decoders.core.decoder import Decoder, SelfDriven
+from decoders.core.drafting.loop import DraftAndVerify
 from decoders.spec import Speculative
 
 class Bare(Decoder):
     lossless = False
     some: ClassVar[int] = 3
+    def steps(self, request): ...
 
 class Meant(Decoder):
     k: int = 4
@@ -153,21 +166,34 @@ class Right(Speculative):
 class Folder(Speculative):
     file: Path = Path("phrases.txt")
 
+class Stepless(Decoder): pass
+class Draftless(DraftAndVerify): pass
+class Answerless(SelfDriven): pass
+
 @dataclass(frozen=True, kw_only=True)
 class Required(Speculative):
     width: int
 
 @dataclass(frozen=True, kw_only=True)
-class Two(Decoder):
+class Two(Bare):
     needs = ("draft", "draft2")
 
 @dataclass(frozen=True, kw_only=True)
-class Word(Decoder):
+class Word(Bare):
     needs = ("draft")
 
 @dataclass(frozen=True, kw_only=True)
-class Nameless(Decoder):
+class Nameless(Bare):
     needs = ("adapter",)
+
+@dataclass(frozen=True, kw_only=True)
+class Voting(Bare):
+    sure: float = 0.9
+    mode: str = "some"
+
+    def __post_init__(self):
+        self.demand(self.sure <= 1, "sure", "1 or below")
+        self.demand_read("mode", {"all": ("sure",)})
 """
 
 
@@ -183,9 +209,14 @@ class Nameless(Decoder):
             r"option 'file' of .* is a PosixPath; allowed: .*str \(also for a path\)",
         ),
         ("Required", r"required keyword-only argument: 'width'; give its field a default"),
+        ("Stepless", r"class Stepless makes no answers; it must define 'steps'"),
+        ("Draftless", r"it must define 'drafter'"),
+        ("Answerless", r"it must define 'answer'"),
         ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
         ("Word", r"needs 'draft'; allowed: a tuple"),
         ("Nameless", r"add `adapter: str = "),
+        ("Voting:sure=2", r"option 'sure' of decoder 'Voting' is 2\.0; it must be 1 or below"),
+        ("Voting:sure=0.5", r"option 'sure' of decoder 'Voting' is 0\.5, but it belongs to mode="),
     ],
 )
 def test_a_decoder_class_with_invalid_options_or_needs_is_refused(

@@ -17,7 +17,7 @@ from decoders.core.hf.self_check import check_graphs
 from decoders.core.sampling import Uniforms
 from decoders.core.testing.tiny_llama import tiny_models
 from decoders.core.types import Generation, MaskedForm, Sampling
-from decoders.dllm import BlockDiffusion
+from decoders.extras.dllm import BlockDiffusion
 from decoders.spec import Speculative
 
 VOCAB, MASK, STOP = 61, 60, 7

@@ -44,9 +44,9 @@ class Recording(recording.Recording):
         self.drafted_rows: list[int] = []
         self.words = None if words is None else torch.tensor(words)
 
-    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         self.drafted_rows.append(len(tokens))
-        logits, after = super().drafted(name, states, tokens)
+        logits, after = super()._drafted(name, states, tokens)
         return logits if self.words is None else logits[:, self.words], after
 
 
@@ -191,8 +191,8 @@ class Chances(Recording):
 
     chances = (1.0,) * 7
 
-    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        logits, after = super().drafted(name, states, tokens)
+    def _drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        logits, after = super()._drafted(name, states, tokens)
         return torch.tensor(self.chances).log().expand_as(logits), after
 
 
@@ -326,8 +326,8 @@ def test_answers_under_rejection_have_the_targets_distribution_by_enumeration() 
         def logits(self, context: Sequence[int]) -> Tensor:
             return logits(target, context)
 
-        def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> Any:
-            _, after = super().drafted(name, states, tokens)
+        def _drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> Any:
+            _, after = super()._drafted(name, states, tokens)
             contexts = [[int(known) for known in state if known >= 0] for state in after]
             return torch.stack([logits(layer, context) for context in contexts]), after
 

@@ -19,9 +19,9 @@ from decoders.core.engine.models import Models
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Sampling
 from decoders.eagle import Eagle
+from decoders.extras.mtp import MultiTokenPrediction
 from decoders.isd import StridedDecoding
 from decoders.medusa import Medusa
-from decoders.mtp import MultiTokenPrediction
 from decoders.spec import Speculative
 from tests.enumeration import enumerated_distribution, integrated_answers
 
@@ -52,11 +52,11 @@ class Known(TableModel):
         weights = certain if len(context) == 1 else torch.tensor(self._weights)
         return weights[context[-1]].log()
 
-    def proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
+    def _proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
         return torch.zeros(num_heads, self.vocab_size)
 
-    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        logits, after = super().drafted(name, states, tokens)
+    def _drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        logits, after = super()._drafted(name, states, tokens)
         return torch.zeros_like(logits), after
 
     def _predict(self, slots: Any, slot: int, rows: Any) -> Tensor:

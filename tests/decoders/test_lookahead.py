@@ -1,6 +1,7 @@
 """Lookahead decoding: the tree of its rows, what it gathers, and AR's tokens out of it."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from torch import Tensor
 from bench.plan.select import built_in_cells
 from decoders.ar import Autoregressive
 from decoders.core import masks
+from decoders.core.drafting.tree import DraftTree
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, Sampling
-from decoders.lookahead import Lookahead, _Ngrams, _WindowTree
+from decoders.lookahead import Lookahead, _Gatherer
 from tests.recording import Recording
 
 PROMPT = [1, 2, 3]
@@ -61,23 +63,26 @@ def test_a_window_gathers_n_grams_that_do_not_occur_in_the_prompt() -> None:
     assert len(answer.steps) < 30
 
 
+def proposed(levels: list[list[int]]) -> DraftTree:
+    """The rows after a last token 9, with three n-grams that begin so, and a window."""
+    gatherer: Any = _Gatherer(Lookahead(n=3))
+    gatherer._after, gatherer._levels = {9: dict.fromkeys([(1, 2), (1, 3), (4, 2)])}, levels
+    tree: DraftTree = gatherer.propose(SimpleNamespace(last=9), 2)
+    return tree
+
+
 def test_rows_are_a_tree_of_candidates_with_shared_prefixes_and_of_the_window() -> None:
-    rows = _WindowTree(9)
-    for candidate in ([1, 2], [1, 3], [4, 2]):
-        rows.add(candidate)
-    assert rows.tokens == [9, 1, 2, 3, 4, 2]
-    assert rows.parents == [masks.ROOT, 0, 1, 1, 0, 4]
-    assert rows.look_ahead([[5, 6], [7, 8]]) == [8, 9]
+    rows = proposed([[5, 6], [7, 8]])
+    assert rows.tokens[:6] == [9, 1, 2, 3, 4, 2]
+    assert rows.parents[:6] == [masks.ROOT, 0, 1, 1, 0, 4]
+    assert rows.read == (*range(6), 8, 9)
     assert rows.tokens[6:] == [5, 6, 7, 8]
     assert rows.parents[6:] == [0, 6, 6, 7]  # a chain after the last token, then each column
     assert masks.depths(rows.parents)[6:] == (1, 2, 2, 3)
 
 
 def test_the_path_follows_the_picks_and_never_into_the_window() -> None:
-    rows = _WindowTree(9)
-    for candidate in ([1, 2], [1, 3], [4, 2]):
-        rows.add(candidate)
-    rows.look_ahead([[8]])
+    rows = proposed([[8]])
     assert rows.path([1, 3, 0, 0, 0, 0]) == [0, 1, 3]
     assert rows.path([4, 0, 0, 0, 2, 0]) == [0, 4, 5]
     assert rows.path([8, 0, 0, 0, 0, 0]) == [0]  # the window's token is no candidate
@@ -87,11 +92,12 @@ def test_the_path_follows_the_picks_and_never_into_the_window() -> None:
 
 
 def test_the_latest_continuations_are_kept() -> None:
-    pool = _Ngrams(3, 2)
-    pool.gather([1, 2, 3, 1, 4, 5, 1, 2, 3, 1, 6, 6])
-    assert pool.after(1) == ((2, 3), (6, 6))
-    assert pool.after(2) == ((3, 1),)
-    assert pool.after(7) == ()
+    gatherer: Any = _Gatherer(Lookahead(n=3, candidates=2))
+    text = SimpleNamespace(tokens=[1, 2, 3, 1, 4, 5, 1, 2, 3, 1, 6, 6], num_prompt=11)
+    gatherer.observe(text, SimpleNamespace(is_prompt=True))
+    assert [*gatherer._after[1]] == [(2, 3), (6, 6)]
+    assert [*gatherer._after[2]] == [(3, 1)]
+    assert 7 not in gatherer._after
 
 
 def test_calls_read_only_needed_rows_and_leave_only_final_tokens() -> None:

@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from bench.machine.usage import PeakMemory
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
-from decoders.core.adapter.mtp import _find_prefix
 from decoders.core.checks import check_draws
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
@@ -30,7 +29,7 @@ from decoders.core.plugins import NETWORKS
 from decoders.core.registry import build, parse_spec
 from decoders.core.testing.goodness import Draws
 from decoders.core.types import MAX_DRAFTS, CallResult, Generation, Sampling
-from decoders.mtp import MultiTokenPrediction
+from decoders.extras.mtp import MultiTokenPrediction, _find_prefix
 from tests.command_line import bench
 from tests.tiny_checkpoint import save_tokenizer
 from tests.tiny_models import fresh

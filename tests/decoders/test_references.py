@@ -462,7 +462,7 @@ def layer(case: Case) -> tuple[str, Iterator[Round]]:
     def make(text: list[int], room: int) -> Tree:
         def law(path: Branch) -> Law:
             context = [*text, *path]
-            wrong = table.errs(context, "drafted", table.errors[name])
+            wrong = table._errs(context, "drafted", table.errors[name])
             return case.soft(table.logits(context).roll(int(wrong) * (table.vocab_size // 2)))
 
         rows, every = list[tuple[float, Branch]]([(1.0, ())]), list[tuple[float, Branch]]()
@@ -498,7 +498,7 @@ def medusa(case: Case) -> tuple[str, Iterator[Round]]:
     draws = rule == "rejection" and not case.sampling.greedy
 
     def make(text: list[int], room: int) -> Tree:
-        logits = table.proposed("medusa", table._hidden([text[:-1]])[0], heads)
+        logits = table._proposed("medusa", table._hidden([text[:-1]])[0], heads)
         laws = [case.soft(each) for each in logits][:room]
         of_heads = [
             candidates(case, law, width, case.at(text) + head, draws)

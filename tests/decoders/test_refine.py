@@ -17,7 +17,7 @@ from decoders.core.engine.scheduler import Scheduler, generate
 from decoders.core.registry import build, parse_spec
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.token_reads import rate_confidence
+from decoders.core.token_reads import _rate_confidence
 from decoders.core.types import MASKED, NO_UNIFORM, Generation, Sampling
 from decoders.idlm import Refinement
 from decoders.isd import StridedDecoding
@@ -272,7 +272,7 @@ def test_sampled_refinement_keeps_the_surest_tokens_under_the_warped_distributio
             token = pick(
                 distribution, torch.tensor([uniforms.at("draw", output)], dtype=torch.float64)
             )
-            sure = float(rate_confidence(distribution, token, confidence))  # type: ignore[arg-type]
+            sure = float(_rate_confidence(distribution, token, confidence))  # type: ignore[arg-type]
             found[output] = (int(token), sure)
         surest = sorted(found, key=lambda output: -found[output][1])[:4]  # 7 masks, 3 are left
         kept = [found[output][0] if output in surest else MASKED for output in range(1, 8)]

@@ -24,7 +24,7 @@ from decoders.core.registry import build, parse_spec, parse_specs
 from decoders.core.testing.check_models import with_adapters
 from decoders.core.testing.table_model import TableModel
 from decoders.core.types import Generation, MaskedForm, Sampling
-from decoders.dllm import BlockDiffusion
+from decoders.extras.dllm import BlockDiffusion
 from docs.generate.methods import METHODS
 from tests.command_line import Output, bench
 from tests.tiny_checkpoint import LETTERS, save_checkpoint

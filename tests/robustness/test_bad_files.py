@@ -196,7 +196,11 @@ def test_a_run_whose_files_were_replaced_is_not_resumed(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("killed")])
+@pytest.mark.parametrize(("part", "num", "parts"), [(None, 1, ()), ("2/2", 2, ("2/2",))])
 def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
+    part: str | None,
+    num: int,
+    parts: tuple[str, ...],
     error: BaseException,
     small: Any,
     opener: Any,
@@ -211,8 +215,9 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     def killed(_: Any) -> Any:
         raise error
 
+    config = small(repeats=1, limit=2)
     with pytest.raises(type(error)):
-        bench_run.run(small(repeats=1, limit=2), tmp_path, progress(), killed, report=None)
+        bench_run.run(config, tmp_path, progress(), killed, part=part, report=None)
     (run_dir,) = tmp_path.iterdir()
     assert {file.name for file in run_dir.iterdir()} == {"config.toml", "run.json"}
     with pytest.raises(BenchError, match="bench resume") as caught:
@@ -221,7 +226,9 @@ def test_a_run_that_was_killed_while_models_opened_begins_when_it_is_resumed(
     assert find_run(run_dir.name, tmp_path) == run_dir
     (run_dir / ".manifest.json.99").write_text("half a fi")
     assert bench_run.resume(run_dir, progress(), opener, report=None).exit_code == Exit.DONE
-    assert len(load_run(run_dir).records) > 6
+    run = load_run(run_dir)
+    assert (len(run.plan.blocks), run.plan.parts) == (2 // num, parts)
+    assert len(run.records) > 6 // num
     assert not list(run_dir.glob(".*"))
 
 

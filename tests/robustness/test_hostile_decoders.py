@@ -145,7 +145,8 @@ def test_a_hostile_decoder_fails_alone_and_every_other_cell_completes(
     assert ended.exit_code == Exit.FAILED
     expected = "INCOMPLETE" if len(failed) == len(mine) else "VALID"
     assert (run.status.status, run.status.verdict) == ("complete", expected)
-    assert any(f"failed on {len(failed)} answer" in line for line in run.status.warnings)
+    warned = any(f"failed on {len(failed)} answer" in line for line in run.status.warnings)
+    assert warned == (expected == "VALID")  # else a reason says it
     if body.startswith("if sum") and batch_size == 1:
         assert len(failed) < len(mine), "prompts it can answer are answered"
 

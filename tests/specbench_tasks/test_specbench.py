@@ -22,6 +22,11 @@ needs_questions = pytest.mark.skipif(not QUESTIONS.is_file(), reason=f"needs {QU
 Write = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def no_cache_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECODING_BENCH_CACHE", raising=False)
+
+
 def load_specbench(path: Path | None) -> list[Conversation]:
     return loaders.load_specbench(path).conversations
 

@@ -28,7 +28,6 @@ from training.draft import (
     DraftTable,
     fresh_draft,
     leading_runs,
-    likeliest,
     train_draft,
 )
 from training.reporter import Reporter, TrainingProgress
@@ -134,19 +133,25 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_the_teacher_is_called_once_for_each_row(tmp_path: Path) -> None:
+def test_the_teacher_is_called_once_for_each_row(
+    tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables["run"]["teacher_top"] = 2
+    with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
+        job = DraftJob(DraftRecipe.of(tables), JobContext(tmp_path, torch.device("cpu"), reporter))
     asked = []
 
-    def logits(row: Row) -> torch.Tensor:
-        asked.append(row)
+    def logits(states: torch.Tensor) -> torch.Tensor:
+        asked.append(len(states))
         return torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 1.5]])
 
+    monkeypatch.setattr(job, "_head", logits)
     row = Row([5, 6, 7], [False, True, True])
     for _ in range(2):
-        ids, values = likeliest(row, tmp_path, logits, 2)
+        ids, values = job._likeliest(row)
         assert ids.tolist() == [[1, 2], [0, 2]]
         assert values.tolist() == [[3.0, 1.0], [2.0, 1.5]]
-    assert len(asked) == 1
+    assert asked == [2]
 
 
 def test_leading_runs_count_the_correct_tokens_before_the_first_wrong_token() -> None:
@@ -199,19 +204,15 @@ def test_the_loss_uses_the_targets_distribution_before_each_token(
     assert sum(loss.item() for loss, _, _ in pieces) == pytest.approx(expected, rel=1e-3)
 
 
-def test_prompts_are_learnt_at_their_own_weight_and_temperature(
+def test_prompts_that_have_a_weight_are_learnt_from_the_teacher(
     tables: dict[str, Any], tmp_path: Path
 ) -> None:
     tables["run"] |= {"num_steps": 1, "prompt_weight": 0.25}
     state = tmp_path / ".training"
     with Reporter("none", "draft", tmp_path / "log.jsonl", "tokens") as reporter:
         job = DraftJob(DraftRecipe.of(tables), JobContext(tmp_path, torch.device("cpu"), reporter))
-        row = Row([5, 6, 7, 8], [False, False, True, True], 0.7)
-        mask = job._mask([row])
-        assert mask.tolist() == [[False, True, True, True]]
-        temperature, weight = job._importance([row], mask)
-        assert temperature.tolist() == pytest.approx([1.0, 0.7, 0.7])
-        assert weight.tolist() == [0.25, 1.0, 1.0]
+        row = Row([5, 6, 7, 8], [False, False, True, True])
+        assert job._mask([row]).tolist() == [[False, True, True, True]]
         ((loss, num_targets, num_tokens), *_) = job.pieces(TrainingProgress())
     assert num_targets > 0
     assert num_targets < num_tokens

@@ -23,9 +23,6 @@ from training.text.data import Row, groups, worker_groups
 from training.text.sources import Source
 from training.workers import worker
 
-EVAL_SEED = 20_512
-_EVAL_SLOTS = 160
-
 
 class AdapterJob(JudgedJob):
     """Train a student on a source's rows, with new random windows of slots in every row."""
@@ -82,7 +79,7 @@ class AdapterJob(JudgedJob):
         config = self.trained.config
         return draw_windows(
             rows,
-            num_slots=max(config.num_slots, _EVAL_SLOTS if aligned else self.run.slots_per_row),
+            num_slots=max(config.num_slots, 160 if aligned else self.run.slots_per_row),
             length=config.num_slots,
             sampling=sampling,
             pad=self.pad,
@@ -116,7 +113,7 @@ class AdapterJob(JudgedJob):
             blocks = blocks.model_copy(update={"sizes": (), "hidden": 1.0})
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0 if greedy else temperature)
         tally = SlotTally(self.trained.config.num_slots)
-        rng = np.random.default_rng(EVAL_SEED)
+        rng = np.random.default_rng(20_512)  # every evaluation draws the same windows
         for group in groups(rows, self.run.max_tokens):
             windows = self._windows(group, sampling, blocks, rng, aligned=True)
             outcome = run(self.student, windows, sampling.top_k)

@@ -56,12 +56,16 @@ def teacher_loss(
     *,
     label_share: float | Tensor,
 ) -> Tensor:
-    """Return the summed loss of slots with final hidden states ``[M, D]``.
+    """Return the summed loss of slots: cross-entropies with the teacher and with labels, mixed.
 
-    The loss mixes cross-entropy with the teacher's distribution and cross-entropy with labels
-    (`target` ``[M]``, by `label_share`, one number or ``[M]``). Without `top`, only labels count.
-    Distributions are at the slots' temperatures ``[M]``: the student's over the head's words (see
-    `WordHead.of`), the teacher's over its T likeliest tokens. Each slot has a weight ``[M]``.
+    Args:
+        states: final hidden states ``[M, D]``.
+        rows_of: selects rows of the head (`WordHead.of`), whose words the student chooses from.
+        target: labels ``[M]``.
+        top: the T words the teacher chooses from, and their logits; None: only labels count.
+        temperature: of both distributions, ``[M]``.
+        weight: factor on each slot's loss, ``[M]``.
+        label_share: share of the labels in the loss, one number or ``[M]``.
     """
     words = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
     rows, index = rows_of(words)
@@ -79,10 +83,15 @@ def mixed_loss(
     *,
     label_share: float | Tensor,
 ) -> Tensor:
-    """Return `teacher_loss` of logits ``[M, U]``.
+    """Return `teacher_loss` of logits.
 
-    `index` ``[M, 1 + T]`` are the words of the label and of the teacher's likeliest tokens, whose
-    logits are `top` ``[M, T]``.
+    Args:
+        logits: the student's, ``[M, U]``.
+        index: words of the label and of the teacher's likeliest tokens, ``[M, 1 + T]``.
+        top: the teacher's logits of these tokens, ``[M, T]``.
+        temperature: as in `teacher_loss`.
+        weight: as in `teacher_loss`.
+        label_share: as in `teacher_loss`.
     """
     logs = (logits / temperature[:, None]).log_softmax(-1)
     values = logs.gather(1, index)
@@ -92,9 +101,6 @@ def mixed_loss(
     distribution = (top / temperature[:, None]).softmax(-1)
     soft = -(distribution * values[:, 1:]).sum(-1)
     return (((1 - label_share) * soft + label_share * labels) * weight).sum()
-
-
-_CHUNK, _CHUNK_ON_GPU = 256, 4096  # tokens whose logits are in memory at a time
 
 
 class LeanJob(AdapterJob):
@@ -151,19 +157,25 @@ def compute_teacher(
     temperature: Tensor,
     num_top: int,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Top]:
-    """Compute the teacher's distributions once per token of `ids` ``[B, S]``, for all windows.
+    """Compute the teacher's distributions once per token of rows, for all windows.
 
-    `read` computes logits from the hidden states ``[B, S, D]``. `mask` is a mask ``[B, S]`` of the
-    tokens to compute, never the first of a row. `temperature` ``[B]`` is that of each row's windows
-    (1 if greedy). Return for each token, as ``[B, S]``, the teacher's argmax, and the left edge and
-    width of the token's interval (float64). Further return the teacher's likeliest tokens and their
-    logits, ``[B, S, num_top]``. Values of tokens outside `mask` are 0.
+    Args:
+        read: computes the teacher's logits of hidden states.
+        ids: tokens ``[B, S]``.
+        hidden: the teacher's final hidden states ``[B, S, D]``.
+        mask: tokens to compute ``[B, S]``, never the first of a row; values of others are 0.
+        temperature: of each row's windows (1 if greedy), ``[B]``.
+        num_top: T.
+
+    Returns:
+        The teacher's argmax for each token, and the left edge and width of the token's interval
+        (float64), ``[B, S]`` each; the teacher's likeliest tokens and their logits, ``[B, S, T]``.
     """
     likeliest, left = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     mass = torch.zeros_like(left)
     top_ids = torch.zeros(*ids.shape, num_top, dtype=torch.int64, device=ids.device)
     top_logits = torch.zeros(*ids.shape, num_top, device=ids.device)
-    for chunk in torch.split(mask.nonzero(), _CHUNK_ON_GPU if ids.is_cuda else _CHUNK):
+    for chunk in torch.split(mask.nonzero(), 4096 if ids.is_cuda else 256):  # bounds the memory
         row, index = chunk.unbind(1)
         logits = read(hidden[row, index - 1])
         top = logits.topk(num_top)

@@ -12,8 +12,7 @@ Letters: B rows, S tokens of a row, Q slots of a row, M usable slots, V vocabula
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -22,8 +21,8 @@ from torch import Tensor
 
 from decoders.core.sampling import pick
 from decoders.core.types import MASKED, NO_UNIFORM
-from training.adapter.student import ContextCache, Student, gather_rows
-from training.adapter.windows import MIN_MASS, Blocks, Windows, edges, explain, sources, warped
+from training.adapter.student import Student, gather_rows
+from training.adapter.windows import MIN_MASS, Windows, edges, explain, sources, warped
 
 ObjectiveName = Literal["one-hot", "kl", "reverse-kl"]
 Judgement = tuple[Tensor, Tensor, Tensor]
@@ -57,9 +56,16 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
             left, mass = edges(logits, windows.ids.gather(1, before), windows.warp, top_k)
             u, target, usable = explain(windows, logits.argmax(-1), left, mass, variant)
     else:
-        teacher, target, usable = hidden, windows.blocks.target, windows.blocks.learn
-        u = torch.full_like(windows.noise, NO_UNIFORM)
-        windows = _show_predictions(student, windows, windows.blocks, u, cache)
+        blocks, u = windows.blocks, torch.full_like(windows.noise, NO_UNIFORM)
+        teacher, target, usable = hidden, blocks.target, blocks.learn
+        if bool(blocks.is_own.any()):  # the student first predicts its own tokens from masks
+            masked = replace(blocks, shown=blocks.shown.masked_fill(blocks.is_own, MASKED))
+            with torch.no_grad():
+                states = student.states(cache, u, replace(windows, blocks=masked))
+                predicted = student.logits(states).argmax(-1)
+            before = F.pad(predicted, (1, 0))[:, :-1]  # a slot predicts the token after its own
+            shown = torch.where(blocks.is_own, before, blocks.shown)
+            windows = replace(windows, blocks=replace(blocks, shown=shown))
     states = student.states(cache, u, windows)
     return Outcome(
         windows=windows,
@@ -68,23 +74,6 @@ def run(student: Student, windows: Windows, top_k: int) -> Outcome:
         target=target[usable],
         teacher=teacher,
     )
-
-
-@torch.no_grad()
-def _show_predictions(
-    student: Student, windows: Windows, blocks: Blocks, u: Tensor, cache: ContextCache
-) -> Windows:
-    """Fill in the student's own tokens of blocks, which the student first predicts from masks."""
-    if not bool(blocks.is_own.any()):
-        return windows
-
-    def showing(shown: Tensor) -> Windows:
-        return dataclasses.replace(windows, blocks=dataclasses.replace(blocks, shown=shown))
-
-    first = showing(blocks.shown.masked_fill(blocks.is_own, MASKED))
-    predicted = student.logits(student.states(cache, u, first)).argmax(-1)
-    before = F.pad(predicted, (1, 0))[:, :-1]  # a slot predicts the token after its own
-    return showing(torch.where(blocks.is_own, before, blocks.shown))
 
 
 def slot_loss(student: Student, outcome: Outcome, objective: ObjectiveName) -> Tensor:

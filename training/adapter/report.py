@@ -20,8 +20,6 @@ from torch import Tensor
 from training.adapter.objectives import Judgement, Outcome
 from training.loop import Report
 
-_STRIDES = (4, 8)
-
 
 class SlotTally:
     """Count slots over windows: ``[4, num_slots]``, float64.
@@ -146,7 +144,7 @@ class HeldOutReport(Report):
                     for name, tally in kinds.items()
                     if tally and (value := tokens_per_call(tally.survival(), stride)) is not None
                 }
-                for stride in _STRIDES
+                for stride in (4, 8)
             }
             fields["tokens_per_call"] = {stride: by for stride, by in values.items() if by}
         return cls(**fields)

@@ -32,8 +32,6 @@ from training.adapter.windows import Windows
 from training.forward import ATTENTION, additive, attend, head_logits, last_states
 
 _CHECKED_TOKENS, _CHECKED_CONTEXT = 9, 5
-Changes = Sequence[Change]
-"""Changes of an adapter to each of a student's `linears`."""
 
 
 class ContextCache(DynamicCache):
@@ -148,12 +146,28 @@ class Student:
         return head_logits((self.other or self.module).get_output_embeddings(), hidden)
 
     def slots(self, cache: ContextCache, entering: Tensor, positions: Tensor, mask: Any) -> Tensor:
-        """Return hidden states ``[B, Q, D]`` of slots, from their inputs of the layer they enter.
+        """Return hidden states ``[B, Q, D]`` of slots.
 
-        The mask is `mask` ``[B, Q, S + Q]``, or by default `Windows.masks`.
+        Args:
+            cache: the context's, which stays unchanged.
+            entering: the slots' inputs ``[B, Q, D]`` of the layer that they enter.
+            positions: ``[B, Q]``.
+            mask: what slots see, as `Windows.mask` or `Windows.masks` returns it.
         """
+        deltas = self.adapter.deltas(torch.float32 if self.merged else self.dtype)
+
+        def change(part: llama.Linear) -> Change:
+            parts = [deltas[name] for name in part.names]
+            lows = [each.low for each in parts if each.low is not None]
+            if self.merged or not lows:
+                whole = torch.cat([each.whole for each in parts])
+                return (part.weight + whole).to(self.dtype)
+            if len(parts) == 1:
+                return parts[0]
+            return _Deltas(torch.cat(lows), torch.cat([each.high for each in parts]), part.sizes)
+
         fed = entering.to(self.dtype), positions.to(self.device), self._masks(mask)
-        return self._run(*fed, cache.fork(self.enter), self._changes())
+        return self._run(*fed, cache.fork(self.enter), [change(part) for part in self.linears])
 
     def _run(
         self,
@@ -161,10 +175,10 @@ class Student:
         positions: Tensor,
         masks: Masks,
         cache: Any,
-        changes: Changes,
+        changes: Sequence[Change],
         states: Any = None,
     ) -> Tensor:
-        """Return hidden states ``[B, N, D]`` of rows that all run through `changes`, if any."""
+        """Return hidden states ``[B, N, D]`` of rows, all with `changes` of `linears`, if any."""
         if self.weights is not None:
             weights, gate = self.weights, None
             if changes:
@@ -178,8 +192,8 @@ class Student:
         with self.wrapped.active(forward) if changes else nullcontext():
             # positions are explicit, because a module would derive others from our mask
             mask = masks if len(masks) > 1 else next(iter(masks.values()))
-            fed = {"position_ids": positions, "attention_mask": mask, "past_key_values": cache}
-            return last_states(self.module, inputs_embeds=rows, **fed)
+            fed = {"position_ids": positions, "attention_mask": mask}
+            return last_states(self.module, cache, inputs_embeds=rows, **fed)
 
     @torch.no_grad()
     def _check_states(self, ids: Tensor, expected: Tensor) -> None:
@@ -244,21 +258,6 @@ class Student:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits of hidden states."""
         return head_logits(self.head, hidden)
-
-    def _changes(self) -> Changes:
-        deltas = self.adapter.deltas(torch.float32 if self.merged else self.dtype)
-
-        def change(part: llama.Linear) -> Change:
-            parts = [deltas[name] for name in part.names]
-            lows = [each.low for each in parts if each.low is not None]
-            if self.merged or not lows:
-                whole = torch.cat([each.whole for each in parts])
-                return (part.weight + whole).to(self.dtype)
-            if len(parts) == 1:
-                return parts[0]
-            return _Deltas(torch.cat(lows), torch.cat([each.high for each in parts]), part.sizes)
-
-        return [change(part) for part in self.linears]
 
     def _masks(self, seen: Tensor | tuple[Tensor, Tensor]) -> Masks:
         """Return additive masks ``[B, 1, N, T]``, or pairs of them, by kind of layer."""

@@ -60,16 +60,14 @@ class BlockRules(BlocksTable):
     stops: frozenset[int] = frozenset()
     room: int = 2**31
 
-    def end(self, row: Row, start: int, end: int) -> int:
-        """Return the end of the answer that contains `start`: after its stop token, or `end`."""
-        stops = (index + 1 for index in range(start, end) if row.ids[index] in self.stops)
-        return next(stops, end)
+    def ends(self, ids: Sequence[int], start: int, end: int) -> tuple[int, int]:
+        """Return the end of the answer that contains `start`, and the limit of its blocks.
 
-    def size(self, row: Row, start: int, end: int, max_size: int, rng: np.random.Generator) -> int:
-        """Return a block's size n, which may pass a stop token, but not truncated text's end."""
-        size = self.sizes[rng.integers(len(self.sizes))] if self.sizes else max_size
-        stopped = row.ids[end - 1] in self.stops
-        return min(size, max_size, (self.room if stopped else min(end, self.room)) - start)
+        An answer ends after its stop token or, if it is truncated, at `end`. Its blocks may pass a
+        stop token, but not the end of truncated text.
+        """
+        end = next((index + 1 for index in range(start, end) if ids[index] in self.stops), end)
+        return end, self.room if ids[end - 1] in self.stops else min(end, self.room)
 
     def masked(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw a mask ``[n]`` of a block's masked slots."""
@@ -114,7 +112,7 @@ Placed = tuple[int, slice, int, int]
 """A block: its row, its slots, the index of its first token, and the end of its answer."""
 
 
-def hide(
+def _hide(
     rules: BlockRules,
     shape: tuple[int, int],
     rows: Sequence[Row],
@@ -242,12 +240,20 @@ def draw_windows(
     blocks: BlockRules | None = None,
     stride: int = 0,
 ) -> Windows:
-    """Fill `num_slots` slots of every row with windows of at most `length` slots.
+    """Fill slots of every row with windows, which end early at the end of their answer.
 
-    A window ends early at the end of its answer. The last window of a row is cut to fit or, if
-    windows are `aligned` (evaluation), left out. Sampling is drawn once per window. With `stride`,
-    `num_slots` is rounded down to a multiple of it, and no start repeats until all starts of the
-    row are used.
+    Args:
+        rows: texts.
+        num_slots: Q; with `stride` rounded down to a multiple of it.
+        length: number of slots of a window that nothing cuts.
+        sampling: distributions to draw from, once per window.
+        pad: token that `Windows.ids` are padded with.
+        rng: generator of all draws.
+        variant: the adapter's.
+        standalone: see `Windows`.
+        aligned: leave out a row's last window if it does not fit (evaluation); False: cut it.
+        blocks: rules of the windows of a refining adapter; None for other variants.
+        stride: see `Windows`; with it, no start repeats until all starts of the row are used.
     """
     if stride:
         num_slots -= num_slots % stride
@@ -276,8 +282,9 @@ def draw_windows(
             end = ends[start]
             count = min(length, end - start - shift)
             if blocks is not None:
-                end = blocks.end(row, start, end)
-                count = blocks.size(row, start, end, length, rng)
+                size = blocks.sizes[rng.integers(len(blocks.sizes))] if blocks.sizes else length
+                end, limit = blocks.ends(row.ids, start, end)
+                count = min(size, length, limit - start)
             if filled + count > num_slots and aligned:
                 break
             count = min(count, num_slots - filled)
@@ -296,6 +303,7 @@ def draw_windows(
                 warp[b, where] = row.temperature or 1.0, 1.0
             placed.append((b, where, start, end))
             filled, index = filled + (stride or count), index + 1
+    noise = rng.beta(sampling.beta, sampling.beta, shape).clip(2**-30, 1 - 2**-30)
     return Windows(
         ids=padded(rows, pad),
         index=torch.from_numpy(token),
@@ -303,12 +311,10 @@ def draw_windows(
         number=torch.from_numpy(number),
         warp=torch.from_numpy(warp),
         greedy=torch.from_numpy(greedy),
-        noise=torch.from_numpy(
-            rng.beta(sampling.beta, sampling.beta, shape).clip(2**-30, 1 - 2**-30)
-        ),
+        noise=torch.from_numpy(noise),
         standalone=standalone,
         stride=stride,
-        blocks=None if blocks is None else hide(blocks, shape, rows, placed, rng),
+        blocks=None if blocks is None else _hide(blocks, shape, rows, placed, rng),
     )
 
 
@@ -322,11 +328,17 @@ def explain(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, target and `usable` of slots, ``[B, Q]`` each, from the teacher's distributions.
 
-    The inputs, for each token of `sources` ``[B, Q]``, are the teacher's argmax, and the left edge
-    and width of the token's interval (see `edges`). Greedy slots and padding carry `NO_UNIFORM`. A
-    slot is usable if, up to its own u, the uniforms make the teacher pick the text. A sampled
-    window is usable until the text leaves the nucleus, where no u explains it. A greedy window is
-    usable through its first target that is not the teacher's argmax; O-PTP learns the argmax there.
+    Greedy slots and padding carry `NO_UNIFORM`. A slot is usable if, up to its own u, the uniforms
+    make the teacher pick the text. A sampled window is usable until the text leaves the nucleus,
+    where no u explains it. A greedy window is usable through its first target that is not the
+    teacher's argmax; O-PTP learns the argmax there.
+
+    Args:
+        windows: windows drawn for `variant`.
+        likeliest: the teacher's argmax where it predicts each token of `sources`, ``[B, Q]``.
+        left: left edge of that token's interval, ``[B, Q]`` (see `edges`).
+        mass: width of that interval, ``[B, Q]``.
+        variant: the adapter's.
     """
     tokens = windows.ids.gather(1, sources(windows, variant))
     real = windows.number >= 0
@@ -354,7 +366,11 @@ def sources(windows: Windows, variant: Variant) -> Tensor:
 def edges(logits: Tensor, tokens: Tensor, warp: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Return left edge and width ``[...]`` of each token's interval in its warped CDF, float64.
 
-    `logits` are ``[..., V]``; `warp` ``[..., 2]`` has temperature and top-p; `top_k` 0 is off.
+    Args:
+        logits: ``[..., V]``.
+        tokens: ``[...]``.
+        warp: temperature and top-p, ``[..., 2]``.
+        top_k: number of likeliest words that stay; 0: all.
     """
     shape, vocab = tokens.shape, logits.shape[-1]
     flat = tokens.reshape(-1, 1)

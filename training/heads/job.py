@@ -15,7 +15,6 @@ attention head, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -226,10 +225,8 @@ class LayerJob(HiddenJob):
         self._kept: dict[tuple[Any, ...], list[Tensor]] = {}
         if num := heads.config.num_words:  # the most frequent ids, then the lowest other ids
             frequent = source.frequent(num) if isinstance(source, PoolSource) else []
-            every = range(len(self._whole_head.weight))
-            rest = itertools.filterfalse({*frequent}.__contains__, every)
-            words = [*frequent, *itertools.islice(rest, num - len(frequent))]
-            heads.words.copy_(torch.tensor(sorted(words)))
+            every = dict.fromkeys([*frequent, *range(len(self._whole_head.weight))])
+            heads.words.copy_(torch.tensor(sorted([*every][:num])))
             self._head = short_head(self._whole_head, heads.words)
 
     def _indices(self, targets: Tensor) -> Tensor:
@@ -275,8 +272,13 @@ class LayerJob(HiddenJob):
 def unrolled(layer: DraftLayer, hidden: Tensor, embedded: Tensor, depths: int) -> list[Tensor]:
     """Return the layer's states ``[B, T, D]`` at each depth.
 
-    The target's states and the embedded tokens are ``[B, T, D]``. States too near the end of the
-    text are invalid, because the tokens they need do not exist.
+    States too near the end of the text are invalid, because the tokens they need do not exist.
+
+    Args:
+        layer: the draft layer.
+        hidden: the target's states, ``[B, T, D]``.
+        embedded: embeddings of the same tokens, ``[B, T, D]``.
+        depths: number of tokens to draft, one after another.
     """
     positions = torch.arange(hidden.shape[1], device=hidden.device)
     causal = torch.ones(len(positions), len(positions), dtype=torch.bool).tril_().to(hidden.device)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.core.adapter.parallel_layers import ParallelLayers, candidate_logs
+from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
 from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
@@ -29,8 +29,6 @@ from training.heads.job import ByKind, HeldOut, LayerJob
 from training.loop import Piece
 from training.reporter import TrainingProgress
 from training.text.data import Row, groups, learnt, padded
-
-_HELD_OUT_SEED = 2**40  # above every step, because steps are the seeds of training
 
 
 class _SlotBatch(NamedTuple):
@@ -122,7 +120,7 @@ class ParallelJob(LayerJob):
         if label is not None:
             missing = ~(words == label).any(-1, keepdim=True)
             words = torch.cat([words[..., :-1], label.where(missing, words[..., -1:])], -1)
-        return words, candidate_logs(logits, words, left, self.heads.right).squeeze(-2)
+        return words, self.heads.candidate_logs(logits, words, left).squeeze(-2)
 
     def _autocast(self) -> torch.autocast:
         """Compute the drafter's products in bfloat16 on a GPU (weights and rows in float32)."""
@@ -196,7 +194,7 @@ class ParallelJob(LayerJob):
     @torch.no_grad()
     def held_out(self) -> ByKind:
         """Return the reports on held-out rows by kind of text."""
-        self._generator.manual_seed(_HELD_OUT_SEED)
+        self._generator.manual_seed(2**40)  # above every step, the seeds of training
         rows, results = self.source.held_out(self.run.eval_rows), list[tuple[Tensor, ...]]()
         for group in self._groups(rows):
             slots = self._slots(group)
@@ -216,9 +214,13 @@ class ParallelJob(LayerJob):
 
 
 def run_slots(heads: ParallelLayers, text: Tensor, slots: Tensor, anchors: Tensor) -> Tensor:
-    """Return the states ``[B, A K, D]`` of slots that follow the `anchors` ``[B, A]`` of text.
+    """Return the states ``[B, A K, D]`` of slots.
 
-    `text` is ``[B, T, D]``, `slots` are ``[B, A K, D]``.
+    Args:
+        heads: the drafter.
+        text: its inputs of the text, ``[B, T, D]``.
+        slots: its inputs of the slots, ``[B, A K, D]``.
+        anchors: indices of the text that slots follow, ``[B, A]``.
     """
     steps, num_slots = torch.arange(text.shape[1], device=text.device), heads.config.num_slots
     offsets = torch.arange(num_slots, device=text.device)

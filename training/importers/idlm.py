@@ -34,7 +34,6 @@ from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import CONFIG_FILE, AdapterConfig
 from decoders.core.hf.checkpoint import first_line
 
-_MASK_ID, _STRIDE = 151_669, 4  # <|MASK|>, a row that Qwen3 leaves unused; the release's stride
 PEFT_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -48,8 +47,8 @@ def import_idlm(
     output: Path,
     *,
     base: Path | None = None,
-    stride: int = _STRIDE,
-    mask_id: int = _MASK_ID,
+    stride: int = 4,
+    mask_id: int = 151_669,
 ) -> str:
     """Convert, write, read back, and return one line about the adapter.
 
@@ -57,8 +56,8 @@ def import_idlm(
         checkpoint: folder of a whole model or of a LoRA.
         output: new folder of the adapter; a whole model goes to its subfolder ``model``.
         base: folder of the LoRA's base model.
-        stride: stride N that the checkpoint was trained for.
-        mask_id: token whose embedding is the mask.
+        stride: stride N that the checkpoint was trained for, by default the release's.
+        mask_id: token whose embedding is the mask, by default a row that Qwen3 leaves unused.
 
     Raises:
         ValueError: the checkpoint cannot be imported faithfully; the message is one line.

@@ -52,9 +52,17 @@ class Trips:
     """
 
     def __init__(self, settings: TripSettings) -> None:
-        self.num_symbols = settings.width
-        self.steps = _steps(settings)
-        num_goals = settings.num_goals
+        self.num_symbols, num_goals = settings.width, settings.num_goals
+        rng = np.random.default_rng(settings.seed)
+        cells = np.arange(settings.width, dtype=np.float64)
+        popularity = rng.normal(size=settings.width) * settings.roughness
+        goals = cells[rng.choice(settings.width, num_goals, replace=False)]
+        before, cell = cells[None, :, None], cells[None, None]
+        way = np.sign(goals[:, None, None] - cell)
+        aim = cell + settings.momentum * (cell - before) + settings.pull * way
+        distance = (aim[..., None] - cells) ** 2
+        weights: Floats = np.exp(popularity - distance / (2 * settings.spread**2))
+        self.steps = weights / weights.sum(-1, keepdims=True)
         transition = np.full((num_goals, num_goals), settings.switch / num_goals)
         self.goals = transition + np.eye(num_goals) * (1 - settings.switch)
         joint = np.full(self.steps.shape[:3], 1.0 / self.steps[..., 0].size)
@@ -106,20 +114,6 @@ class Trips:
             joint = self._onward(joint)
             distributions.append(joint.sum((-3, -2)))
         return np.stack(distributions, 2)
-
-
-def _steps(settings: TripSettings) -> Floats:
-    rng = np.random.default_rng(settings.seed)
-    cells = np.arange(settings.width, dtype=np.float64)
-    popularity = rng.normal(size=settings.width) * settings.roughness
-    goals = cells[rng.choice(settings.width, settings.num_goals, replace=False)]
-    before, cell = cells[None, :, None], cells[None, None]
-    way = np.sign(goals[:, None, None] - cell)
-    aim = cell + settings.momentum * (cell - before) + settings.pull * way
-    distance = (aim[..., None] - cells) ** 2
-    weights: Floats = np.exp(popularity - distance / (2 * settings.spread**2))
-    weights /= weights.sum(-1, keepdims=True)
-    return weights
 
 
 def _draw(distributions: Floats, rng: np.random.Generator) -> _Ints:

@@ -47,14 +47,12 @@ from training.workers import worker
 
 SLOTS = (1, 2, 4, 8, 16)
 EVAL_SEED = 20_512
-_ROWS_AT_A_TIME = 32
 
 
 def held_out_text(trips: Trips, rows: int, **sizes: int) -> list[TextWindows]:
     """Draw fixed held-out windows of `sizes` (see `draw_text`), split into parts of rows."""
     whole = draw_text(trips, np.random.default_rng(EVAL_SEED), rows=rows, **sizes)
-    starts = range(0, rows, _ROWS_AT_A_TIME)
-    return [whole.part(slice(start, start + _ROWS_AT_A_TIME)) for start in starts]
+    return [whole.part(slice(start, start + 32)) for start in range(0, rows, 32)]
 
 
 @torch.no_grad()
@@ -87,7 +85,7 @@ def blind_nats(trips: Trips, text: list[TextWindows]) -> Tensor:
 
 
 @torch.no_grad()
-def acceptance(
+def _acceptance(
     target: SlotTransformer, draft: SlotTransformer, trips: Trips, text: list[TextWindows]
 ) -> tuple[list[float], list[float]]:
     """Return P(the first n drafts equal the AR model's picks) for n = 1 … N.
@@ -107,11 +105,19 @@ def acceptance(
 def compare(
     ar: SlotTransformer, c_ptp: SlotTransformer, trips: Trips, text: list[TextWindows], draws: int
 ) -> dict[str, Any]:
-    """Return all figures of ``inverse.json``, with `draws` sets of uniforms per window."""
+    """Return all figures of ``inverse.json``.
+
+    Args:
+        ar: the AR model.
+        c_ptp: the model that sees uniforms.
+        trips: source of the text, for its bound.
+        text: held-out windows.
+        draws: number of sets of uniforms per window.
+    """
     num_rows, num_slots = sum(len(part.ids) for part in text), text[0].noise.shape[2]
     blind = blind_nats(trips, text)
     ar_values, c_values = ar_nats(ar, text), c_ptp_nats(c_ptp, text, draws)
-    coupled, independent = acceptance(ar, c_ptp, trips, text)
+    coupled, independent = _acceptance(ar, c_ptp, trips, text)
 
     def figures(columns: slice) -> dict[str, float]:
         values, truth = c_values[:, columns], ar_values[:, columns]
@@ -237,7 +243,7 @@ class InverseJob:
         windows = self.text(progress.step)
         read = Read(self.trained, windows)
         targets = windows.ids[:, 1:]
-        loss = _summed(read.text_logits(), targets)
+        loss = _summed(self.trained.head(read.hidden), targets)
         count = targets.numel()
         if self.name == "c-ptp":
             uniforms = read.explained()[0][..., :-1]

@@ -108,11 +108,8 @@ class SlotTransformer(nn.Module):
             inputs_embeds=x,
             position_ids=positions,
             attention_mask=mask.expand(len(x), *mask.shape[-2:])[:, None],
-            past_key_values=cache,
+            cache=cache,
         )
-
-
-_FIRST_START = 2  # the source's distributions are known from the third symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +148,20 @@ def at_indices(values: Tensor, indices: Tensor) -> Tensor:
 def draw_text(
     trips: Trips, rng: np.random.Generator, *, rows: int, length: int, windows: int, slots: int
 ) -> TextWindows:
-    """Draw rows of `length` predicted symbols, with `windows` windows of `slots` tokens each."""
-    num_starts = length + 2 - slots - _FIRST_START
+    """Draw rows of text and windows.
+
+    Args:
+        trips: source of the text.
+        rng: generator of all draws.
+        rows: B.
+        length: S, the number of predicted symbols of a row.
+        windows: W.
+        slots: N.
+    """
+    # windows start at the third symbol at the earliest, where the source's distributions are known
     return TextWindows(
         ids=torch.from_numpy(trips.rows(rows, length + 1, rng)),
-        starts=torch.from_numpy(rng.integers(num_starts, size=(rows, windows)) + _FIRST_START),
+        starts=torch.from_numpy(rng.integers(length - slots, size=(rows, windows)) + 2),
         noise=torch.from_numpy(rng.random((rows, windows, slots))),
     )
 
@@ -165,10 +171,14 @@ def explain(
 ) -> tuple[Tensor, Tensor]:
     """Draw each token's u from the token's interval of its distribution given earlier uniforms.
 
-    Return uniforms ``[..., N]`` (float64), and logits ``[..., N, V]`` of each token given the
-    uniforms before. `first` are logits ``[..., V]`` of the first of `tokens` ``[..., N]``; `noise`
-    places each u within its interval; `follow` takes the last u ``[...]`` and returns the next
-    token's logits.
+    Args:
+        first: logits of the first token, ``[..., V]``.
+        tokens: the windows' tokens, ``[..., N]``.
+        noise: relative place of each u within its interval, ``[..., N]``.
+        follow: takes the last u ``[...]`` and returns the next token's logits.
+
+    Returns:
+        Uniforms ``[..., N]`` (float64), and each token's logits ``[..., N, V]`` given those before.
     """
     warp = torch.ones(*tokens.shape[:-1], 2)
     us: list[Tensor] = []
@@ -206,11 +216,6 @@ class Read:
         """Run the rows, with gradients if they are enabled."""
         self.model, self.windows = model, windows
         self.hidden, self.context = model.context(windows.ids[:, :-1])
-
-    def text_logits(self) -> Tensor:
-        """Return the logits ``[B, S, V]`` of each token but a row's first, given earlier tokens."""
-        logits: Tensor = self.model.head(self.hidden)
-        return logits
 
     def window_logits(self) -> Tensor:
         """Return the logits ``[B, W, N, V]`` of windows' tokens given all earlier *tokens* (AR)."""

@@ -35,8 +35,6 @@ from training.text.data import Row
 from training.workers import wait_for_all, worker
 
 Ids = tuple[int, ...]
-_BATCHES = 4
-"""Number of batches sampled with one KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +93,6 @@ class Completion:
         return json.dumps(dataclasses.asdict(self), separators=(",", ":")) + "\n"
 
 
-def completion_path(
-    folder: Path, teacher: str, prompts: Sequence[tuple[int, ...]], plan: CompletionPlan
-) -> Path:
-    """Return the file of a plan's completions, named by a hash of everything that decides them."""
-    settings = dataclasses.asdict(plan)
-    del settings["batch_size"]
-    text = json.dumps([teacher, prompts, settings], sort_keys=True)
-    return folder / f"completions-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-
-
 def read_completions(path: Path) -> dict[int, Completion]:
     """Return the completions of a file by number, without a last line that was cut off."""
     if not path.exists():
@@ -158,12 +146,20 @@ def sampled_rows(
     prompts: Sequence[Sequence[int]] | None = None,
     tempered: bool = False,
 ) -> list[Row]:
-    """Return the teacher's completions as rows.
+    """Return the teacher's completions as rows, in which prompts are not learnt.
 
-    Prompts are context and not learnt. Completions are sampled or read from `folder`, see `sample`.
-    `tempered` rows have the sampling temperature of their text. Without `prompts`, the prompt is
-    the BOS token. Prompts that leave no room for a completion are skipped; if none is left, or the
-    completions cannot all differ, raise `ValueError`.
+    Args:
+        teacher: model to sample from.
+        tokenizer: the teacher's.
+        plan: number, length and sampling of completions.
+        folder: folder of completions, which are sampled if they are not in it.
+        max_tokens: limit of a row; prompts that leave no room for a completion are skipped.
+        prompts: ids of prompts; None: only the BOS token.
+        tempered: let rows have the temperature of their completion.
+
+    Raises:
+        ValueError: no prompt fits, the completions cannot all differ, or no text can begin (no
+            prompts and no BOS token).
     """
     if prompts is None:
         if tokenizer.bos_token_id is None:
@@ -176,7 +172,7 @@ def sampled_rows(
             f"none of {len(prompts)} prompts fits: max_tokens {max_tokens} less max_new_tokens "
             f"{plan.max_new_tokens} leaves {max(room, 0)} tokens; lower max_new_tokens"
         )
-    completions = sample(teacher, tokenizer, fitting, plan, folder)
+    completions = _sample(teacher, tokenizer, fitting, plan, folder)
     return [completion.row(tempered=tempered) for completion in completions]
 
 
@@ -206,14 +202,14 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> list[Row]:
     return [row for row in rows if len(row.ids) <= max_tokens]
 
 
-def sample(
+def _sample(
     teacher: Teacher, tokenizer: Any, prompts: Sequence[Ids], plan: CompletionPlan, folder: Path
 ) -> list[Completion]:
     """Return all completions of a plan in the order of their numbers.
 
-    Each completion is written to a file in `folder` (see `completion_path`) when it ends, so a
-    stopped run can resume. Among workers only the first samples. Prompts take turns. If the only
-    temperature is 0 and there are fewer prompts than completions, raise `ValueError`.
+    Each completion is written to a file in `folder` when it ends, so a stopped run can resume.
+    Among workers only the first samples. Prompts take turns. If the only temperature is 0 and there
+    are fewer prompts than completions, raise `ValueError`.
     """
     distinct, total = list(dict.fromkeys(prompts)), plan.num_completions
     if not any(plan.temperatures) and total > len(distinct):
@@ -221,7 +217,10 @@ def sample(
             f"at temperature 0 each of {len(distinct)} prompts has one text, and num_completions "
             f"is {total}: lower it, give more prompts, or add a temperature above 0"
         )
-    path = completion_path(folder, teacher.name, distinct, plan)
+    settings = dataclasses.asdict(plan)
+    del settings["batch_size"]  # which decides no text
+    text = json.dumps([teacher.name, distinct, settings], sort_keys=True)
+    path = folder / f"completions-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     done = read_completions(path)
     if worker()[0] == 0 and len(done) < total:
         write_completions(path, done.values())  # drops an incomplete last line
@@ -266,10 +265,10 @@ def _jobs(
         prompt = prompts[index]
         if temperature == 0 and prompt in greedy:
             continued.append(number)
-            continue
-        if temperature == 0:
-            greedy.add(prompt)
-        jobs[number] = (temperature, prompt)
+        else:
+            jobs[number] = (temperature, prompt)
+            if temperature == 0:
+                greedy.add(prompt)
     return jobs, continued
 
 
@@ -291,8 +290,9 @@ def _run(
     decoder = _NumberedAR(firsts={number: prompt[0] for number, prompt in prompts.items()})
     # group prompts of similar length, because the longest one decides the size of the cache
     ordered = sorted(prompts, key=lambda number: len(prompts[number]))
-    for first in range(0, len(ordered), _BATCHES * batch_size):
-        numbers = ordered[first : first + _BATCHES * batch_size]
+    size = 4 * batch_size  # prompts that share one KV cache
+    for first in range(0, len(ordered), size):
+        numbers = ordered[first : first + size]
 
         def finish(index: int, outcome: Outcome, numbers: Sequence[int] = numbers) -> None:
             if isinstance(outcome, Exception):

@@ -27,6 +27,8 @@ from specbench_tasks.generators.base import Item
 from training.text.tokenizer import ASSISTANT, END, PAD, USER
 from training.workers import worker
 
+_STEPS = 10_000_000  # steps of one seed; those of the next seed follow
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -65,27 +67,25 @@ class Encoder:
             learn += [False] * len(prompt) + [True] * len(answer)
         return Row(ids, learn)
 
-    def repeated(self, rng: random.Random, length: int, first_id: int) -> Row:
-        """Return random tokens twice, the second copy learnt, to teach copying early."""
-        once = [rng.randrange(first_id, len(self.tokenizer)) for _ in range(length)]
-        ids = [self.user, *once, self.assistant, *once, self.end]
-        return Row(ids, [False] * (length + 2) + [True] * (length + 1))
+    def rows(self, counts: Mapping[str, int], seed: int, step: int) -> list[Row]:
+        """Return a step's rows: `counts` training examples of each family."""
+        number = _STEPS * seed + step
+        return [
+            self.row(example)
+            for family, count in counts.items()
+            for example in itertools.islice(generate(family, "train", number), count)
+        ]
 
-
-def step_rows(
-    encoder: Encoder, counts: Mapping[str, int], num_repeated: int, seed: int, step: int
-) -> list[Row]:
-    """Return the rows of one step: examples of each family, and repeated random sequences."""
-    number = seed * 10_000_000 + step
-    rows = [
-        encoder.row(example)
-        for family, count in counts.items()
-        for example in itertools.islice(generate(family, "train", number), count)
-    ]
-    rng = random.Random(f"repeated {number}")
-    first_id = min(260, len(encoder.tokenizer) // 2)
-    rows += [encoder.repeated(rng, rng.randint(8, 48), first_id) for _ in range(num_repeated)]
-    return rows
+    def repeated(self, count: int, seed: int, step: int) -> list[Row]:
+        """Return a step's rows that teach copying: random tokens, then the same ones, learnt."""
+        rng, rows = random.Random(f"repeated {_STEPS * seed + step}"), list[Row]()
+        first_id = min(260, len(self.tokenizer) // 2)
+        for _ in range(count):
+            length = rng.randint(8, 48)
+            once = [rng.randrange(first_id, len(self.tokenizer)) for _ in range(length)]
+            ids = [self.user, *once, self.assistant, *once, self.end]
+            rows.append(Row(ids, [False] * (length + 2) + [True] * (length + 1)))
+        return rows
 
 
 def groups(rows: Iterable[Row], max_tokens: int) -> Iterator[list[Row]]:
@@ -119,7 +119,6 @@ def learnt(rows: Sequence[Row]) -> Tensor:
 
 _HELD_OUT_SHARE = 20  # one distinct row of this many is held out ...
 _MIN_HELD_OUT = 4  # ... but at least this many rows, and at most half of all
-_MIN_ROWS = 2 * _MIN_HELD_OUT  # minimum number of distinct rows of a source
 
 
 class PoolSource:
@@ -155,10 +154,10 @@ class PoolSource:
                 pool.append(((key or row_hash)(row), packed))
                 digest.update(packed[0].tobytes() + packed[1])
         hashes = sorted({number for number, _ in pool})
-        if len(hashes) < _MIN_ROWS:
+        if len(hashes) < 2 * _MIN_HELD_OUT:
             raise ValueError(
-                f"{name} gives {len(hashes)} different rows to learn from; at least {_MIN_ROWS} "
-                "are needed: give more text, or a smaller max_tokens"
+                f"{name} gives {len(hashes)} different rows to learn from; at least "
+                f"{2 * _MIN_HELD_OUT} are needed: give more text, or a smaller max_tokens"
             )
         bound = max(2**64 // _HELD_OUT_SHARE, hashes[_MIN_HELD_OUT])
         bound = min(bound, hashes[len(hashes) // 2])
@@ -170,9 +169,15 @@ class PoolSource:
 
     def rows(self, step: int) -> list[Row]:
         """Return the training rows of a step, which may span two rounds."""
-        first, size = step * self._rows_per_step, len(self._training)
-        numbers = (divmod(first + index, size) for index in range(self._rows_per_step))
-        return [_unpack(self._training[self._order(round)[index]]) for round, index in numbers]
+        first, size, rows = step * self._rows_per_step, len(self._training), list[Row]()
+        for number in range(first, first + self._rows_per_step):
+            round, index = divmod(number, size)
+            if self._shuffled[0] != round:
+                order = list(range(size))
+                random.Random(f"round {self._seed} {round}").shuffle(order)
+                self._shuffled = round, order
+            rows.append(_unpack(self._training[self._shuffled[1][index]]))
+        return rows
 
     def held_out(self, num: int) -> list[Row]:
         """Return the first `num` distinct held-out rows by hash, or all if fewer exist."""
@@ -185,13 +190,6 @@ class PoolSource:
             counts.update(itertools.compress(ids, learn))
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return [token for token, _ in ranked[:num]]
-
-    def _order(self, round: int) -> list[int]:
-        if self._shuffled[0] != round:
-            order = list(range(len(self._training)))
-            random.Random(f"round {self._seed} {round}").shuffle(order)
-            self._shuffled = (round, order)
-        return self._shuffled[1]
 
 
 _Packed = tuple["array[int]", bytes, float | None]

@@ -13,7 +13,7 @@ everything but the first token is learnt, as in a document.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,19 +42,34 @@ def read_documents(
     limit: int | None = None,
     prompts_only: bool = False,
 ) -> Iterator[T]:
-    """Yield `use(document)` for every document of a file (`kind` text) or a dataset, in order.
+    """Yield `use(document)` for every document of a file or a dataset, in order.
 
-    A ``.txt`` file is one document or, with `prompts_only`, one prompt per non-blank line. Any
-    other file, and a dataset's `split`, has one per row; only the first `limit` rows are read. A
-    source that is missing, empty, of another kind or not UTF-8 raises `ValueError`.
+    Args:
+        kind: ``text``: a file; ``dataset``: a hub id, folder or file.
+        use: function of a document; its `ValueError` gets the document's place.
+        path: the file or dataset. A file of text whose name ends in ``.txt`` is one document;
+            everything else has one per row.
+        config: configuration of a dataset that has several.
+        split: split of a dataset.
+        limit: number of rows to read, from the first on; None: all.
+        prompts_only: let rows be prompts, and each non-blank line of a ``.txt`` file a document.
+
+    Raises:
+        ValueError: the source is missing, empty, of another kind or not UTF-8.
     """
     file = Path(path).expanduser()
     if kind == "text" and file.suffix == ".txt":
-        return map(use, _read_texts(file, by_line=prompts_only))
+        yield from map(use, _read_texts(file, by_line=prompts_only))
+        return
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be 1 or above (rows of the dataset)")
     where, rows = read_table(file) if kind == "text" else open_dataset(path, config, split)
-    return _used(itertools.islice(rows, limit), where, use, prompts_only)
+    for number, record in itertools.islice(rows, limit):
+        try:
+            used = use(_document(record, prompts_only))
+        except ValueError as error:
+            raise ValueError(f"{where} {number}: {error}") from error
+        yield used
 
 
 def _read_texts(file: Path, *, by_line: bool) -> list[str]:
@@ -70,25 +85,6 @@ def _read_texts(file: Path, *, by_line: bool) -> list[str]:
     return lines if by_line else [text]
 
 
-def _used(
-    records: Iterable[tuple[int, Mapping[str, Any]]],
-    where: str,
-    use: Callable[[Document], T],
-    prompts_only: bool,
-) -> Iterator[T]:
-    """Yield `use(document)` for every record.
-
-    Errors, including those of `use`, name the table (`where`, e.g. ``"data.jsonl, line"``) and the
-    record's number.
-    """
-    for number, record in records:
-        try:
-            used = use(_document(record, prompts_only))
-        except ValueError as error:
-            raise ValueError(f"{where} {number}: {error}") from error
-        yield used
-
-
 def cut_rows(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     """Return rows of at most `max_tokens` tokens.
 
@@ -98,7 +94,8 @@ def cut_rows(document: Document, tokenizer: Any, max_tokens: int) -> list[Row]:
     """
     if not isinstance(document, str):
         if not tokenizer.chat_template:
-            return cut_rows(_joined(document), tokenizer, max_tokens)
+            text = "\n".join(message["content"] for message in document)
+            return cut_rows(text, tokenizer, max_tokens)
         return [_chat_row(document, tokenizer, max_tokens)]
     opening = _opening(tokenizer)
     body = [token for block in _blocks(document) for token in _encode(tokenizer, block)]
@@ -115,7 +112,7 @@ def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     prompt = document[: next(users, len(document) - 1) + 1]
     if tokenizer.chat_template:
         return _rendered(prompt, tokenizer, add_generation_prompt=True)
-    return first_prompt(_joined(prompt), tokenizer)
+    return first_prompt("\n".join(message["content"] for message in prompt), tokenizer)
 
 
 def _document(record: Mapping[str, Any], prompts_only: bool) -> Document:
@@ -166,10 +163,6 @@ def _rendered(messages: list[Message], tokenizer: Any, *, add_generation_prompt:
     except TemplateError as error:
         raise ValueError(f"the chat template refuses a conversation: {error}") from error
     return _encode(tokenizer, text)
-
-
-def _joined(messages: list[Message]) -> str:
-    return "\n".join(message["content"] for message in messages)
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:

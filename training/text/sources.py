@@ -28,7 +28,7 @@ from typing import Any
 from specbench_tasks.generators import generate
 from specbench_tasks.task import FAMILIES
 from training.text.completions import CompletionPlan, Teacher, sampled_rows, stored_rows
-from training.text.data import Encoder, PoolSource, Row, prompt_hash, step_rows
+from training.text.data import Encoder, PoolSource, Row, prompt_hash
 from training.text.documents import cut_rows, first_prompt, read_documents
 from training.text.tokenizer import SPECIALS
 
@@ -76,7 +76,7 @@ class ZooSource:
 
     def rows(self, step: int) -> list[Row]:
         """Return `counts` fresh rows of each family."""
-        return step_rows(self._encoder, self._counts, 0, self._seed, step)
+        return self._encoder.rows(self._counts, self._seed, step)
 
     def held_out(self, num: int) -> list[Row]:
         """Return `num` rows of the test split, taking the families in turn."""
@@ -106,9 +106,13 @@ def build_source(
 ) -> Source:
     """Return the source that a recipe's [data] table describes by `kind` and that kind's options.
 
-    `max_length` is the longest row that can be trained. Completions sampled from the `teacher` are
-    stored in `folder`; with `tempered`, their rows have the sampling temperature. An unknown kind
-    or option, or a wrong value, raises `ValueError`.
+    Args:
+        section: the table; a wrong kind, option or value raises `ValueError`.
+        tokenizer: the model's.
+        max_length: number of tokens of the longest row that can be trained.
+        folder: folder of sampled completions, which later runs read.
+        teacher: model to sample from; None: kind ``on-policy`` is refused.
+        tempered: let rows of completions that are sampled have their temperature.
     """
     kind, options = _checked(section, _DATA, "[data]")
     if kind == "zoo":

@@ -45,17 +45,18 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
 
     Every word seen becomes a token. Equal arguments give equal tokenizers.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     counts: Counter[str] = Counter()
-    split, byte_level = _words_and_bytes()
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     for family in FAMILIES:
         for example in itertools.islice(generate(family, "train", seed), num_examples):
             for text in (*example.turns, *example.responses):
                 # as the chat template renders it
                 counts.update(word for word, _ in split.pre_tokenize_str(f" {text}"))
-    vocab, merges = _vocabulary(counts, num_merges)
+    vocab, merges = _vocabulary(counts, num_merges, split, byte_level)
     core = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
     core.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     core.decoder = decoders.ByteLevel()
@@ -72,21 +73,12 @@ def build_tokenizer(num_examples: int, num_merges: int, seed: int) -> Any:
     )
 
 
-def _words_and_bytes() -> tuple[Any, Any]:
-    """Return the pre-tokenizers that split text into words and that map words to bytes."""
-    from tokenizers import Regex, pre_tokenizers
-
-    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
-    return split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-
-
 def _vocabulary(
-    counts: Counter[str], num_merges: int
+    counts: Counter[str], num_merges: int, split: Any, byte_level: Any
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return the ids of specials, bytes, merged pieces and byte-level words, and the merges."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    split, byte_level = _words_and_bytes()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ordered = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     learner = Tokenizer(models.BPE())

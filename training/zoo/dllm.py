@@ -29,7 +29,7 @@ from training.loop import Piece
 from training.recipe import Count, RecipeTable, Share
 from training.reporter import TrainingProgress
 from training.run import JobContext, TrainingOptions, train_jobs
-from training.text.data import Row, padded, step_rows, worker_groups
+from training.text.data import Row, padded, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
 from training.zoo.train import EVAL_SEED, SizeTable, ZooJob, ZooRecipe
@@ -62,7 +62,7 @@ class MaskedJob(ZooJob):
 
     def pieces(self, progress: TrainingProgress) -> Iterator[Piece]:
         """Yield the losses of this worker's groups of a step."""
-        rows = step_rows(self.encoder, self.data.counts, 0, self.data.seed, progress.step)
+        rows = self.encoder.rows(self.data.counts, self.data.seed, progress.step)
         rng = np.random.default_rng([self.data.seed, progress.step, worker()[0]])
         for group in worker_groups(self._turns(rows), self.data.max_tokens):
             logits, labels = self._predictions(group, rng)

@@ -25,7 +25,7 @@ from training.loop import Piece, fingerprint, muon_and_adamw
 from training.recipe import Count, LoopTable, NotNegative, Rate, Recipe, RecipeTable, Seed, Share
 from training.reporter import TrainingProgress
 from training.run import JobContext, TrainingOptions, train_jobs
-from training.text.data import Encoder, learnt, padded, step_rows, worker_groups
+from training.text.data import Encoder, learnt, padded, worker_groups
 from training.text.tokenizer import build_tokenizer
 from training.workers import worker
 
@@ -115,7 +115,8 @@ class ZooJob:
         step, sizes = progress.step, self.sizes
         fade = 1 - step / sizes.repeated_steps if sizes.repeated_steps else 0.0
         repeated = round(sizes.num_repeated * max(0.0, fade))
-        rows = step_rows(self.encoder, self._counts(progress), repeated, self.data.seed, step)
+        rows = self.encoder.rows(progress.counts or self.data.counts, self.data.seed, step)
+        rows += self.encoder.repeated(repeated, self.data.seed, step)
         for group in worker_groups(rows, self.data.max_tokens):
             ids = padded(group, self.encoder.pad).to(self.device)
             targets = learnt(group).to(self.device)
@@ -131,7 +132,7 @@ class ZooJob:
         rank, world = worker()
         options = self.settings.eval_prompts, self.settings.eval_max_new_tokens
         part_scores = {
-            family: family_scores(self.trained, self.encoder, family, *options)
+            family: _family_scores(self.trained, self.encoder, family, *options)
             for family in FAMILIES[rank::world]
         }
         gathered: list[Any] = [part_scores]
@@ -144,14 +145,11 @@ class ZooJob:
             f"{family} {row['score']:.2f}" + (f"/{row['exact']:.2f}" if "exact" in row else "")
             for family, row in scores.items()
         ]
-        record = {"scores": scores, "counts": self._counts(progress)}
+        record = {"scores": scores, "counts": progress.counts or self.data.counts}
         self.reporter.evaluation(progress, f"score/exact: {', '.join(shown)}", record)
         if self.data.adaptive:
             shares = {family: row.get("exact", row["score"]) for family, row in scores.items()}
             progress.counts = adapted_counts(self.data.counts, shares)
-
-    def _counts(self, progress: TrainingProgress) -> dict[str, int]:
-        return progress.counts or self.data.counts
 
     def export(self, output: Path) -> None:
         """Write the model in bfloat16 and its tokenizer as a Hugging Face checkpoint."""
@@ -198,7 +196,7 @@ EVAL_SEED = 4_711
 
 
 @torch.no_grad()
-def chat_answers(
+def _chat_answers(
     model: Any, encoder: Encoder, turns: Sequence[Sequence[str]], max_new_tokens: int
 ) -> list[list[str]]:
     """Return greedy answers to every turn of conversations, each with the answers before."""
@@ -227,13 +225,12 @@ def chat_answers(
     return answers
 
 
-def family_scores(
+def _family_scores(
     model: Any, encoder: Encoder, family: str, num: int, max_new_tokens: int
 ) -> dict[str, float]:
     """Return scores on `num` held-out examples, with ``exact`` if the family has fixed answers."""
     examples = list(itertools.islice(generate(family, "test", EVAL_SEED), num))
-    turns = [example.turns for example in examples]
-    answers = chat_answers(model, encoder, turns, max_new_tokens)
+    answers = _chat_answers(model, encoder, [each.turns for each in examples], max_new_tokens)
     flat = [text for texts in answers for text in texts]
     references = [ref for ex in examples for ref in ex.references if ref is not None]
     pairs = [*zip(flat, references, strict=True)]

@@ -15,10 +15,11 @@ in this checkout is relative, so that each side runs its own; any other path is 
 from __future__ import annotations
 
 import random
+import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 from bench.errors import UnavailableError, UsageError
 from bench.extras.ab.checkout import SideProcess, Tree, check_setup, checkout
 from bench.machine.clock import utc_now
-from bench.machine.env import ROOT
+from bench.machine.env import ROOT, git_state
 from bench.plan.sources import is_shelf, named
 from bench.progress import Progress
 from bench.records.environment import ENV, parse_environment
@@ -105,20 +106,23 @@ def run_ab(
 
     Raises:
         BenchError: a revision does not exist (exit 2), the sides differ in more than their code
-            (5), or a side reports an error. Measurements made until then are kept.
+            (5), or a side reports an error. Measurements are kept; a folder without a plan is not.
     """
     now = datetime.now(UTC)
     token = sha256(f"{now.isoformat()} {base} {head} {config}".encode()).hexdigest()[:12]
     with ExitStack() as stack:
         trees = [stack.enter_context(checkout(side, repository)) for side in (base, head)]
         pair = create_run_dir(parent, f"{now:%Y%m%d-%H%M%S}-ab-{token[:4]}")
-        progress.note(f"writing to {pair}")
         folders = [pair / name for name in _SIDES]
         for folder in folders:
             folder.mkdir()
         revisions = [None if Path(side).is_dir() else side for side in (base, head)]
         by_folder = dict(zip(folders, revisions, strict=True))
-        _AbRun(trees, by_folder, config, token, progress).run()
+        try:
+            _AbRun(trees, by_folder, config, token, progress).run()
+        finally:
+            if not (folders[1] / MANIFEST).is_file():  # nothing was planned
+                shutil.rmtree(pair)
     return folders[0], folders[1]
 
 
@@ -185,11 +189,16 @@ class _AbRun:
 
     def _write_plan(self, arms: Sequence[_AbSide]) -> None:
         """Write everything except the measurements into both folders."""
+        is_elsewhere = self.trees[0].folder != self.trees[0].bench
+        named = [self.config.get("law"), *(arm.report["env"].get("repository") for arm in arms)]
+        if is_elsewhere and self.trees[0] != self.trees[1] and not any(named):
+            line = "no decoder of this repository is measured; give --decoders FILE.py:Class"
+            raise UsageError(line)
         check_defaults(arms[0].report["config"], arms[1].report["config"])
         planned = arms[0].process.ask("plan", name="ab")
         self.plan = parse(Plan, planned["manifest"], arms[0].name)
         self.order = random.Random(self.plan.order_seed)
-        for arm in arms:
+        for arm, tree in zip(arms, self.trees, strict=True):
             plan = replace(
                 self.plan,
                 cells=parse(tuple[Cell, ...], arm.report["cells"], arm.name),
@@ -198,9 +207,12 @@ class _AbRun:
             )
             write_text(arm.folder / PROMPTS, "".join(f"{line}\n" for line in planned["prompts"]))
             write_text(arm.folder / CONFIG, arm.report["config"])
-            write_json(arm.folder / ENV, arm.report["env"])
+            # a side without the decoders' files names no repository
+            where = {"repository": asdict(git_state(tree.folder, ()))} if is_elsewhere else {}
+            write_json(arm.folder / ENV, where | arm.report["env"])
             write_plan(arm.folder, plan)
             write_status(arm.folder, self._status(arm.folder, "started"))
+        self.progress.note(f"writing to {arms[0].folder.parent}")
 
     def _repeat(self, arms: Sequence[_AbSide], repeat: int) -> None:
         blocks = [block for block in self.plan.blocks if block.repeat == repeat]
@@ -282,14 +294,18 @@ def make_request(config: RunConfig, repository: Path) -> dict[str, Any]:
         BenchError: two decoders are the same file (exit 2).
     """
     values = config.model_dump(exclude_unset=True, exclude_none=True)
+    if "decoders" in values:
+        cells: Mapping[str, Options] = values["decoders"]
+        values["decoders"] = {_side_cell(name, repository): cells[name] for name in cells}
+        if len(values["decoders"]) < len(cells):
+            raise UsageError(f"two of {', '.join(cells)} are the same; give one a label")
     understood: dict[str, Callable[[Any], Any]] = {
         "model": _checkpoint,
         "draft": _checkpoint,
         "adapters": lambda paths: {
             name: path if is_shelf(path) else _absolute(path) for name, path in paths.items()
         },
-        "tasks": _tasks,
-        "decoders": lambda cells: _decoders(cells, repository),
+        "tasks": lambda tasks: ",".join(map(_task, tasks.split(","))),
     }
     return {k: understood[k](v) if k in understood else v for k, v in values.items()}
 
@@ -331,24 +347,13 @@ def _checkpoint(name: str) -> str:
     return _absolute(name) if is_folder else name
 
 
-def _tasks(text: str) -> str:
-    return ",".join(map(_task, text.split(",")))
-
-
 def _task(text: str) -> str:
     source, _, value = text.strip().partition("=")
     local = source in ("jsonl", "specbench") or Path(value).expanduser().exists()
     return f"{source}={_absolute(value)}" if value and local else text
 
 
-def _decoders(cells: Mapping[str, Options], root: Path) -> dict[str, Options]:
-    decoders = {_cell(cell, root): options for cell, options in cells.items()}
-    if len(decoders) < len(cells):
-        raise UsageError(f"two of {', '.join(cells)} are the same; give one a label")
-    return decoders
-
-
-def _cell(cell: str, root: Path) -> str:
+def _side_cell(cell: str, root: Path) -> str:
     spec = parse_spec(cell)
     path, is_file, class_name = spec.name.rpartition(":")
     if not is_file:

@@ -183,20 +183,19 @@ class SideProcess:
 
 def check_setup(base: Environment, head: Environment) -> None:
     """Raise `BenchError` (exit 5) unless both sides run on one machine in the same way."""
-    head_facts = _setup(head)
-    for name, value in _setup(base).items():
-        if value != head_facts[name]:
-            line = f"the sides differ in {name}: {value} and {head_facts[name]}"
+    setups: list[dict[str, object]] = [
+        {
+            **{name: getattr(env, name) for name in ("device", "dtype", "python")},
+            # rows and price are measured for each code, so they may differ
+            "torch": asdict(replace(env.torch, product_rows=None, product_price=None)),
+            "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
+            "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
+            # computed here for both sides: a checkout may name the same machine differently
+            "key": comparability_key(replace(env, machine=replace(env.machine, cpu=None))),
+        }
+        for env in (base, head)
+    ]
+    for name, value in setups[0].items():
+        if value != setups[1][name]:
+            line = f"the sides differ in {name}: {value} and {setups[1][name]}"
             raise UnavailableError(f"{line}; only their code may differ")
-
-
-def _setup(env: Environment) -> dict[str, object]:
-    return {
-        **{name: getattr(env, name) for name in ("device", "dtype", "python")},
-        # rows and price are measured for each code, so they may differ
-        "torch": asdict(replace(env.torch, product_rows=None, product_price=None)),
-        "environment": {k: v for k, v in env.environment.items() if k in VARIABLES},
-        "packages": {k: v for k, v in env.packages.items() if k != "decoding-bench"},
-        # computed here for both sides: a checkout may name the same machine differently
-        "key": comparability_key(replace(env, machine=replace(env.machine, cpu=None))),
-    }

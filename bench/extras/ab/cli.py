@@ -79,7 +79,8 @@ def gate_(
     from bench.settings.bounds import Margin, check
 
     if (base is None) == (against is None):
-        raise UsageError("give --base (a commit, to measure both) or --against (a stored run)")
+        line = "give --base (a commit, to measure both) or --against (a stored run), not both"
+        raise UsageError(line)
     check(margin, Margin, "--margin")
     rules = gate_settings(load_gate(gate, fail_inconclusive), gate, margin, timed=base is not None)
     if against is not None:

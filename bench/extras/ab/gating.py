@@ -11,6 +11,7 @@ import typer
 from bench import runs
 from bench.cli import options
 from bench.compare.gate import Gate
+from bench.errors import UsageError, as_error
 from bench.records.run_folder import find_run, read_config
 from bench.settings.config import read_toml
 from bench.stats.side import RunSnapshot, load_side
@@ -23,7 +24,14 @@ _SETTINGS = (
 
 
 def gate_settings(rules: Gate, file: Path | None, margin: float, *, timed: bool) -> Gate:
-    """Return the rules, with `margin` if `file` sets none. Time fails only if `timed`."""
+    """Return the rules of `bench gate`.
+
+    Args:
+        rules: `file`'s rules, or the default ones.
+        file: the user's gate file.
+        margin: slow-down that regresses (0.05: 5 %), unless `file` sets one.
+        timed: let times fail: both sides were measured together.
+    """
     stated = dict((read_toml(file) if file is not None else {}).get("time", {}))
     changes = {} if "margin" in stated else {"margin": margin}
     time = rules.time.model_copy(update={**changes, "fail": rules.time.fail and timed})
@@ -41,9 +49,18 @@ def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 def measure_against(
     reference: str, values: Mapping[str, Any], output: Path, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
-    """Repeat a stored run with the present decoders, once and uncompiled, and return both runs."""
-    base = load_side(reference, output)
-    settings = read_config(find_run(reference, output))
+    """Repeat a stored run with the present decoders, once and uncompiled, and return both runs.
+
+    Args:
+        reference: the stored run: a folder, or a name below `output`.
+        values: the verb's options; those of `_SETTINGS` that are None follow the stored run.
+        output: the parent of the new run's folder.
+        progress: auto, rich, plain or none.
+    """
+    before = "--against takes a run that `bench export RUN --to reference` stored (docs/ci.md): "
+    with as_error(UsageError, UsageError, before):
+        folder = find_run(reference, output)
+    base, settings = load_side(str(folder), output), read_config(folder)
     defaults = {key: settings[key] for key in _SETTINGS if settings.get(key) is not None}
     defaults |= {"repeats": 1, "quality_limit": 0, "phase_limit": 0, "run_name": "gate"}
     config = options.configuration({**with_defaults(values, defaults), "compile": False})

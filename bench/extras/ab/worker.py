@@ -48,12 +48,12 @@ class SideWorker(Worker):
         progress = Progress()
         run = check_first(load_config(None, {"compile": False, **config}), progress.note)
         self._setup = setup = open_with_graphs(run, open_setup, progress)
-        self._cells = check_cells(setup, progress)
+        cells = check_cells(setup, progress)
         return {
             "protocol": PROTOCOL,
             "root": str(ROOT),
             "config": setup.config.to_toml(),
-            "cells": [dataclasses.asdict(cell) for cell in self._cells],
+            "cells": [dataclasses.asdict(cell) for cell in cells],
             "identity": setup_identity(setup),
             "env": setup.environment().to_json(),
         }
@@ -71,7 +71,14 @@ class SideWorker(Worker):
         return {}
 
     def measure(self, block: int, repeat: int, prompts: Sequence[str], cell: str) -> Answer:
-        """Measure one decoder on the prompts of one block, and return its records and the load."""
+        """Measure one decoder on the prompts of one block, and return its records and the load.
+
+        Args:
+            block: number of the block in base's plan.
+            repeat: repeat of the block, from 0, which is added to the seed.
+            prompts: names of the block's prompts.
+            cell: the decoder, one of `open`'s cells.
+        """
         part = Block(block=block, repeat=repeat, prompts=tuple(prompts), order=(cell,))
         return self._perform(TimeBlock(block=part))
 
@@ -88,7 +95,7 @@ class SideWorker(Worker):
         """Return the text of this side's tokens, and its differences from the baseline."""
         records = [SampleRecord.from_dict(line) for line in lines]
         floor = measure_floor(self._setup, records, self._prompts)
-        unlike = differences(self._setup, records, self._prompts, floor, self._cells)
+        unlike = differences(self._setup, records, self._prompts, floor)
         return {
             "pieces": pieces_in(self._setup.tokenizer, records, self._prompts.values()),
             "differences": [dataclasses.asdict(difference) for difference in unlike],

@@ -156,7 +156,15 @@ class Bench:
         models: Models | None = None,
         reading: Callable[..., Any] = read_out,
     ) -> Timing:
-        """Time answers to prompts of `context` tokens after all graphs are made."""
+        """Time a decoder after all graphs are made, and return the run nearest to the median.
+
+        Args:
+            spec: the decoder as typed, e.g. ``spec:k=4``.
+            context: tokens of each prompt.
+            batch: number of prompts, answered at once.
+            models: None: those of the shape.
+            reading: turns logits into results, as `read_out` does.
+        """
         used = models or self.models
         before, timings = -1, list[Timing]()
         while len(timings) <= _RUNS:  # the first run warms up
@@ -174,7 +182,15 @@ class Bench:
         batch: int,
         reading: Callable[..., Any] = read_out,
     ) -> Timing:
-        """Answer `batch` prompts of `context` tokens, once."""
+        """Answer the prompts once.
+
+        Args:
+            spec: the decoder as typed.
+            models: the models that answer.
+            context: tokens of each prompt.
+            batch: number of prompts, answered at once.
+            reading: turns logits into results, as `read_out` does.
+        """
         num_words = models.target.vocab_size
         prompts = [
             [(7 + 31 * place + 101 * row) % num_words for place in range(context)]

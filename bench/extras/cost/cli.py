@@ -50,14 +50,13 @@ def cost(
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure the time of a model call by rows, sequences and context, and the machine's limits."""
-    from bench.extras.cost.curve import load_cost
+    from bench.extras.cost.curve import curve_table, load_cost
     from bench.extras.cost.explain import draft_costs
     from bench.extras.cost.figure import write_figure
-    from bench.extras.cost.limit import mismatch
+    from bench.extras.cost.limit import machine_lines, mismatch
     from bench.extras.cost.measure import measure_cost
     from bench.extras.cost.records import Grid, folder_name, write_draft_costs
     from bench.extras.cost.subject import open_subject
-    from bench.extras.cost.texts import curve_table, machine_lines
     from bench.records.plan import BASELINE
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings

@@ -33,7 +33,8 @@ from bench.extras.cost.records import (
     read_facts,
 )
 from bench.records.environment import Environment, read_environment
-from bench.stats.intervals import CONFIDENCE
+from bench.stats.intervals import CONFIDENCE, LEVEL
+from bench.text import percent
 
 COLUMNS = (
     *("rows", "sequences", "context", "rounds", "seconds", "low", "high"),
@@ -179,7 +180,10 @@ def load_cost(folder: Path) -> Cost:
     try:
         table = pd.read_csv(io.BytesIO((folder / CURVE).read_bytes()))
         measured = table[table["seconds"].notna()]
-        points = {_cell(row): float(row["seconds"]) for row in measured.to_dict("records")}
+        points: dict[CostCell, float] = {}
+        for row in measured.to_dict("records"):
+            axes = {name: int(row[name]) for name in ("rows", "sequences", "context")}
+            points[CostCell(**axes)] = float(row["seconds"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidRunError(f"{folder / CURVE} is damaged: {error}") from error
     singles = {replace(cell, rows=1) for cell in points}
@@ -187,6 +191,33 @@ def load_cost(folder: Path) -> Cost:
         line = f"{folder / CURVE} lacks positive times of one-row calls: measure it again"
         raise InvalidRunError(line)
     return Cost(path=folder, facts=facts, env=env, table=table, curve=CostCurve(points=points))
+
+
+def curve_table(cost: Cost) -> list[list[str]]:
+    """Return headings and a line per number of rows, for one sequence at the shortest context."""
+    context = min(cell.context for cell in cost.curve.points if cell.sequences == 1)
+    table = cost.table
+    rows = table[(table["sequences"] == 1) & (table["context"] == context)]
+    lines = [
+        ["rows", f"ms per call [{LEVEL}]", "in one-row calls", "break-even rate", "of roofline"]
+    ]
+    for row in rows[rows["seconds"].notna()].sort_values("rows").to_dict("records"):
+        seconds, relative, num = row["seconds"], row["relative"], int(row["rows"])
+        roof = max(row["memory_s"], row["compute_s"])
+        interval = ""
+        if row["low"] == row["low"]:  # not NaN
+            interval = f" [{1e3 * row['low']:.2f}, {1e3 * row['high']:.2f}]"
+        rate = break_even_rate(relative, num - 1) if num > 1 else None
+        lines.append(
+            [
+                str(num),
+                f"{1e3 * seconds:.2f}{interval}",
+                f"{relative:.2f}",
+                "-" if num == 1 else "never" if rate is None else percent(rate),
+                percent(roof / seconds),
+            ]
+        )
+    return lines
 
 
 def auto_options(folder: Path) -> Callable[[str, str, int], str]:
@@ -207,10 +238,6 @@ def auto_options(folder: Path) -> Callable[[str, str, int], str]:
         return f"{draft_cost:.4g}"
 
     return number
-
-
-def _cell(row: Mapping[Any, Any]) -> CostCell:
-    return CostCell(**{name: int(row[name]) for name in ("rows", "sequences", "context")})
 
 
 def median_interval(values: Sequence[float]) -> Measured | None:

@@ -115,37 +115,32 @@ def explain(findings: Findings, cost: Cost | None = None) -> list[str]:
 
 
 def _decoder(facts: _Facts) -> list[str]:
-    """Return a decoder's lines: its speed-up, the cost of its steps, and possible gains."""
-    row = facts.row
+    """Return a decoder's lines: its speed-up, whether its steps pay off, and possible gains."""
+    row, parts, words = facts.row, facts.parts, facts.words
     text = row.no_speedup or f"not compared with {row.over}"
     text = text if row.speedup is None else speed(row).text
     failed = f", failed on {counted(row.errors, 'answer')}" if row.errors else ""
-    helps = [f"{saving} {factor(value)}" for saving, value in _bounds(facts)[:_MAX_BOUNDS]]
-    lines = (_step(facts), f"help: {', '.join(helps)}" if helps else "")
-    head = f"{row.decoder}: {text}, {_guarantee(row)}{failed}"
-    return [head, *(f"  {line}" for line in lines if line)]
-
-
-def _guarantee(row: SummaryRow) -> str:
     if row.guarantee == WRONG:
-        return f"{WRONG}: it claims to be lossless and is not, so its speed is meaningless"
-    if row.guarantee != NO_GUARANTEE:
-        return guarantee_label(row)
-    return "lossy" + (f", quality {percent(row.quality)}" if row.quality is not None else "")
-
-
-def _step(facts: _Facts) -> str:
-    """Compare tokens per step with the cost of a step, and state whether the step pays off."""
-    parts, words = facts.parts, facts.words
-    if parts is None:
-        return ""
-    text = (
-        f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: {words['verify']} "
-        f"{parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, overhead {parts.overhead:.2f}"
-    )
-    if parts.residual is None or abs(parts.residual) <= durations.MAX_RESIDUAL:
-        return text
-    return f"{text}; predicts {factor(parts.predicted)}, off by {change(parts.residual)}: noise"
+        guarantee = f"{WRONG}: it claims to be lossless and is not, so its speed is meaningless"
+    elif row.guarantee != NO_GUARANTEE:
+        guarantee = guarantee_label(row)
+    else:
+        guarantee = "lossy" if row.quality is None else f"lossy, quality {percent(row.quality)}"
+    lines = [f"{row.decoder}: {text}, {guarantee}{failed}"]
+    if parts is not None:
+        step = (
+            f"step: {parts.acceptance_length:.2f} tokens, costs {parts.cost:.2f}: "
+            f"{words['verify']} {parts.verify:.2f}, {words['draft']} {parts.draft:.2f}, "
+            f"overhead {parts.overhead:.2f}"
+        )
+        if parts.residual is not None and abs(parts.residual) > durations.MAX_RESIDUAL:
+            off = f"off by {change(parts.residual)}: noise"
+            step += f"; predicts {factor(parts.predicted)}, {off}"
+        lines.append(f"  {step}")
+    if bounds := _bounds(facts)[:_MAX_BOUNDS]:
+        helps = ", ".join(f"{saving} {factor(value)}" for saving, value in bounds)
+        lines.append(f"  help: {helps}")
+    return lines
 
 
 def draft_costs(findings: Findings) -> dict[str, float]:

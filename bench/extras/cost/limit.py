@@ -1,21 +1,45 @@
-"""Compute a machine's limit on decoding speed, and a run's distance from it, by a cost folder."""
+"""State a machine's rates and limit on decoding speed, and a run's distance from the limit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bench.extras.cost.curve import Cost
-from bench.extras.cost.records import CostCell
+from bench.extras.cost.records import CostCell, CostFacts
 from bench.records.environment import Environment
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.records.run_folder import Run
 from bench.stats import times
 from bench.stats.counters import ratio, timed
+from bench.stats.validity import MAX_OTHER_CORES
 from bench.text import percent
 
 _SHAPE = ("architecture", "layers", "hidden_size", "vocab_size", "parameters")
 """Model facts that, with dtype and machine, determine a call's cost (weight values do not)."""
+
+
+def machine_lines(facts: CostFacts) -> list[str]:
+    """State what a call reads, the machine's rates, and other load if there was any."""
+    num_bytes = facts.work.weight_bytes
+    size = f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+    lines = [
+        f"{facts.name}: a call reads {size} of weights and "
+        f"{facts.work.token_bytes} bytes per cached token"
+    ]
+    rates = (
+        (facts.bandwidth, "matrix-vector products over matrices as large as the weights", "B"),
+        (facts.matrix_rate, "a product of large matrices", "op"),
+    )
+    for rate, name, unit in rates:
+        if rate is not None:
+            low, high = rate.low, (rate.high or 0) / 1e9
+            ends = "" if low is None else f" [{low / 1e9:.3g}, {high:.3g}]"
+            lines.append(f"{name}: {rate.value / 1e9:.3g}{ends} G{unit}/s")
+    if facts.other_cores is not None and facts.other_cores.value > MAX_OTHER_CORES:
+        busy = f"{facts.other_cores.value:.1f} cores"
+        lines.append(f"the machine was busy: other processes took {busy}, so times are noisy")
+    return lines
 
 
 def mismatch(cost: Cost, env: Environment) -> str | None:

@@ -159,7 +159,7 @@ class _Measurement:
         room, left_out = self._subject.room_bytes * _SHARE_OF_ROOM, self._calls.left_out
         for cell in self._grid.cells:
             cache = cell.sequences * (cell.context + max(self._grid.rows)) * facts.work.token_bytes
-            num_bytes = cache + cell.total_rows * model.vocab_size * _LOGIT_BYTES
+            num_bytes = cache + cell.sequences * cell.rows * model.vocab_size * _LOGIT_BYTES
             if cell.context + cell.rows > model.max_length:
                 left_out[cell] = f"beyond the model's {model.max_length} tokens"
             elif num_bytes > room:

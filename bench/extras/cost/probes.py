@@ -49,7 +49,14 @@ class Probe:
 def make_probes(
     weight_bytes: int, *, dtype: torch.dtype, device: torch.device, room_bytes: float
 ) -> list[Probe]:
-    """Make the probes for a model of `weight_bytes`, within a quarter of `room_bytes`."""
+    """Make the probes for a model.
+
+    Args:
+        weight_bytes: bytes of the model's weights; the matrices have about as many, within limits.
+        dtype: that of the model's weights, and of the matrices.
+        device: the device to probe.
+        room_bytes: free memory; matrices that are read take a quarter at most, but one is made.
+    """
     width, multiplied, max_bytes = _CUDA if device.type == "cuda" else _CPU
     matrix_bytes = width**2 * dtype.itemsize
     max_count = max(1, min(max_bytes, int(room_bytes * _SHARE_OF_ROOM)) // matrix_bytes)

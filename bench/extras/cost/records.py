@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -33,18 +33,10 @@ class CostCell:
     context: Num
     rows: Num
 
-    @property
-    def total_rows(self) -> int:
-        """Number of rows, summed over sequences."""
-        return self.rows * self.sequences
-
     def contains(self, other: CostCell) -> bool:
         """Return whether this cell is at least as large along every axis."""
-        return (
-            self.rows >= other.rows
-            and self.sequences >= other.sequences
-            and self.context >= other.context
-        )
+        axes = zip(astuple(self), astuple(other), strict=True)
+        return all(size >= other_size for size, other_size in axes)
 
     def __str__(self) -> str:
         return f"{self.rows} rows x {self.sequences} sequences after {self.context} tokens"
@@ -93,7 +85,7 @@ class CallWork:
     def num_flops(self, cell: CostCell) -> float:
         """Return a call's operations: weight products, attention to context and earlier rows."""
         seen = cell.context + (cell.rows + 1) / 2
-        return cell.total_rows * (self.row_flops + seen * self.pair_flops)
+        return cell.sequences * cell.rows * (self.row_flops + seen * self.pair_flops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

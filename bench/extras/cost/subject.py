@@ -30,10 +30,15 @@ _SMALLER = "use a smaller --dtype (bfloat16) or shape, or another --device"
 def open_subject(
     config: RunConfig, grid: Grid, note: Note, *, shape: str | None = None
 ) -> CostSubject:
-    """Load the model that `config` names or make one of a `shape`, as a `CostSubject`.
+    """Load a model, or make one with random weights, as a `CostSubject`.
 
-    `shape` is a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
     Calls are compiled as in a run (`bench.plan.compiling`).
+
+    Args:
+        config: names the model, unless there is a `shape`, and the machine's settings.
+        grid: the cells to measure, only recorded here.
+        note: called with lines about compiling.
+        shape: a name of `decoders.core.hf.shapes.SHAPES`, ``zoo``, or a folder with a config.json.
 
     Raises:
         BenchError: no such model or device (exit 5), no such shape (2), or too little memory (1).
@@ -42,7 +47,7 @@ def open_subject(
     prepare_process(device, config.threads)
 
     def open_model(run: ResolvedRun) -> HFModel:
-        model = _random(run.config, device, shape) if shape else _loaded(run.config, device)
+        model = _make_model(run.config, device, shape)
         cells = [CostCell(sequences=1, context=2, rows=rows) for rows in (1, 2)]
         if model.facts["compiled"]:  # test now whether graphs can be made
             with Sequences(model, cells) as sequences:
@@ -68,15 +73,15 @@ def open_subject(
     )
 
 
-def _loaded(config: RunConfig, device: torch.device) -> HFModel:
-    source = checkpoint(config.model)
-    dtype = config.dtype or default_dtype(config, device.type, source)
-    room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
-    with as_error(UnavailableError), room:
-        return HFModel.load(source, **_how(config, dtype, device))
-
-
-def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
+def _make_model(config: RunConfig, device: torch.device, shape: str | None) -> HFModel:
+    """Load the model of a configuration, or make a random one if there is a shape."""
+    how: Any = {"device": device, "compile": bool(config.compile), "quantized": config.quantize}
+    if not shape:
+        source = checkpoint(config.model)
+        dtype = config.dtype or default_dtype(config, device.type, source)
+        room = room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER)
+        with as_error(UnavailableError), room:
+            return HFModel.load(source, dtype=getattr(torch, dtype), **how)
     from decoders.core.hf import shapes
 
     with as_error(UsageError):
@@ -86,16 +91,7 @@ def _random(config: RunConfig, device: torch.device, shape: str) -> HFModel:
         usual = default_cpu_dtype(shapes.count_weights(shaped))
     dtype = config.dtype or usual
     with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
-        return shapes.random_model(shaped, **_how(config, dtype, device))
-
-
-def _how(config: RunConfig, dtype: str, device: torch.device) -> dict[str, Any]:
-    return {
-        "dtype": getattr(torch, dtype),
-        "device": device,
-        "compile": bool(config.compile),
-        "quantized": config.quantize,
-    }
+        return shapes.random_model(shaped, dtype=getattr(torch, dtype), **how)
 
 
 def count_work(model: HFModel) -> CallWork:

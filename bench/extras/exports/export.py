@@ -10,8 +10,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -79,15 +79,16 @@ _APART = ("acceptance", "reference", "mlflow")
 
 
 def export(
-    findings: Findings,
-    kind: str,
-    folder: Path | None = None,
-    figures: Sequence[str] = (),
+    findings: Findings, kind: str, folder: Path | None = None, figures: Sequence[str] = ()
 ) -> list[str]:
     """Write a run in one format, and return the files, or the store of a tracker.
 
-    `folder` None means ``export`` in the run's folder; for a tracker, the store named by its
-    environment variable takes precedence. `figures` are the figures to keep in a stored run.
+    Args:
+        findings: the run's.
+        kind: the format: a name of `FILES`, or ``mlflow``.
+        folder: None means ``export`` in the run's folder; for a tracker, the store named by its
+            environment variable takes precedence.
+        figures: names of the figures to keep in a stored run.
 
     Raises:
         BenchError: nothing was measured or a package is missing (5), a store refuses or the files
@@ -139,16 +140,13 @@ def reference(findings: Findings, figures: Sequence[str] = ()) -> dict[str, byte
     kept = {name: (run.path / name).read_bytes() for name in copied if (run.path / name).is_file()}
     if CONFIG in kept:
         kept[CONFIG] = portable(kept[CONFIG].decode()).encode()
+    compact = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     return {
         **kept,
-        MANIFEST: _json(run.plan.to_manifest()),
-        VOCABULARY: _json({token: piece for token, piece in pieces if token in answered}),
+        MANIFEST: f"{compact(run.plan.to_manifest())}\n".encode(),
+        VOCABULARY: f"{compact({t: piece for t, piece in pieces if t in answered})}\n".encode(),
         SAMPLES_TABLE: samples.getvalue(),
         SUMMARY: csv_bytes(summary),
         REPORT: report.encode(),
         BY_PROMPT: table_files(findings)[BY_PROMPT],
     }
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

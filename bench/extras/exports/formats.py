@@ -47,10 +47,11 @@ def github_action(findings: Findings) -> dict[str, bytes]:
     """Return two files, for numbers that are better if smaller, and if bigger."""
     rows = summary_rows(without_wrong(findings.summary), ALL)
     files = {"smaller-is-better.json": _SMALLER, "bigger-is-better.json": _BIGGER}
-    return {
-        name: _json([e for row in rows for column in columns for e in _entries(row, *column)])
+    texts = {
+        name: json.dumps([e for row in rows for c in columns for e in _entries(row, *c)], indent=1)
         for name, columns in files.items()
     }
+    return {name: f"{text}\n".encode() for name, text in texts.items()}
 
 
 def _entries(
@@ -69,10 +70,6 @@ def _entries(
     if low is not None and high is not None:
         entry["range"] = f"{number(low, '.3g', scale)} to {number(high, '.3g', scale)}"
     return [entry]
-
-
-def _json(data: object) -> bytes:
-    return (json.dumps(data, indent=1) + "\n").encode()
 
 
 def acceptance(findings: Findings) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from bench.records.files import cannot_write
 from bench.report.findings import Findings
 from bench.report.tables.table import guarantee_label, without_wrong
 from bench.stats.counters import group_by
-from bench.stats.metrics import COLUMNS, SummaryRow, summary_rows
+from bench.stats.metrics import COLUMNS, summary_rows
 from bench.stats.summary import ALL
 from bench.text import portable
 
@@ -28,37 +28,29 @@ _MAX_VALUE = 6000
 
 def tracked(findings: Findings) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
     """Return the parameters and metrics of each decoder, in order, without WRONG decoders."""
-    by_decoder = group_by(summary_rows(without_wrong(findings.summary), None))
-    return {
-        decoder: (
-            _params(findings, decoder, rows[0]),
-            {
-                _safe(column if row.family == ALL else f"{row.family}/{column}"): float(value)
-                for row in rows
-                for column in COLUMNS
-                if (value := row.value(column)) is not None
-            },
-        )
-        for decoder, rows in by_decoder.items()
-    }
-
-
-def _params(findings: Findings, decoder: str, row: SummaryRow) -> dict[str, str]:
-    """Return configuration and environment, with only this decoder's options."""
-    prefix = f"decoders.{decoder}."
-    params = {
-        "decoder": decoder,
-        "guarantee": guarantee_label(row),
-        "run": portable(findings.name),
-        "verdict": findings.verdict,
-    }
-    for key, value in findings.configuration:
-        if key.startswith(prefix):
-            params[f"option.{key.removeprefix(prefix)}"] = value
-        elif not key.startswith("decoders."):
-            params[f"config.{key}"] = value
-    params |= {f"env.{key}": value for key, value in findings.environment}
-    return {_safe(key): value for key, value in params.items()}
+    by_decoder = {}
+    for decoder, rows in group_by(summary_rows(without_wrong(findings.summary), None)).items():
+        prefix = f"decoders.{decoder}."
+        params = {
+            "decoder": decoder,
+            "guarantee": guarantee_label(rows[0]),
+            "run": portable(findings.name),
+            "verdict": findings.verdict,
+        }
+        for key, text in findings.configuration:  # with only this decoder's options
+            if key.startswith(prefix):
+                params[f"option.{key.removeprefix(prefix)}"] = text
+            elif not key.startswith("decoders."):
+                params[f"config.{key}"] = text
+        params |= {f"env.{key}": text for key, text in findings.environment}
+        metrics = {
+            _safe(column if row.family == ALL else f"{row.family}/{column}"): float(value)
+            for row in rows
+            for column in COLUMNS
+            if (value := row.value(column)) is not None
+        }
+        by_decoder[decoder] = {_safe(key): text for key, text in params.items()}, metrics
+    return by_decoder
 
 
 def _safe(name: str) -> str:

@@ -40,8 +40,12 @@ def measure_external(
 ) -> int:
     """Let each mode of an engine answer a run's timed prompts, and return the number of failures.
 
-    If `model` is None, the run's own model is used, provided the engine can read it. `limit` is the
-    number of prompts, from the first.
+    Args:
+        run_dir: the run's folder, to which the answers are added.
+        engine: the engine, with its modes.
+        model: path or hub id of the model, in a format of the engine; None: the run's own.
+        progress: shows a step for each answer; the caller closes it.
+        limit: number of prompts, from the first; None: all.
 
     Raises:
         BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model

@@ -19,7 +19,6 @@ from bench.records.files import SCHEMA, append_text, check_schema, parse
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
 from bench.records.samples import intact_lines
-from bench.report.findings import Findings
 from bench.report.sections import Section
 from bench.report.tables.table import Columns, Table, TableCell, number
 from bench.settings.bounds import Num, RealOrInt, Time, TokenId
@@ -194,8 +193,8 @@ def other_engines(
     return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))
 
 
-def _tables(findings: Findings) -> list[Table | None]:
-    return [other_engines(read_external(findings.run.path), findings.run.records)]
-
-
-SECTION = Section("engines", _tables, is_open=True)
+SECTION = Section(
+    "engines",
+    lambda f: [other_engines(read_external(f.run.path), f.run.records)],
+    is_open=True,
+)

@@ -19,12 +19,12 @@ from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
 from bench.records.files import write_files
 from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE, read_status
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
-from bench.stats.folders import run_folders, run_verdict
+from bench.stats.folders import count_records, run_folders, run_verdict
 from bench.stats.summary import ALL
-from bench.stats.validity import VALID
+from bench.stats.validity import DAMAGED, VALID
 from bench.text import UNKNOWN, factor
 
 HISTORY = "history.parquet"
@@ -76,11 +76,11 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
     except BenchError as error:
-        return [{"run": run.name, "verdict": "DAMAGED", "reasons": error.message}]
+        return [{"run": run.name, "verdict": DAMAGED, "reasons": error.message}]
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
-        "verdict": run_verdict(run, status),
+        "verdict": run_verdict(run, status, count_records(run)),
         "reasons": "; ".join(status.reasons) or None,
         "branch": status.revision or env.git.branch,
         "commit": env.git.commit,
@@ -91,6 +91,8 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "dtype": env.dtype,
         "key": env.comparability_key,
     }
+    if facts["verdict"] == DAMAGED:
+        return [facts]
     try:
         summary = pd.read_csv(run / "summary.csv")
         overall = summary[summary["family"] == ALL]
@@ -109,8 +111,10 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     history = gather(folder)
     if history.empty:
         raise UsageError(f"{folder} holds no run; bench index takes the parent of run folders")
-    runs = map(_without_na, history.drop_duplicates("run").to_dict("records"))
-    lines = [_line(run, history, folder) for run in runs]
+    lines = []
+    for row in history.drop_duplicates("run").to_dict("records"):
+        run = {str(key): None if pd.isna(value) else value for key, value in row.items()}
+        lines.append(_line(run, history, folder))
     newest = {str(line["branch"] or UNKNOWN): line for line in lines}
     files = {
         HISTORY: parquet_bytes(history),
@@ -125,22 +129,17 @@ def write_index(folder: Path) -> tuple[Path, pd.DataFrame]:
     return write_files(folder, files)[-1], history
 
 
-def _without_na(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row of the history with None for unknown values."""
-    return {str(key): None if pd.isna(value) else value for key, value in row.items()}
-
-
 def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return a run's line in the list: its `cells`, and a `link` to its report if it has one."""
     name = str(run["run"])
     commit = str(run["commit"] or "")[:_SHORT] + ("+" if run["dirty"] else "")
     base = str(run["baseline"] or BASELINE)
-    rows = history[history["run"] == name]
+    rows = history[history["run"] == name].dropna(subset=["speedup"]).fillna({"guarantee": ""})
     rows = rows[rows["decoder"] != rows["baseline"].fillna(BASELINE)]
-    faster = rows.dropna(subset=["speedup"])
     speedups = [
-        f"{decoder} {factor(value)}"
-        for decoder, value in zip(faster["decoder"], faster["speedup"], strict=True)
+        f"{decoder} {factor(value)}" + " (lossy)" * (guarantee == NO_GUARANTEE)
+        for decoder, value, guarantee in rows[["decoder", "speedup", "guarantee"]].to_numpy()
+        if guarantee != WRONG
     ]
     over = f"over {base}: " * (base != BASELINE) + ", ".join(speedups) if speedups else UNKNOWN
     started = str(run["started_utc"] or "")[:16].replace("T", " ")

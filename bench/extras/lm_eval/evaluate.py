@@ -73,7 +73,14 @@ def evaluate(
     progress: Progress,
     opener: Opener | None = None,
 ) -> Evaluation:
-    """Answer tasks with the one decoder that `config` names, and let lm-eval score the answers.
+    """Answer tasks with one decoder, and let lm-eval score the answers.
+
+    Args:
+        config: names the decoder, the only one, and its models.
+        request: the tasks, and the options that override theirs.
+        parent: where the new folder is made.
+        progress: shows a step for each answer; the caller closes it.
+        opener: opens the models; None: those that `config` names.
 
     Raises:
         BenchError: lm_eval or data are missing (exit 5); the task is unknown, no decoder can answer

@@ -97,7 +97,7 @@ class DecoderLM(LM):  # type: ignore[misc]
 
         steps = None
         if until and sampling.stop_ids and not isinstance(arm.decoder, SelfDriven):
-            steps = ending_at(arm.decoder.steps, self._setup.text, until, min(sampling.stop_ids))
+            steps = _ending_at(arm.decoder.steps, self._setup.text, until, min(sampling.stop_ids))
         scheduler = Scheduler(
             arm.decoder, arm.models, sampling, self._batch_size, arm.deadline, steps=steps
         )
@@ -180,7 +180,7 @@ class DecoderLM(LM):  # type: ignore[misc]
         return without_doubled_bos(ids, bos) or [prefix]
 
 
-def ending_at(
+def _ending_at(
     steps: Callable[[Request], Steps],
     text: Callable[[Sequence[int]], str],
     until: Sequence[str],

@@ -9,7 +9,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from bench.extras.paper.table import packaged
@@ -18,7 +17,6 @@ from bench.text import latex, portable
 from specbench_tasks.task import EMBEDDED
 
 HARNESS = "decoding_bench"
-_KEY = re.compile(r"@\w+\{([^,\s]+),")
 
 
 @cache
@@ -30,10 +28,8 @@ def _keys() -> dict[str, Any]:
 @cache
 def entries() -> dict[str, str]:
     """Return every known entry by its key."""
-    text = packaged("references.bib")
-    starts = [match.start() for match in _KEY.finditer(text)]
-    each = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
-    return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in each}
+    _, *texts = re.split("^(?=@)", packaged("references.bib"), flags=re.MULTILINE)
+    return {re.split("[{,]", text, maxsplit=2)[1]: text.strip() for text in texts}
 
 
 def decoder_keys(cell: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -81,4 +77,11 @@ def bibliography(members: Sequence[NamedRun]) -> tuple[str, list[str]]:
                 missing.append(f"{kind} {portable(name)}")
     missing = list(dict.fromkeys(missing))
     lines = [f"% no entry is known for {latex(name)}: add yours" for name in missing]
-    return "\n".join([*lines, *(f"{entries()[key]}\n" for key in keys)]) + "\n", missing
+    commits = dict.fromkeys(
+        f"commit {latex(git.commit[:12])}" + " with uncommitted changes" * bool(git.dirty)
+        for git in (member.side.env.git for member in members)
+        if git.commit
+    )
+    note = ", ".join(["Apache-2.0", *commits])
+    texts = {**entries(), HARNESS: entries()[HARNESS].replace("Apache-2.0", note)}
+    return "\n".join([*lines, *(f"{texts[key]}\n" for key in keys)]) + "\n", missing

@@ -24,7 +24,7 @@ def paper(
     venue: Annotated[_Venue, typer.Option(help="Sets the width of figures and table.")] = "icml",
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="DECODER=TEXT", help="Name to print for a decoder. Repeatable."),
+        typer.Option(metavar="NAME=TEXT", help="Text for a decoder or run. Repeatable."),
     ] = None,
     columns: Annotated[
         str | None,

@@ -16,13 +16,16 @@ from bench.errors import UsageError, did_you_mean
 from bench.extras.together.runs import NamedRun
 from bench.records.plan import NO_GUARANTEE, NOT_VERIFIED, WRONG
 from bench.report.tables.conclusion import not_slower
+from bench.report.tables.table import is_unverified
 from bench.stats.metric import Paper
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
 from bench.text import UNKNOWN
 from bench.text import latex as escaped
 
-_STEPS, _CALLS = "acceptance_length", "calls_per_step"
+STEPS, _CALLS = "acceptance_length", "calls_per_step"
+_BRACKETS = str.maketrans({"(": "{(}", ")": "{)}"})
+"""Keeps siunitx from reading brackets as an uncertainty."""
 SPEEDUPS = ("speedup", "speedup_decode")
 """Columns that are never printed without their interval."""
 
@@ -73,11 +76,18 @@ class PaperLayout:
 def parse_layout(
     venue: str, labels: Sequence[str], columns: str | None, bold: Literal["best", "none"]
 ) -> PaperLayout:
-    """Parse labels DECODER=TEXT and comma-separated columns (exit 2 if one is malformed)."""
+    """Parse a paper's choices (exit 2 if a label or column is malformed).
+
+    Args:
+        venue: a name of `VENUES`.
+        labels: NAME=TEXT, the text to print for a decoder or run.
+        columns: comma-separated names of `COLUMNS`; None: the usual columns.
+        bold: whether the best numbers of a column are bold.
+    """
     named = [label.partition("=") for label in labels]
     for label, (name, _, text) in zip(labels, named, strict=True):
         if not (name and text.strip()):
-            raise UsageError(f"--label {label}: write DECODER=TEXT")
+            raise UsageError(f"--label {label}: write NAME=TEXT")
     names = [name.strip() for name in columns.split(",")] if columns is not None else None
     for name in names or ():
         if name not in COLUMNS:
@@ -110,11 +120,12 @@ class TableGrid(NamedTuple):
         index = 1 + self.columns.index(column)
         return [row[index] for _, rows in self.groups for row in rows]
 
-    def digits(self, column: str) -> tuple[int, int]:
-        """Return the maximum numbers of digits of a column before and after the point."""
+    def digits(self, column: str) -> str:
+        """Return the maximum digits before and after the point, in brackets if an entry is."""
         texts = [entry.text for entry in self.entries(column) if entry.text != UNKNOWN]
-        parts = [tuple(map(len, text.partition("."))) for text in texts] or [(1, 0, 0)]
-        return max(before for before, _, _ in parts), max(after for *_, after in parts)
+        parts = [tuple(map(len, text.strip("()").partition("."))) for text in texts] or [(1, 0, 0)]
+        digits = f"{max(before for before, _, _ in parts)}.{max(after for *_, after in parts)}"
+        return f"({digits})" if any("(" in text for text in texts) else digits
 
 
 def fill_grid(
@@ -133,10 +144,11 @@ def fill_grid(
         best = {
             name: _best(member, rows, name) if layout.bold == "best" else None for name in columns
         }
-        entries = [
-            [Entry(decoder_name(row, layout)), *(_entry(row, c, best[c]) for c in columns)]
-            for row in rows
-        ]
+        entries = []
+        for row in rows:
+            name = layout.labels.get(row.decoder, row.decoder)
+            name += f" ({WRONG})" * (row.guarantee == WRONG)
+            entries.append([Entry(name), *(_entry(row, c, best[c]) for c in columns)])
         groups.append((member.label, entries))
     grid = TableGrid(tuple(columns), groups, frozenset())
     spread = {name for name in columns if any(entry.interval for entry in grid.entries(name))}
@@ -148,7 +160,10 @@ def _entry(row: SummaryRow, column: str, best: str | None) -> Entry:
     spreads = column in INTERVALS and (column not in SPEEDUPS or row.decoder != row.over)
     if spreads and None not in [row.value(f"{column}_{end}") for end in ("low", "high")]:
         ends = f"[{_text(row, column, '_low')}, {_text(row, column, '_high')}]"
-    return Entry(text, ends, text == best and eligible(row))
+    bold = text == best and eligible(row)
+    if column == STEPS and text != UNKNOWN and is_unverified(row):
+        text = f"({text})"
+    return Entry(text, ends, bold)
 
 
 def _text(row: SummaryRow, column: str, end: str = "") -> str:
@@ -162,7 +177,7 @@ def _best(member: NamedRun, rows: Sequence[SummaryRow], column: str) -> str | No
     choose = max if metric.better == "more" else min
     if metric.better == "none" or len({_text(row, column) for row in candidates}) < 2:
         return None
-    if column == _STEPS and len({_text(row, _CALLS) for row in candidates}) > 1:
+    if column == STEPS and len({_text(row, _CALLS) for row in candidates}) > 1:
         return None
     best = choose(candidates, key=lambda row: row.value(column) or 0.0)
     rest = [row for row in candidates if row is not best]
@@ -179,29 +194,19 @@ def eligible(row: SummaryRow) -> bool:
     return row.decoder == row.over or row.guarantee not in (None, NOT_VERIFIED, NO_GUARANTEE, WRONG)
 
 
-def decoder_name(row: SummaryRow, layout: PaperLayout) -> str:
-    """Return a decoder's name in the paper, marked if it is WRONG."""
-    name = layout.labels.get(row.decoder, row.decoder)
-    return f"{name} ({WRONG})" if row.guarantee == WRONG else name
-
-
-def choose_columns(members: Sequence[NamedRun], layout: PaperLayout) -> tuple[str, ...]:
-    """Return the requested columns, or the usual ones (without times for several runs).
-
-    Calls per step follow tokens per step, which are not comparable without them.
-    """
-    if layout.columns is not None:
-        alone = _STEPS in layout.columns and _CALLS not in layout.columns
-        pairs = ((name, _CALLS) if alone and name == _STEPS else (name,) for name in layout.columns)
-        return tuple(name for pair in pairs for name in pair)
-    return tuple(name for name in USUAL if len(members) == 1 or not name.endswith("_s"))
-
-
 def latex(
     members: Sequence[NamedRun], layout: PaperLayout, caption: Callable[[TableGrid], str]
 ) -> str:
     """Return the table in its environment, below its caption."""
-    grid = fill_grid(members, layout, choose_columns(members, layout))
+    columns = layout.columns
+    if columns is None:  # times of several runs are not comparable
+        every = [row for member in members for row in summary_rows(member.summary, ALL)]
+        usual = (name for name in USUAL if any(row.value(name) is not None for row in every))
+        columns = tuple(name for name in usual if len(members) == 1 or not name.endswith("_s"))
+    elif STEPS in columns and _CALLS not in columns:  # tokens per step need calls per step
+        place = 1 + columns.index(STEPS)
+        columns = (*columns[:place], _CALLS, *columns[place:])
+    grid = fill_grid(members, layout, columns)
     lines, wide = [], 1 + len(grid.columns) + len(grid.spread)
     for label, rows in grid.groups:
         lines.append(r"\midrule")
@@ -210,13 +215,14 @@ def latex(
         lines += [" & ".join(_cells(row, grid)) + r" \\" for row in rows]
     shapes, headings = "", ["Decoder"]
     for column in grid.columns:  # numbers aligned at their points, intervals to their right
-        before, after = grid.digits(column)
         spread, heading = column in grid.spread, escaped(COLUMNS[column].heading)
-        shapes += f"S[table-format={before}.{after}]" + "@{~}l" * spread
+        digits = grid.digits(column).translate(_BRACKETS)
+        shapes += f"S[table-format={digits}]" + "@{~}l" * spread
         headings.append(rf"\multicolumn{{2}}{{c}}{{{heading}}}" if spread else f"{{{heading}}}")
     return Template(packaged("table.tex")).substitute(
         star="*" if VENUES[layout.venue].two_columns else "",
         caption=caption(grid),
+        label="decoders",
         shapes=shapes,
         headings=" & ".join(headings),
         body="\n".join(lines),
@@ -224,9 +230,9 @@ def latex(
 
 
 def _cells(row: Sequence[Entry], grid: TableGrid) -> list[str]:
-    cells = [escaped(row[0].text)]
+    cells = ["{}" * row[0].text.startswith(("[", "*")) + escaped(row[0].text)]  # not \\'s argument
     for entry, column in zip(row[1:], grid.columns, strict=True):
-        text = "{--}" if entry.text == UNKNOWN else entry.text
+        text = "{--}" if entry.text == UNKNOWN else entry.text.translate(_BRACKETS)
         cells.append(rf"\bfseries {text}" if entry.bold else text)
         if column in grid.spread:
             cells.append(entry.interval)

@@ -8,6 +8,7 @@ records give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +21,17 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
-from bench.report.tables.conclusion import telling
 from bench.report.tables.setting import describe_model, hardware
-from bench.report.tables.table import interval, over
+from bench.report.tables.table import interval, over, with_interval
 from bench.stats.metrics import summary_rows
+from bench.stats.side import RunSnapshot
 from bench.stats.summary import ALL
 from bench.stats.validity import VALID
 from bench.text import counted, factor, latex, portable
+
+_SCORES = {"exact_number": "correct results", "contains_answer": "answers with the gold answer"}
+_SCORES |= {"rouge_l": "ROUGE-L F", "constraints_met": "constraints met"}
+"""Words for metrics of quality; any other has its name."""
 
 
 def write_paper(
@@ -37,85 +42,94 @@ def write_paper(
 ) -> list[Path]:
     """Write the table, the figures with their CSVs and the references, and return the files.
 
-    `note` is called with names without BibTeX entries.
+    Args:
+        members: the runs, each of which has a group of rows.
+        folder: where the files are written.
+        layout: the paper's choices.
+        note: called with a line about names without BibTeX entries.
 
     Raises:
-        BenchError: a label names no decoder of the runs (exit 2), or the files cannot be written
+        BenchError: a label names no decoder and no run (exit 2), or the files cannot be written
             (1).
     """
-    there = ordered_decoders(members)
+    from bench.report.figures import canvas, dots  # imports matplotlib: only for drawing
+
+    there = [*ordered_decoders(members), *(member.name for member in members)]
     for name in layout.labels:
         if name not in there:
-            runs = " and ".join(member.name for member in members)
-            line = f"--label {name}: {runs} has no such decoder; {did_you_mean(name, there)}"
+            line = f"--label {name}: no decoder or run has this name; {did_you_mean(name, there)}"
             raise UsageError(line)
+    texts = [layout.labels.get(member.name) for member in members]
+    named = zip(members, texts, strict=True)
+    members = [replace(run, name=text, label=text) if text else run for run, text in named]
     references, missing = bibliography(members)
     if missing:
         note(f"no BibTeX entry is known for {', '.join(missing)}: add yours to references.bib")
-    texts = {
-        "main.tex": table.latex(members, layout, partial(write_caption, members, layout)),
-        "references.bib": references,
-    }
-    files = _figures(members, layout) | {name: text.encode() for name, text in texts.items()}
-    return write_files(folder, files)
-
-
-def _figures(members: Sequence[NamedRun], layout: PaperLayout) -> dict[str, bytes]:
-    """Draw speed-up, tokens per step and quality, each if it is known."""
-    from bench.report.figures import canvas, dots  # imports matplotlib: only for drawing
-
-    contents: dict[str, bytes] = {}
+    main = table.latex(members, layout, partial(write_caption, members, layout))
+    files: dict[str, bytes] = {}
     shown = {"speedup": dots.SPEEDUP, "tokens_per_step": dots.TOKENS, "quality": dots.QUALITY}
     for name, metric in shown.items():
         drawing = dots.dots_figure(members, metric, VENUES[layout.venue].width, layout.labels)
         if drawing is not None:
-            contents[f"{name}.pdf"] = canvas.render(drawing[0], ["pdf"])["pdf"]
-            contents[f"{name}.csv"] = csv_bytes(drawing[1])
-    return contents
+            renamed = {column: column.replace(metric.column, name) for column in metric.columns}
+            files[f"{name}.pdf"] = canvas.render(drawing[0], ["pdf"])["pdf"]
+            files[f"{name}.csv"] = csv_bytes(drawing[1].rename(columns=renamed))
+    tables = {"main.tex": main.encode(), "references.bib": references.encode()}
+    return write_files(folder, files | tables)
 
 
 def write_caption(members: Sequence[NamedRun], layout: PaperLayout, grid: TableGrid) -> str:
     """Return the caption as LaTeX: estimands, model, meaning of bold, and lossy decoders."""
     rows = [row for member in members for row in summary_rows(member.summary, ALL)]
-    with_interval = grid.spread - {*SPEEDUPS}
+    labels = {BASELINE: "AR", **layout.labels}
+    scores = dict.fromkeys(_scores(member, labels[BASELINE]) for member in members)
+    asides = {"quality": " or ".join(filter(None, scores))}
+    if table.STEPS in grid.columns and "(" in grid.digits(table.STEPS):
+        asides[table.STEPS] = "in brackets if nothing verifies them"
     words = [
-        COLUMNS[name].caption + " with its 95\\,\\% interval" * (name in with_interval)
+        COLUMNS[name].caption
+        + " with its 95\\,\\% interval" * (name in grid.spread - {*SPEEDUPS})
+        + (f" ({latex(aside)})" if (aside := asides.get(name)) else "")
         for name in grid.columns
     ]
     bold = ""
     if layout.bold == "best":
-        of = " of a run" if len(members) > 1 else ""
-        bold = f" Bold: the best{of}"
-        bold += "" if all(map(eligible, rows)) else " of those with a guarantee"
+        bold = " Bold: the best" + " of each run" * (len(members) > 1)
+        bold += "" if all(map(eligible, rows)) else " among decoders with a guarantee"
         bold += ", times and qualities only if their intervals show it"
-        if "acceptance_length" in grid.columns:
+        if table.STEPS in grid.columns:
             bold += ", tokens per step only among decoders with as many calls per step"
         bold += "."
-    quality = ""
-    if "quality" in grid.columns:
-        lines = dict.fromkeys(telling(member.summary) for member in members)
-        quality = f" {latex(' '.join(filter(None, lines)))}".rstrip()
     named = dict.fromkeys(str(member.side.config.get("primary") or "") for member in members)
     cells = ", ".join(latex(layout.labels.get(n, n)) for n in named if n not in ("", "none"))
     primary = f" Primary comparison: {cells}; all others are exploratory." if cells else ""
     estimated = f"{_setting(members)}: {'; '.join(words)}.{primary}"
-    floors = []
-    for label, floor in ((member.label, member.floor) for member in members):
-        if floor.value is not None:
-            ends = "" if floor.low is None else f" {interval(floor.low, floor.high)}"
-            of = f" ({latex(label)})" if len(members) > 1 else ""
-            floors.append(factor(floor.value, f"{ends}{of}"))
-    base = _baseline(members, layout)
+    floors = [
+        with_interval(factor(floor.value, ""), interval(floor.low, floor.high))
+        + f" ({latex(label)})" * (len(members) > 1)
+        for label, floor in ((member.label, member.floor) for member in members)
+        if floor.value is not None
+    ]
+    cells_over = dict.fromkeys(over(member.summary) for member in members)
+    base = " or ".join(latex(labels.get(name, name)) for name in cells_over)
     noise = f" {base} against a second {base} in the same run: {', '.join(floors)}." * bool(floors)
-    text = f"{estimated}{quality}{bold}{noise}{_guarantee_warnings(members, layout)}"
-    return text if base == "AR" else text.replace("autoregressive decoding", base)
+    text = f"{estimated}{bold}{noise}{_guarantee_warnings(members, layout)}"
+    return text if [*cells_over] == [BASELINE] else text.replace("autoregressive decoding", base)
 
 
-def _baseline(members: Sequence[NamedRun], layout: PaperLayout) -> str:
-    """Name the cells that speed-ups refer to, `ar` as ``AR``."""
-    names = dict.fromkeys(over(member.summary) for member in members)
-    usual = {**layout.labels, BASELINE: "AR"}
-    return " or ".join(latex(usual.get(name, name)) for name in names)
+def _scores(member: NamedRun, ar: str) -> str:
+    """Name the metrics and families whose mean is a run's quality, and the families left out."""
+    families: dict[str, list[str]] = {}
+    for row in summary_rows(member.summary.query(f"family != {ALL!r}"), None):
+        key = "" if row.quality_tells is False else str(row.quality_metric)
+        if row.quality is not None and row.family not in families.setdefault(key, []):
+            families[key].append(row.family)
+    floored = families.pop("", ())
+    parts = [f"{_SCORES.get(key, key)} in {' and '.join(of)}" for key, of in families.items()]
+    mean = "mean over families: " * (sum(map(len, families.values())) > 1)
+    texts = [f"{mean}{', '.join(parts)}"] * bool(parts)
+    texts += [f"left out, as {ar} is at its floor: {', '.join(floored)}"] * bool(floored)
+    return "; ".join(texts)
 
 
 def _guarantee_warnings(members: Sequence[NamedRun], layout: PaperLayout) -> str:
@@ -146,23 +160,31 @@ def _setting(members: Sequence[NamedRun]) -> str:
     if len(members) == 1:
         return latex(portable(f"Decoders of {', '.join(common)}"))
     runs = [
-        f"{member.label}: {', '.join(rest)}" if rest else member.label
+        f"{member.label}: {', '.join(rest)}"
         for member, parts in zip(members, each, strict=True)
-        for rest in [[part for part in parts if part not in (*common, member.label)]]
+        if (rest := [part for part in parts if part not in (*common, member.label)])
     ]
     all_with = f", all with {', '.join(common)}" if common else ""
-    return latex(portable(f"Decoders by run{all_with} ({'; '.join(runs)})"))
+    differing = f" ({'; '.join(runs)})" if runs else ""
+    return latex(portable(f"Decoders by run{all_with}{differing}"))
 
 
 def _conditions(member: NamedRun) -> list[str]:
-    rows, side = summary_rows(member.summary, ALL), member.side
-    config = side.config
+    rows = summary_rows(member.summary, ALL)
     prompts, clusters, repeats = (
         counted(max(getattr(row, f"{noun}s") or 0 for row in rows), noun)
         for noun in ("prompt", "cluster", "repeat")
     )
+    place = filter(None, [hardware(member.side.env)])
+    return [f"{prompts} in {clusters}", repeats, *conditions(member.side), *place]
+
+
+def conditions(side: RunSnapshot) -> list[str]:
+    """Return a run's tasks, sampling and dtype."""
+    config = side.config
+    if str(config.get("tasks")).startswith("specbench="):
+        config = {**config, "tasks": "specbench"}  # the file has Spec-Bench's own name
     texts = {"tasks": "tasks {}", "split": "split {}", "temperature": "temperature {:g}"}
     texts |= {"batch_size": "batch size {}", "max_new_tokens": "at most {} new tokens"}
     parts = [text.format(config[key]) for key, text in texts.items() if config.get(key) is not None]
-    dtype = config.get("dtype") or side.env.dtype
-    return [f"{prompts} in {clusters}", repeats, *parts, *filter(None, [dtype, hardware(side.env)])]
+    return [*parts, *filter(None, [config.get("dtype") or side.env.dtype])]

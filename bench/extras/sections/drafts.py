@@ -13,7 +13,6 @@ import pandas as pd
 
 from bench.records.plan import RunStatus
 from bench.records.record import SampleRecord
-from bench.records.run_folder import Run
 from bench.report.figures.style import FAINT, GREY, Look
 from bench.report.findings import Findings
 from bench.report.sections import Figure, Plot, Section
@@ -99,9 +98,9 @@ def step_lengths(records: Iterable[SampleRecord]) -> dict[int, int]:
     return dict(sorted(lengths.items()))
 
 
-def acceptance_table(run: Run) -> pd.DataFrame:
+def acceptance_table(findings: Findings) -> pd.DataFrame:
     """Tabulate the fields of `PositionCount` per decoder, family and position."""
-    cells, claimed = group_by(run.records), replace(run, status=RunStatus())
+    cells, claimed = group_by(findings.run.records), replace(findings.run, status=RunStatus())
     rows = [
         (decoder, family, *astuple(count))
         for decoder in decoder_order(claimed)  # by their claims
@@ -178,11 +177,6 @@ def acceptance_figure(acceptance: pd.DataFrame, summary: pd.DataFrame) -> Plot |
     return figure, data
 
 
-def measured_acceptance(findings: Findings) -> pd.DataFrame:
-    """Return the table of acceptance of a run."""
-    return acceptance_table(findings.run)
-
-
 _FIGURES = (
     Figure(
         "acceptance_by_position",
@@ -192,18 +186,18 @@ _FIGURES = (
         "often accepted than the first, because only steps on easy text get that far. Positions "
         "that fewer than 20 steps reached are not drawn.",
         "no decoder drafted tokens, or in too few steps",
-        lambda f, summary: acceptance_figure(f.once(measured_acceptance), summary),
+        lambda f, summary: acceptance_figure(f.once(acceptance_table), summary),
         6,
     ),
 )
 ACCEPTANCE = Section(
     "acceptance",
-    lambda f: [acceptance(f.once(measured_acceptance))],
+    lambda f: [acceptance(f.once(acceptance_table))],
     10,
     title="Draft acceptance by position",
     empty="No decoder drafted tokens.",
     figures=_FIGURES,
-    data={"acceptance_by_position": measured_acceptance},
+    data={"acceptance_by_position": acceptance_table},
 )
 
 

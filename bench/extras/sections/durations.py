@@ -281,7 +281,8 @@ def time_split_figure(splits: Sequence[Split], summary: pd.DataFrame) -> Plot | 
             axes.barh(range(len(splits)), widths, 0.7, left=left, label=label, color=colour)
             left += widths
     for y, ms in enumerate(each):
-        canvas.annotate_point(grid[1], f"{ms:.{1 if ms >= 10 else 2}f}", (ms, y), 3, 8)
+        style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        grid[1].annotate(f"{ms:.{1 if ms >= 10 else 2}f}", (ms, y), (3, 0), **style)
     canvas.percent_ticks(grid[0].xaxis, 5)
     grid[0].set_xlim(0, 1)
     grid[1].set_xlim(0, 1.15 * max(each))

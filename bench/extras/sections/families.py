@@ -40,7 +40,14 @@ _SPEEDS = {
 def by_family(
     summary: pd.DataFrame, title: str, note: str, make: Callable[[SummaryRow], TableCell | str]
 ) -> Table:
-    """Make a table with a row per decoder, and a column per family and for `all`."""
+    """Make a table with a row per decoder, and a column per family and for `all`.
+
+    Args:
+        summary: the rows of summary.csv that are shown.
+        title: the table's title.
+        note: the text below the table.
+        make: makes the cell of a row of the summary.
+    """
     cells = {(row.decoder, row.family): make(row) for row in summary_rows(summary, None)}
     return from_cells(cells, title, note)
 
@@ -54,24 +61,6 @@ def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, not
 
     columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
     return Table.from_rows(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
-
-
-def _speeds(summary: pd.DataFrame, sizes: str) -> list[Table]:
-    """Make two tables of speed-ups by family. The first ends with a row of A/A floors."""
-    tables = []
-    for column, (name, definition) in _SPEEDS.items():
-        if column != "speedup" and summary[column].isna().all():  # no floor from the first token on
-            continue
-        note = (
-            f"{definition}, {LEVEL} t-interval over conversations; bold if it excludes 1 and "
-            f"exceeds the A/A floor. {EXPLORATORY} {sizes} prompts."
-        )
-        cell = partial(speed, column=column)
-        tables.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
-    floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
-    cells = (floors.get(family, TableCell(UNKNOWN)) for family in tables[0].headings[1:])
-    last = (TableCell(f"{over(summary)}{SECOND} (A/A)"), *cells)
-    return [replace(tables[0], rows=(*tables[0].rows, last)), *tables[1:]]
 
 
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
@@ -103,17 +92,30 @@ def step_lengths(summary: pd.DataFrame, timed: str) -> Table:
 
 def _by_family(findings: Findings) -> list[Table]:
     """Make the tables by family of speed and counters, with n in timed prompts."""
-    sizes = findings.sizes("prompts")
-    timed = f"{sizes} prompts."
+    summary, timed = findings.summary, f"{findings.sizes('prompts')} prompts."
+    speeds = []
+    for column, (name, definition) in _SPEEDS.items():
+        if column != "speedup" and summary[column].isna().all():  # no floor from the first token on
+            continue
+        note = (
+            f"{definition}, {LEVEL} t-interval over conversations; bold if it excludes 1 and "
+            f"exceeds the A/A floor. {EXPLORATORY} {timed}"
+        )
+        cell = partial(speed, column=column)
+        speeds.append(by_family(summary, f"Speed-up by family ({name})", note, cell))
+    floors = {row.family: TableCell(estimated(row.floor)) for row in summary_rows(summary, None)}
+    cells = (floors.get(family, TableCell(UNKNOWN)) for family in speeds[0].headings[1:])
+    last = (TableCell(f"{over(summary)}{SECOND} (A/A)"), *cells)
     return [
-        *_speeds(findings.summary, sizes),
+        replace(speeds[0], rows=(*speeds[0].rows, last)),
+        *speeds[1:],
         by_family(
-            findings.summary,
+            summary,
             "Tokens per call by family",
             f"Emitted tokens / target calls, prefill included, pooled. {timed}",
             lambda row: METRICS["tokens_per_call"].text(row.tokens_per_call),
         ),
-        step_lengths(findings.summary, timed),
+        step_lengths(summary, timed),
     ]
 
 

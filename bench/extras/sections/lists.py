@@ -83,26 +83,20 @@ def groups_by_pass(record: SampleRecord, piece: Callable[[int], str]) -> tuple[i
     for index, token in enumerate(tokens):
         text += piece(token)
         owners += [index] * (len(text) - len(owners))
-    passes = _passes(steps.decided, steps.passes)
     letters = [index for index, sign in enumerate(text) if "A" <= sign <= "Z"]
     if len(letters) != NUM_ITEMS:
         return ()
-    sizes = Counter(passes[owners[index]] for index in letters)
-    return tuple(sizes[key] for key in sorted(sizes))
-
-
-def _passes(decided: Sequence[Sequence[int]], finished: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the block, which ends where a step reports passes, and the pass of each token."""
-    places: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []  # the block and the pass of each token
     block = last = 0
-    for numbers, passes in zip(decided, finished, strict=True):
+    for numbers, passes in zip(steps.decided, steps.passes, strict=True):
         for number in numbers:
             # the target's own token (0) belongs to the pass after the preceding tokens' passes
             places.append((block, number or last + 1))
             last = max(last, number)
-        if passes:
+        if passes:  # the step ends its block
             block, last = block + 1, 0
-    return places
+    sizes = Counter(places[owners[index]] for index in letters)
+    return tuple(sizes[key] for key in sorted(sizes))
 
 
 def ceiling(family: str, groups: Sequence[int]) -> float:

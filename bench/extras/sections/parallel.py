@@ -249,14 +249,14 @@ _FIGURES = (
 )
 
 
-def _tables(findings: Findings) -> list[Table | None]:
-    kinds = (rounds, likelihood, agreement, repetition, area)
-    return [
-        *(make(findings.report_summary) for make in kinds),
-        by_drafter(findings.run.records),
-        memory(findings.run.plan.cells, findings.run.records),
-        ceilings(findings.run, findings.report_summary),
-    ]
-
-
-SECTION = Section("parallel", _tables, 12, figures=_FIGURES)
+SECTION = Section(
+    "parallel",
+    lambda f: [
+        *(make(f.report_summary) for make in (rounds, likelihood, agreement, repetition, area)),
+        by_drafter(f.run.records),
+        memory(f.run.plan.cells, f.run.records),
+        ceilings(f.run, f.report_summary),
+    ],
+    12,
+    figures=_FIGURES,
+)

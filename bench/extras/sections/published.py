@@ -44,7 +44,11 @@ def obstacles(
 ) -> tuple[list[str], list[str]]:
     """Return reasons against comparing tokens per step, and against comparing speed-ups.
 
-    `left` lists the run's departures from its protocol.
+    Args:
+        reference: the published table.
+        config: the run's configuration, as stored.
+        env: the run's machine.
+        left: the run's departures from its protocol, a line each.
     """
     lengths = []
     if reference["model"] not in str(config.get("model", "")).lower():

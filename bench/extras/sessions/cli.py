@@ -37,7 +37,15 @@ def pool(
 def measure(
     config: RunConfig, num: int, every: float, output: Path, progress: ProgressStyle
 ) -> NoReturn:
-    """Measure a configuration in `num` new processes, pool them, and exit with the worst code."""
+    """Measure a configuration in new processes, pool them, and exit with the worst code.
+
+    Args:
+        config: the job.
+        num: number of sessions, a process each.
+        every: minimum number of minutes from the start of a session to the next one's.
+        output: the parent of the folder of the sessions.
+        progress: style of the progress, also of the sessions' own.
+    """
     from bench.extras.sessions.sessions import make_folder, measure_sessions, num_ended
 
     folder = make_folder(config, output)

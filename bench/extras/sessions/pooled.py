@@ -1,4 +1,4 @@
-"""Combine sessions of one job into one estimate (pool.csv, pool.md, a table): `bench pool`.
+"""Combine sessions of one job into one estimate (pool.csv, pool.md, pool.tex): `bench pool`.
 
 Sessions are runs of the same work, on any day, machine and commit.
 """
@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from itertools import compress, islice
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.errors import Exit, UnavailableError
+from bench.extras.paper.table import packaged
+from bench.extras.paper.write import conditions
 from bench.extras.sections.estimators import prompt_table
 from bench.extras.sessions.pool import MIN_SESSIONS, Pooled, pool_logs
 from bench.extras.together.runs import CIRCUMSTANCES, identity, refuse_invalid, refuse_twice
@@ -25,7 +29,7 @@ from bench.records.environment import Environment
 from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import SECOND, STATUS, guarantee_rank
-from bench.report.tables.setting import hardware
+from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
 from bench.stats.counters import group_by
@@ -34,10 +38,8 @@ from bench.stats.metric import CellData
 from bench.stats.side import RunSnapshot, load_side
 from bench.stats.summary import ALL
 from bench.stats.validity import INCOMPLETE
-from bench.text import UNKNOWN, counted, factor, markdown, percent, portable
+from bench.text import UNKNOWN, counted, factor, latex, markdown, percent, portable
 
-_UNTIMED = {"quality limit"}
-"""Facts of a job that do not affect its times."""
 _SHOWN = {"started", "verdict", "comparability key", "hardware", "threads"}
 """Circumstances that the tables already show, or that follow from others."""
 _NOTE = (
@@ -183,7 +185,8 @@ class Pool:
         values = {key: dict.fromkeys(str(each.get(key)) for each in facts) for key in facts[0]}
         floor = [f"A/A noise floor: {estimated(self.floor)}."] if self.floor.value else []
         if len(self.sessions) == MIN_SESSIONS:
-            floor.append("Two sessions tell little about a third, and predict none: measure more.")
+            line = "Two sessions say little about a third, and no other is left to check"
+            floor.append(f"{line} the prediction (Predicted: -): measure more.")
         if len(set(self.occasions)) == 1:
             floor.append(
                 "All sessions are one occasion and share the machine's state: the next session may "
@@ -276,7 +279,7 @@ def unlike(first: RunSnapshot, other: RunSnapshot) -> Iterator[str]:
 
 def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
     """Return the job of a run: its identity without circumstances, and decoder options."""
-    less = CIRCUMSTANCES | _UNTIMED
+    less = CIRCUMSTANCES | {"quality limit"}  # which affects no times
     facts = {key: value for key, value in identity(side).items() if key not in less}
     if side.env.device:
         facts["kind of device"] = side.env.device.partition(":")[0]
@@ -286,11 +289,36 @@ def _job(side: RunSnapshot, other: RunSnapshot) -> dict[str, str]:
 
 
 def write_pool(pool: Pool, folder: Path) -> list[Path]:
-    """Write pool.csv and pool.md into a folder (`BenchError` if it cannot be written)."""
+    """Write pool.csv, pool.md and pool.tex into a folder (`BenchError` if it cannot be written)."""
     tables = [f"{each.to_markdown()}\n\n{each.note}" for each in (table(pool), sessions(pool))]
     texts = [f"# {pool.title}", *tables, *(f"* {markdown(line)}" for line in pool.notes)]
     files = {POOL: csv_bytes(frame(pool)), "pool.md": "\n\n".join(texts).encode() + b"\n"}
-    return write_files(folder, files)
+    return write_files(folder, files | {"pool.tex": to_latex(pool).encode()})
+
+
+def to_latex(pool: Pool) -> str:
+    """Return the table of pooled estimates as LaTeX, with a group of rows by machine."""
+    shown, side, lines = table(pool), pool.sessions[0].side, list[str]()
+    kept, rows = [name != "machine" for name in shown.headings], iter(shown.rows)
+    for place, part in pool.by_machine.items():
+        lines.append(r"\midrule")
+        if len(pool.by_machine) > 1:
+            name = latex("all machines" if place == EVERY else place)
+            lines.append(rf"\multicolumn{{{sum(kept)}}}{{@{{}}l}}{{\emph{{{name}}}}} \\")
+        for row in islice(rows, len(part.decoders)):
+            texts = [latex("--" if cell.text == UNKNOWN else cell.text) for cell in row]
+            bold = [rf"\textbf{{{t}}}" if c.bold else t for t, c in zip(texts, row, strict=True)]
+            lines.append(" & ".join(compress(bold, kept)) + r" \\")
+    floor = f" A/A noise floor: {estimated(pool.floor)}." if pool.floor.value else ""
+    job = ", ".join([describe_model(side), *conditions(side)])
+    return Template(packaged("table.tex")).substitute(
+        star="*",
+        caption=latex(portable(f"Decoders of {job}; {pool.title}. {shown.note}{floor}")),
+        label="pool",
+        shapes="".join(compress(("l" if words else "r" for words in shown.words[1:]), kept[1:])),
+        headings=" & ".join(compress((latex(n[0].upper() + n[1:]) for n in shown.headings), kept)),
+        body="\n".join(lines),
+    )
 
 
 def print_pool(pool: Pool, console: Console) -> Exit:

@@ -46,10 +46,17 @@ def make_folder(config: RunConfig, parent: Path) -> Path:
 def measure_sessions(
     config: RunConfig, num: int, every: float, folder: Path, progress: Progress, style: str
 ) -> Exit:
-    """Measure `num` sessions, each in a new process, and return the worst exit code.
+    """Measure sessions, each in a new process, and return the worst exit code.
 
-    They begin at least `every` minutes apart. Ctrl-C, or a session without a result, ends the
-    series; all measurements are kept.
+    Ctrl-C, or a session without a result, ends the series; all measurements are kept.
+
+    Args:
+        config: the job, which names the decoders' code that sessions may run.
+        num: number of sessions.
+        every: minimum number of minutes from the start of a session to the next one's.
+        folder: the folder of `make_folder`, which holds the job; the runs are made in it.
+        progress: shows notes between the sessions.
+        style: style of the progress of each session: auto, rich, plain or none.
     """
     worst = Exit.DONE
     job = ["--config", folder / CONFIG, "--output", folder, "--progress", style]
@@ -63,7 +70,11 @@ def measure_sessions(
             worst = max(worst, ended)
             if ended == Exit.INTERRUPTED or num_ended(folder) < number:
                 break
-            _wait(60 * every - (time.monotonic() - start_s) if number < num else 0.0, progress)
+            left_s = 60 * every - (time.monotonic() - start_s)
+            if number < num and left_s > 0:
+                due = datetime.now(UTC) + timedelta(seconds=left_s)
+                progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
+                time.sleep(left_s)
         except KeyboardInterrupt:
             worst = Exit.INTERRUPTED
             break
@@ -74,13 +85,6 @@ def num_ended(folder: Path) -> int:
     """Count the sessions that ended, with a result."""
     runs = [path for path in folder.iterdir() if (path / STATUS).is_file()]
     return sum(read_status(path).complete for path in runs if not path.is_symlink())
-
-
-def _wait(left_s: float, progress: Progress) -> None:
-    if left_s > 0:
-        due = datetime.now(UTC) + timedelta(seconds=left_s)
-        progress.note(f"the next session begins at {due:%Y-%m-%d %H:%M} UTC")
-        time.sleep(left_s)
 
 
 def _process(*arguments: object) -> Exit:

@@ -1,1 +1,1 @@
-"""Print answers with the tokens of each step coloured (`bench show`)."""
+"""Print a run's answers step by step, or its prompts (`bench show`, `bench show-prompts`)."""

@@ -39,10 +39,13 @@ def show_run(
     prompt: str | None = None,
     decoders: Sequence[str] | None = None,
 ) -> None:
-    """Print the answers of `decoders` (default: all) to `prompt` (default: a few), step by step.
+    """Print answers step by step: the first repeat without an error, timed if possible.
 
-    `prompt` is CONVERSATION#TURN, or a conversation. The answer shown is the first repeat without
-    an error, from the timing pass if possible.
+    Args:
+        run_dir: the run's folder.
+        console: where they are printed; without colours, bars separate the steps.
+        prompt: CONVERSATION#TURN, or a conversation; None: a few prompts.
+        decoders: cells whose answers are printed; None: all.
 
     Raises:
         BenchError: the folder is not a run, or a prompt or decoder is unknown (exit 2).

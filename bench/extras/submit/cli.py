@@ -9,7 +9,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.read import PANEL
-from bench.errors import Exit, UsageError
+from bench.errors import Exit, InvalidRunError, UsageError
 
 app = typer.Typer()
 
@@ -29,15 +29,21 @@ def submit(
     output: options.Output = options.RESULTS,
 ) -> None:
     """Check a run, and store it where the tables by machine and the pools find it."""
-    from bench.extras.exports.export import BY_PROMPT
+    from bench.extras.exports.export import BY_PROMPT, reference
     from bench.extras.sessions.pooled import POOL, load_pool, write_pool
-    from bench.extras.submit.submission import free_name, problems, public_files
+    from bench.extras.submit.submission import free_name, problems
+    from bench.records.environment import read_environment
     from bench.records.files import write_files
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
+    from bench.report.write import REPORT
+    from bench.stats.folders import run_folders
 
     findings = Findings(load_run(find_run(run, output)))
-    files = public_files(findings)
+    for each in run_folders(to):
+        if read_environment(each) == findings.run.env:  # its load and peak memory are a run's own
+            raise InvalidRunError(f"{findings.name} is stored already: {each}")
+    files = {name: data for name, data in reference(findings).items() if name != REPORT}
     if failed := list(problems(findings, files, public=public)):
         for line in failed:
             typer.echo(f"bench: {findings.name}: {line}", err=True)

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench.extras.exports.export import reference
 from bench.records.environment import ENV
 from bench.records.plan import MANIFEST, STATUS
 from bench.records.run_folder import CONFIG, Run
@@ -21,7 +20,6 @@ from bench.records.samples import PHASES_FILE
 from bench.report.findings import Findings
 from bench.report.tables.setting import hardware, short_name
 from bench.report.tables.table import estimated
-from bench.report.write import REPORT
 from bench.stats.validity import VALID
 from bench.text import counted
 from specbench_tasks.loaders import is_pinned
@@ -39,11 +37,6 @@ _PRIVATE = {
     "a token": r"\b(?:hf_|gh[a-z]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA)[\w-]{16,}",
 }
 _SHARED_NAMES = {"root", "user", "runner", "ubuntu", "admin", "localhost"}
-
-
-def public_files(findings: Findings) -> dict[str, bytes]:
-    """Return the files to store: as for a stored run, without a report (raises as `reference`)."""
-    return {name: data for name, data in reference(findings).items() if name != REPORT}
 
 
 def free_name(parent: Path, run: Run) -> str:

@@ -45,9 +45,8 @@ def frame(
 ) -> pd.DataFrame:
     """Return a row per point and decoder, or one row for a point without numbers.
 
-    `runs` maps points to run folders, `failed` maps points without a run to the reason. Columns:
-    ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the columns of a
-    run's summary.
+    Columns: ``point``, the axes, ``run``, ``verdict``, ``comparability_key``, ``note``, and the
+    columns of a run's summary. `runs` and `failed` are as in `write_sweep`.
     """
     lines = []
     for point in points:
@@ -86,7 +85,11 @@ def write_sweep(
 ) -> list[str]:
     """Write summary.csv, figures/ and sweep.md of a sweep, and return the figures left out.
 
-    `runs` and `failed` are as in `frame` (`BenchError` if writing fails).
+    Args:
+        folder: the sweep's folder (`BenchError` if writing fails).
+        sweep: the points and axes.
+        runs: the run folder of each point that has one, by the point's name.
+        failed: why a point has no result, by the point's name.
     """
     points, axes = sweep.points, sweep.axes
     rows = frame(points, runs, failed)

@@ -84,17 +84,24 @@ def load_sweep(file: Path) -> Sweep:
     if not isinstance(listed, list) or not all(isinstance(g, Mapping) and g for g in listed):
         raise UsageError(f"{file} has no [{GRIDS}] table of axes, e.g. batch_size = [1, 4]")
     base = {key: value for key, value in content.items() if key != GRIDS}
-    combinations: dict[str, tuple[dict[str, Any], str]] = {}
+    combinations: dict[str, tuple[RunConfig, dict[str, Any], str]] = {}
     axes: dict[str, None] = {}
     for grid in listed:
         for values, label in _combinations(base, grid, axes):
-            combinations.setdefault(load_config(None, values).to_toml(), (values, label))
-    names = tuple(axes)
-    points = tuple(
-        _point(number, values, label, names)
-        for number, (values, label) in enumerate(combinations.values(), start=1)
-    )
-    return Sweep(stem=_slug(file.stem), content=content, axes=names, points=points)
+            plain = load_config(None, values)
+            combinations.setdefault(plain.to_toml(), (plain, values, label))
+    points = []
+    for number, (plain, values, label) in enumerate(combinations.values(), start=1):
+        settings, cells = plain.model_dump(), plain.decoders or {}
+        on_axes = {}
+        for axis in dict.fromkeys((*ALWAYS, *axes)):
+            cell, dot, option = axis.rpartition(".")
+            on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
+        name = f"p{number:03d}-{_slug(label)[:_LABEL_LENGTH]}".rstrip("-")
+        config = load_config(None, {**values, "run_name": name})
+        points.append(Point(number=number, label=label, config=config, values=on_axes))
+    stem = _slug(file.stem)
+    return Sweep(stem=stem, content=content, axes=tuple(axes), points=tuple(points))
 
 
 def _combinations(
@@ -142,18 +149,6 @@ def _combined(fixed: Values, at: Values) -> dict[str, Any]:
             cells[cell][option] = as_text(value)
         values["decoders"] = cells
     return values
-
-
-def _point(number: int, values: Values, label: str, axes: Sequence[str]) -> Point:
-    plain = load_config(None, values)
-    settings, cells = plain.model_dump(), plain.decoders or {}
-    on_axes = {}
-    for axis in dict.fromkeys((*ALWAYS, *axes)):
-        cell, dot, option = axis.rpartition(".")
-        on_axes[axis] = cells.get(cell, {}).get(option) if dot else settings[axis]
-    name = f"p{number:03d}-{_slug(label)[:_LABEL_LENGTH]}".rstrip("-")
-    config = load_config(None, {**values, "run_name": name})
-    return Point(number=number, label=label, config=config, values=on_axes)
 
 
 def _slug(text: str) -> str:

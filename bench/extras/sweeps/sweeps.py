@@ -49,11 +49,18 @@ def run_sweep(
     *,
     report: runs.Report | None = runs.write_report,
 ) -> tuple[Exit, list[str]]:
-    """Measure the missing points of a sweep, each with its `report`, then report all points.
+    """Measure the missing points of a sweep, then report all points.
 
     Return the worst exit code of the points, and the figures that were left out. A failed point is
-    reported, and the next point is measured. Ctrl-C ends the sweep. `allowed` are the paths of
-    decoders' code that a stored point may run.
+    reported, and the next point is measured. Ctrl-C ends the sweep.
+
+    Args:
+        sweep: the points, each of which becomes a run.
+        folder: the sweep's folder, which may hold a stopped sweep.
+        progress: shows each run's course, one after another.
+        opener: opens the models of a point.
+        allowed: paths of decoders' code that a stored point may run.
+        report: writes the report of each run; None: none.
 
     Raises:
         UsageError: the folder holds another sweep.
@@ -62,7 +69,19 @@ def run_sweep(
     from bench.extras.sweeps.report import write_sweep  # and matplotlib: not to list points
 
     described = plan_lines(sweep, folder, brings_models=opener is not open_setup)[0]
-    _begin(sweep, folder)
+    file = folder / SWEEP
+    refuse_links(folder, folder / POINTS)
+    if file.is_file():
+        if tomllib.loads(file.read_text(encoding="utf-8")) != sweep.content:
+            raise UsageError(f"{folder} holds another sweep; give another --folder")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is no folder of a sweep and not empty; give another --folder")
+    else:
+        try:
+            (folder / POINTS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
+        write_text(file, tomli_w.dumps(sweep.content))
     with only_writer(folder):
         progress.note(described)
         worst, failed = Exit.DONE, {}
@@ -106,23 +125,6 @@ def _measure(
         progress.note(f"point {point.number} has no result: {error.message}")
         return Exit(error.exit_code), error.message
     return Exit(ended.exit_code), None
-
-
-def _begin(sweep: Sweep, folder: Path) -> None:
-    """Make the sweep's folder, or check that an existing folder holds the same sweep."""
-    file = folder / SWEEP
-    refuse_links(folder, folder / POINTS)
-    if file.is_file():
-        if tomllib.loads(file.read_text(encoding="utf-8")) != sweep.content:
-            raise UsageError(f"{folder} holds another sweep; give another --folder")
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is no folder of a sweep and not empty; give another --folder")
-    try:
-        (folder / POINTS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
-    write_text(file, tomli_w.dumps(sweep.content))
 
 
 def _existing(folder: Path) -> dict[str, Path]:

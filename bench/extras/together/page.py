@@ -39,10 +39,13 @@ Members = Sequence[NamedRun]
 
 
 def report(names: Sequence[str], parent: Path, folder: Path, console: Console) -> Exit:
-    """Write and print one report of several runs below `parent`, and return its exit code.
+    """Write and print one report of several runs, and return its exit code.
 
-    Raises:
-        BenchError: as `load_members` and `write_joint` do.
+    Args:
+        names: paths or names of the runs.
+        parent: the folder in which names are looked up.
+        folder: the report's folder.
+        console: where it is printed.
     """
     members = load_members(names, parent)
     write_joint(members, folder)

@@ -6,7 +6,7 @@ Their times cannot be pooled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,18 +102,24 @@ def name_runs(sides: Sequence[RunSnapshot]) -> list[NamedRun]:
     ]
     models = [describe_model(side) for side in sides]
     labels = models if len(set(models)) == len(models) else runs
-    renamed = disambiguate_names(sides)
-    return [_named(*each) for each in zip(sides, runs, labels, renamed, strict=True)]
-
-
-def _named(side: RunSnapshot, name: str, label: str, renamed: Mapping[str, str]) -> NamedRun:
-    summary, floor = run_summary(side), noise_floor(side.records)
-    decoders = [str(decoder) for decoder in summary["decoder"].unique()]
-    new = {decoder: renamed.get(decoder, decoder) for decoder in decoders}
-    estimates = rivals(side.records, decoders).items()
-    pairs = {(new[one], new[other]): estimate for (one, other), estimate in estimates}
-    summary = summary.assign(decoder=summary["decoder"].map(new))
-    return NamedRun(name=name, label=label, summary=summary, floor=floor, side=side, pairs=pairs)
+    members = []
+    for side, name, label, new in zip(sides, runs, labels, disambiguate_names(sides), strict=True):
+        summary = run_summary(side)
+        decoders = [str(decoder) for decoder in summary["decoder"].unique()]
+        new_names = {decoder: new.get(decoder, decoder) for decoder in decoders}
+        member = NamedRun(
+            name=name,
+            label=label,
+            summary=summary.assign(decoder=summary["decoder"].map(new_names)),
+            floor=noise_floor(side.records),
+            side=side,
+            pairs={
+                (new_names[one], new_names[other]): estimate
+                for (one, other), estimate in rivals(side.records, decoders).items()
+            },
+        )
+        members.append(member)
+    return members
 
 
 def run_summary(side: RunSnapshot) -> pd.DataFrame:

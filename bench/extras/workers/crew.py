@@ -175,7 +175,16 @@ class JobQueue:
             if answer is None:
                 del self._members[worker]
                 yield worker, member.job, None
-                self._replace(worker, member)
+                fault = "start" if member.job is None else str(member.job)
+                limit = _DEATHS * (self._num_workers if member.job is None else 1)
+                self._deaths[fault] += 1
+                if self._deaths[fault] >= limit:
+                    phase = "before they began" if member.job is None else f"during {fault}"
+                    line = f"{self._deaths[fault]} workers died {phase}, most recently {worker}"
+                    raise BenchError(f"{line}; check its machine's memory and log")
+                if member.job is not None:
+                    self._queue.appendleft(member.job)
+                self._start()
             elif isinstance(answer, BenchError):
                 raise BenchError(f"worker {worker}: {answer.message}", exit_code=answer.exit_code)
             elif isinstance(answer, Hello):
@@ -202,15 +211,3 @@ class JobQueue:
                 beside = [m.hello for m in self._members.values() if m.node == member.node]
                 peers = tuple(hello.pid for hello in beside if hello)
                 self._executor.ask(worker, Work(job=member.job, peers=peers))
-
-    def _replace(self, worker: str, member: _Member) -> None:
-        """Put a dead worker's job back and start a new worker, within the limit of deaths."""
-        fault = "start" if member.job is None else str(member.job)
-        self._deaths[fault] += 1
-        if self._deaths[fault] >= _DEATHS * (self._num_workers if member.job is None else 1):
-            phase = "before they began" if member.job is None else f"during {fault}"
-            line = f"{self._deaths[fault]} workers died {phase}, most recently {worker}"
-            raise BenchError(f"{line}; check its machine's memory and log")
-        if member.job is not None:
-            self._queue.appendleft(member.job)
-        self._start()

@@ -46,11 +46,15 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
             or a folder is not a run (2) or is damaged (4), or the new folder cannot be written (1).
     """
     runs = [load_run(folder) for folder in folders]
-    for run in runs[1:]:
-        _refuse_other(runs[0], run)
-    _refuse_twice(runs)
+    _check_parts(runs)
     plan = _join_plans(runs)
-    records = [_labelled(record, run, n) for n, run in enumerate(runs, 1) for record in run.records]
+    records = []
+    for number, run in enumerate(runs, 1):
+        for record in run.records:  # names of workers are unique among the parts
+            worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
+            copy = replace(record, worker=worker, machine=run.env.comparability_key)
+            copy.pack()
+            records.append(copy)
     machines = {record.machine for record in records}
     key = next(iter(machines)) if len(machines) == 1 else None
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-merged-{plan.name or 'run'}"
@@ -63,26 +67,20 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     return folder, notes * (len(machines) > 1)
 
 
-def _refuse_other(first: Run, run: Run) -> None:
-    one, two = _shared_facts(first), _shared_facts(run)
-    differing = sorted(name for name in one | two if one.get(name) != two.get(name))
-    if first.plan.identity and not differing:
-        return
-    why = f"{', '.join(differing) or 'what it began with'} differ"
-    line = f"{run.path.name} has another plan than {first.path.name} ({why})"
-    advice = "merge joins parts of one plan: `bench run --part I/N` of the same command"
-    raise UnavailableError(f"{line}; {advice}")
-
-
-def _shared_facts(run: Run) -> dict[str, object]:
-    """Return what all parts of a plan share: code, weights, settings, prompts and dtype."""
-    settings = {key: value for key, value in run.config.items() if key not in _FREE}
-    plan = {**(run.plan.identity or {}), "prompts, blocks or decoders": run.plan.digest}
-    return {**settings, **plan, "dtype": run.env.dtype}
-
-
-def _refuse_twice(runs: Sequence[Run]) -> None:
-    """Refuse runs that share a block or a scored prompt: parts of one plan share none."""
+def _check_parts(runs: Sequence[Run]) -> None:
+    """Refuse runs of different plans, and runs that share a block or a scored prompt."""
+    facts: list[dict[str, object]] = []
+    for run in runs:  # all parts of a plan share code, weights, settings, prompts and dtype
+        settings = {key: value for key, value in run.config.items() if key not in _FREE}
+        plan = {**(run.plan.identity or {}), "prompts, blocks or decoders": run.plan.digest}
+        facts.append({**settings, **plan, "dtype": run.env.dtype})
+        one, two = facts[0], facts[-1]
+        differing = sorted(name for name in one | two if one.get(name) != two.get(name))
+        if run is not runs[0] and (differing or not runs[0].plan.identity):
+            why = f"{', '.join(differing) or 'what it began with'} differ"
+            line = f"{run.path.name} has another plan than {runs[0].path.name} ({why})"
+            advice = "merge joins parts of one plan: `bench run --part I/N` of the same command"
+            raise UnavailableError(f"{line}; {advice}")
     owners: dict[str, Run] = {}
     for run in runs:
         blocks = [f"block {block.block}" for block in run.plan.blocks]
@@ -90,14 +88,6 @@ def _refuse_twice(runs: Sequence[Run]) -> None:
             if (first := owners.setdefault(unit, run)) is not run:
                 line = f"{first.path.name} and {run.path.name} both have {unit}"
                 raise UsageError(f"{line}; name each part of a plan once")
-
-
-def _labelled(record: SampleRecord, run: Run, number: int) -> SampleRecord:
-    """Return a record of a numbered run, with its machine and a unique name of the worker."""
-    worker = f"p{number}.{record.worker}" if record.worker else f"p{number}"
-    copy = replace(record, worker=worker, machine=run.env.comparability_key)
-    copy.pack()
-    return copy
 
 
 def _join_plans(runs: Sequence[Run]) -> Plan:
@@ -150,14 +140,15 @@ def _write(
     write_plan(folder, plan)
     statuses = [run.status for run in runs]
     complete = all(status.complete for status in statuses)
+    unequal = pool_differences(plan.cells, statuses, records)
     status = RunStatus(
         status=COMPLETE if complete else "interrupted",
         started_utc=min(filter(None, (each.started_utc for each in statuses)), default=None),
         finished_utc=max(filter(None, (each.finished_utc for each in statuses)), default=None),
         attempts=max(each.attempts or 1 for each in statuses),
-        differences=pool_differences(plan.cells, statuses, records),
+        differences=unequal,
         floor=pool_floors([each.floor for each in statuses if each.floor is not None]),
-        num_records=len(records),
+        num_records=None if unequal is None else len(records),
         reported=True,
     )
     write_status(folder, status)
@@ -168,7 +159,7 @@ def pool_differences(
     cells: Iterable[Cell], statuses: Sequence[RunStatus], records: Iterable[SampleRecord]
 ) -> tuple[Difference, ...] | None:
     """Pool the differences of parts with these `records`, or return None if a part is unchecked."""
-    if any(status.differences is None for status in statuses):
+    if not all(status.compared for status in statuses):
         return None
     differences = [each for status in statuses for each in status.differences or ()]
     totals = []

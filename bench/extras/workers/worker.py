@@ -117,7 +117,15 @@ class Worker:
         lines: LineCollector,
         attempt: int = 0,
     ) -> None:
-        """Prepare to measure with an open `setup`: reserve caches for `blocks`, and warm up."""
+        """Prepare to measure: reserve caches and warm up.
+
+        Args:
+            setup: the open models and arms.
+            prompts: all prompts of the run, by name.
+            blocks: the blocks to come, whose prompts decide the caches; none: nothing is timed.
+            lines: takes the records and events.
+            attempt: number of the run's attempt, 0 for the first.
+        """
         from bench.machine.usage import LoadWatch
         from bench.measure.timing import Runner, frozen_garbage
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -72,27 +72,21 @@ def name_rows(
     axes.spines["left"].set_visible(False)
 
 
-def annotate_point(
-    axes: Axes,
-    text: str,
-    point: tuple[float, float],
-    gap: float,
-    size: float = 9,
-    side: Literal["left", "right"] = "left",
-    **style: Any,
-) -> None:
-    """Write text next to a point, `gap` points to the right, with the alignment `side`."""
-    style |= {"va": "center", "ha": side, "fontsize": size}
-    axes.annotate(text, point, (gap, 0), textcoords="offset points", **style)
-
-
 def max_end(numbers: pd.Series) -> float:
     """Return where an axis cuts intervals, which with few prompts would hide all numbers."""
     return _REACH * max(1.0, float(numbers.max()))
 
 
 def draw_interval(axes: Axes, ends: Sequence[float], y: float, limit: float, **style: Any) -> None:
-    """Draw an interval at height `y`, with an arrow where it goes on beyond `limit`."""
+    """Draw an interval, with an arrow where it is cut.
+
+    Args:
+        axes: numbers are on its x axis.
+        ends: lower and upper end; nothing is drawn if they are NaN.
+        y: its height, in units of the y axis.
+        limit: where it is cut on the right (`max_end`).
+        style: `Axes.plot`'s arguments, among them ``color``.
+    """
     axes.plot(np.minimum(ends, limit), [y, y], **style)
     if ends[1] > limit:
         axes.plot(limit, y, marker=">", ms=4, color=style["color"], clip_on=False)
@@ -171,7 +165,10 @@ def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:
         for decoder, name in zip(decoders, names, strict=True)
     ]
     width, height = figure.get_size_inches()
-    columns = _columns([_LETTER * len(name) + _SYMBOL for name in names], float(width))
+    widths = [_LETTER * len(name) + _SYMBOL for name in names]
+    columns = max(1, len(names))
+    while columns > 1 and sum(map(max, np.array_split(widths, columns))) >= width:
+        columns -= 1  # entries are filled in column by column
     figure.set_size_inches(width, height + _KEY_ROW * math.ceil(len(names) / columns))
     figure.legend(
         handles=handles,
@@ -182,14 +179,6 @@ def key(figure: Figure, decoders: Sequence[str], look: Look) -> None:
         columnspacing=1.0,
         borderpad=0.1,
     )
-
-
-def _columns(widths: Sequence[float], width: float) -> int:
-    """Return the largest number of columns that fit, with entries filled in column by column."""
-    for columns in range(len(widths), 1, -1):
-        if sum(max(column) for column in np.array_split(widths, columns)) < width:
-            return columns
-    return 1
 
 
 def overall(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

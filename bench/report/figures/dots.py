@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from bench.records.plan import BASELINE
 from bench.report.figures.canvas import (
     WHOLE,
     Plot,
-    annotate_point,
     draw_interval,
     max_end,
     name_rows,
@@ -55,7 +54,7 @@ class Number(NamedTuple):
 
 
 SPEEDUP = Number("speedup", "speed-up over {base}", factor, 1.0)
-TOKENS = Number("acceptance_length", "tokens per step after the first", neutral=1.0)
+TOKENS = Number("acceptance_length", "tokens per step after prefill", neutral=1.0)
 QUALITY = Number("quality", "quality", percent, share=True)
 
 
@@ -87,7 +86,11 @@ def dots_figure(
     if not panels:
         return None
     titled = len(runs) > 1
-    heights = [_height(data["decoder"], labels) * size + titled * _TITLE for _, data in panels]
+    heights = []
+    for _, data in panels:
+        num_lines = [len(name_lines(labels.get(name, name))) for name in data["decoder"]]
+        rows = len(data) * max(_ROW, _LINE * (1 + max(num_lines)))  # as high as the longest name
+        heights.append(rows * size + titled * _TITLE)
     with styled(size):
         figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
         ratios = {"height_ratios": heights}
@@ -106,6 +109,7 @@ def dots_figure(
         axis.set_major_locator(MaxNLocator(5, steps=WHOLE))
         if metric.share:
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axis.axes.set_xlim(np.clip(axis.get_view_interval(), 0, 1))
     named = [data.assign(run=run.name) for run, data in panels]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 
@@ -128,12 +132,6 @@ def speedup_figure(summary: pd.DataFrame, floor: Estimate) -> Plot | None:
     axes.set_title(f"line: {base}{band}", loc="right", **style)
     data = data.merge(overall(summary, ["prompts"]), on="decoder")
     return figure, data[["decoder", *metric.columns, "prompts", "guarantee"]]
-
-
-def _height(decoders: Iterable[str], labels: Mapping[str, str]) -> float:
-    """Return the height of all rows, in inches per point of font size, with long names wrapped."""
-    names = [name_lines(labels.get(name, name)) for name in decoders]
-    return len(names) * max(_ROW, _LINE * (1 + max(map(len, names))))
 
 
 def _ranked(summary: pd.DataFrame, metric: Number) -> pd.DataFrame:
@@ -173,7 +171,8 @@ def _draw(
         axes.plot(value, y, ms=5.5, clip_on=False, **look.marker(row["decoder"]))
         ends = "" if math.isnan(low + high) else f" [{bare(low)}, {bare(high)}]"
         right = np.nanmax([value, min(high, top), metric.neutral or value])
-        annotate_point(axes, f"{metric.text(value)}{ends}", (right, y), 5, size - 1)
+        note: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": size - 1}
+        axes.annotate(f"{metric.text(value)}{ends}", (right, y), (5, 0), **note)
     num_exact = int((~data["decoder"].isin(look.marks)).sum())
     if 0 < num_exact < len(data):
         axes.axhline(num_exact - 0.5, color=FAINT, lw=0.8, ls=(0, (4, 3)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -58,8 +57,8 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     failed = [row for row in rows if row.errors]
     timed = [row for row in rows if is_number(row.speedup) and row not in failed]
-    ahead = leaders(summary, pairs)
-    sentences = [_leaders_sentence(ahead)] if ahead is not None else []
+    candidates = [row for row in timed if row.guarantee not in (None, *_NO_CLAIM)]
+    sentences = [_leaders_sentence(candidates, pairs)] if candidates else []
     for guarantee, clause in _NO_CLAIM.items():
         if group := [row for row in timed if clause and row.guarantee == guarantee]:
             best = _fastest(group)
@@ -71,7 +70,7 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
                         text += f" ({row.over}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
                 nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
-                text += f"; under the target, its tokens are {nats} than {BASELINE}'s"
+                text += f"; under the target, its tokens are on average {nats} than {BASELINE}'s"
             sentences.append(f"{text}.")
     sentences += [
         f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
@@ -84,55 +83,33 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
     return " ".join(sentences)
 
 
-class Leaders(NamedTuple):
-    """Hold the fastest decoder with a guarantee, and decoders that are not shown to be slower.
-
-    `shown`: the fastest is shown to be faster than the baseline. `num` decoders were compared.
-    """
-
-    best: SummaryRow
-    tied: Sequence[str]
-    shown: bool
-    num: int
-
-
-def leaders(summary: pd.DataFrame, pairs: Rivals) -> Leaders | None:
-    """Return the fastest decoders with a guarantee over all families, without failed ones.
+def _leaders_sentence(rows: Sequence[SummaryRow], pairs: Rivals) -> str:
+    """Name the fastest of the decoders with a guarantee, and those not shown to be slower.
 
     Decoders that are shown to be faster than the baseline come before decoders with higher
-    estimates for which this is not shown. Return None if no decoders were compared.
+    estimates for which this is not shown.
     """
-    rows = [
-        row
-        for row in summary_rows(summary, ALL)
-        if row.decoder != row.over
-        and is_number(row.speedup)
-        and not row.errors
-        and row.guarantee not in (None, *_NO_CLAIM)
-    ]
-    if not rows:
-        return None
-    faster = [
-        r for r in rows if (r.speedup_low or 0) > 1 and r.estimate("speedup").exceeds(r.floor)
-    ]
+    above = [row for row in rows if (row.speedup_low or 0) > 1]
+    faster = [row for row in above if row.estimate("speedup").exceeds(row.floor)]
     best = _fastest(faster or rows)
-    tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
-    return Leaders(best, tied, bool(faster), len(rows))
-
-
-def _leaders_sentence(ahead: Leaders) -> str:
-    best, tied, num = ahead.best, ahead.tied, ahead.num
-    if not ahead.shown:
+    num = len(rows)
+    if not faster:
         text = f"{best.decoder} measures {_times(best)}"
         if num > 1:
             text = f"the highest of {num} estimates is {best.decoder}'s, {_times(best)}"
-        return f"No decoder with a guarantee is shown to be faster than {best.over}: {text}."
+        text = f"No decoder with a guarantee is shown to be faster than {best.over}: {text}."
+        if above:
+            names = ", ".join(row.decoder for row in above)
+            noise = f"{best.over} against itself differs by up to {factor(best.floor.noise)}"
+            text += f" An interval above 1 ({names}) is not beyond the noise: {noise}."
+        return text
     same = "tokens" if best.guarantee == SAME_TOKENS else "distribution"
     only = best.guarantee != SAME_TOKENS and best.checked == CLAIMED
     claims = "claims" if only else "guarantees"
     text = f"{best.decoder} is {_times(best)} and {claims} {BASELINE}'s {same}"
     if num == 1:
         return f"{text}."
+    tied = not_slower(best, [row for row in rows if row is not best], pairs, best.floor)
     if not tied:
         return f"{text}: the fastest of {num} decoders with a guarantee."
     names = ", ".join([best.decoder, *tied])
@@ -143,7 +120,14 @@ def _leaders_sentence(ahead: Leaders) -> str:
 def not_slower(
     best: SummaryRow, rest: Iterable[SummaryRow], pairs: Rivals, floor: Estimate
 ) -> list[str]:
-    """Return the decoders that are not shown to be slower than the best."""
+    """Return the decoders that are not shown to be slower than the best.
+
+    Args:
+        best: the decoder that leads.
+        rest: the decoders to compare with it.
+        pairs: the speed-ups of `best` over each of them; one that is missing shows nothing.
+        floor: the A/A noise floor, which a difference must exceed.
+    """
     over = {other: pairs.get((best.decoder, other.decoder), Estimate()) for other in rest}
     return [
         other.decoder

@@ -118,7 +118,7 @@ def bases(summary: pd.DataFrame) -> str:
     for row in summary_rows(summary, ALL):
         sharing.setdefault(basis(row), []).append(row.decoder)
     several = len(sharing) > 1
-    each = [f"{text} ({', '.join(names)})" if several else text for text, names in sharing.items()]
+    each = [f"{', '.join(names)}: {text}" if several else text for text, names in sharing.items()]
     return "; ".join(each)
 
 
@@ -133,10 +133,11 @@ def basis(row: SummaryRow) -> str:
     if row.pairs_dropped:
         text += f", {counted(row.pairs_dropped, 'pair')} dropped for errors"
     if row.pairs_decode not in (None, row.pairs) and not grouped:
-        text += f", decode speed-up from {row.pairs_decode} (others ended in their first step)"
+        num, rest = (row.pairs_decode, "the others") if row.pairs_decode else ("none", "all")
+        text += f", {num} for the decode speed-up ({rest} ended in their first step)"
     if row.clusters == 1:
         one = "group of prompts" if grouped else "conversation"
-        text += f" (one {one}: no interval; raise --limit)"
+        text += f", no interval from one {one} (raise --limit)"
     return text
 
 

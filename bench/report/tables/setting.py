@@ -35,29 +35,25 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     sha256, day = template.get("sha256"), template.get("date")
     parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
     parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
-    rows = {
+    rows, price = run.env.torch.product_rows or 1, run.env.torch.product_price
+    products = f"one code for calls of up to {rows} rows, "
+    products += "so that a row has the same bits in all of them"
+    if price is not None:
+        cost = f"at most {percent(price, places=0)} of a call of one row" if price else "none"
+        products += f"; price: {cost}"
+    values = {
         "model": describe_model(run),
         "tasks": _tasks(run.config),
         "decoders": ", ".join(decoders),
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),
         "threads": run.env.torch.threads,
-        "products": _products(run),
+        "products": products if rows > 1 else None,
         "template": ", ".join([*parts, f"written on {day}"] if day else parts),
         "generation config": _as_words(target.get("generation") or {}),
         "date": started and f"{datetime.fromisoformat(started):%Y-%m-%d %H:%M} UTC",
     }
-    return [(key, portable(str(value))) for key, value in rows.items() if value]
-
-
-def _products(run: Run) -> str | None:
-    rows, price = run.env.torch.product_rows, run.env.torch.product_price
-    if (rows or 1) == 1:
-        return None
-    text = f"one code for calls of up to {rows} rows, "
-    text += "so that a row has the same bits in all of them"
-    cost = f"at most {percent(price, places=0)} of a call of one row" if price else "none"
-    return text if price is None else f"{text}; price: {cost}"
+    return [(key, portable(str(value))) for key, value in values.items() if value]
 
 
 def _as_words(values: Mapping[str, Any]) -> str:

@@ -61,7 +61,14 @@ class Table:
 
     @classmethod
     def from_rows(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
-        """Make a table with one row per object."""
+        """Make a table with one row per object.
+
+        Args:
+            title: heading above the table.
+            note: text below it: estimand and n.
+            columns: makes the cells of an object; the first names it.
+            rows: the objects, from top to bottom.
+        """
         contents = [[make(row) for make in columns.values()] for row in rows]
         cells = tuple(
             tuple(TableCell(c) if isinstance(c, str) else c for c in row) for row in contents
@@ -70,7 +77,14 @@ class Table:
 
     @classmethod
     def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
-        """Make a table with one row per object, or return None without objects."""
+        """Make a table with one row per object, or return None without objects.
+
+        Args:
+            title: heading above the table.
+            note: text below it.
+            columns: as of `from_rows`.
+            rows: the objects; none if there is nothing to show.
+        """
         table = cls.from_rows(title, note, columns, rows)
         return table if table.rows else None
 
@@ -136,10 +150,14 @@ class Table:
         style: Callable[[Sequence[TableCell], int], str] | None = None,
         expendable: Sequence[str] | None = None,
     ) -> list[RichTable]:
-        """Split the table into blocks of columns that fit the console's width.
+        """Split the table into blocks of columns, each of which names its rows.
 
-        `expendable` columns leave the first block in this order (None: from the last column).
-        Every block names its rows.
+        Args:
+            console: its width limits each block.
+            headings: as of `to_rich`.
+            style: likewise.
+            expendable: columns that may leave the first block, in this order; None: all but the
+                first column, from the last on.
         """
         from rich.measure import Measurement
 
@@ -257,12 +275,16 @@ def quality(row: SummaryRow) -> TableCell:
     return TableCell(with_interval(percent(row.quality, ""), ends))
 
 
+def is_unverified(row: SummaryRow) -> bool:
+    """Return whether nothing verified the tokens of a decoder's steps."""
+    return row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
+
+
 def step_length(row: SummaryRow) -> TableCell:
     """Format tokens per step with their interval, in brackets if the tokens were not verified."""
-    unverified = row.guarantee == NO_GUARANTEE and row.acceptance_rate is None
     length = number(row.acceptance_length)
     ends = interval(row.acceptance_length_low, row.acceptance_length_high)
-    text = f"({length})" if unverified and length != UNKNOWN else length
+    text = f"({length})" if is_unverified(row) and length != UNKNOWN else length
     return TableCell(with_interval(text, ends))
 
 

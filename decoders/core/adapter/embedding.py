@@ -68,15 +68,12 @@ class UniformEmbedding(nn.Module):
         if self.net is None:
             return self.blank.expand(len(u), -1)
         valid = u.clamp(min=0)  # a blank slot's result is thrown away below
-        embedded: Tensor = self.net(self._features(valid, warp).to(self.blank.dtype))
-        return torch.where((u < 0)[:, None], self.blank, embedded)
-
-    def _features(self, u: Tensor, warp: Tensor) -> Tensor:
         shifts = torch.arange(NUM_BITS - 1, -1, -1, device=u.device)
-        level = (u * 2**NUM_BITS).long()
+        level = (valid * 2**NUM_BITS).long()
         bits = ((level[:, None] >> shifts) & 1).float() * 2 - 1
         waves = torch.arange(1, NUM_COSINES + 1, device=u.device) * math.pi
-        parts = [bits, torch.cos(u[:, None].float() * waves)]
+        features = [bits, torch.cos(valid[:, None].float() * waves)]
         if self.conditioned:
-            parts.append(warp)
-        return torch.cat(parts, -1)
+            features.append(warp)
+        embedded: Tensor = self.net(torch.cat(features, -1).to(self.blank.dtype))
+        return torch.where((u < 0)[:, None], self.blank, embedded)

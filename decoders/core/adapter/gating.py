@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -24,6 +25,12 @@ Forward = Callable[[int, Tensor], Tensor]
 Run = Callable[[Tensor], Tensor]
 _PREFIX, _ROWS = 3, 5
 _tile_rows: int | None = None
+
+
+def cache_argument(module: nn.Module) -> str:
+    """Return the name that a module of transformers has for its cache, among inputs and outputs."""
+    # renamed in transformers 5.24
+    return "cache" if "cache" in signature(module.forward).parameters else "past_key_values"
 
 
 def text_model(module: Any) -> Any:
@@ -178,10 +185,11 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     num_words = module.config.get_text_config().vocab_size
     ids = torch.arange(_PREFIX + _ROWS, device=module.device)[None] % num_words
     # a cache without the config: the one for a window of 1 does not fit its masks
-    cache = type(module(ids[:, :1], use_cache=True).past_key_values)()
-    module(ids[:, :_PREFIX], past_key_values=cache, use_cache=True)
+    name = cache_argument(module)
+    fed = {name: type(getattr(module(ids[:, :1], use_cache=True), name))(), "use_cache": True}
+    module(ids[:, :_PREFIX], **fed)
     with nn.modules.module.register_module_forward_pre_hook(watch):
-        module(ids[:, _PREFIX:], past_key_values=cache, use_cache=True)
+        module(ids[:, _PREFIX:], **fed)
     return strange[0] if strange else None
 
 
@@ -237,8 +245,11 @@ def join_deltas(
 ) -> Change:
     """Join the factors of layers that share an input, or multiply them if that costs less.
 
-    `sizes` are each layer's number of outputs, `weight` ``[sum out, in]`` is that of all. With
-    `switches` a whole delta is returned as ``W + B A``, added in the factors' precision.
+    Args:
+        deltas: one for each layer; None: the layer is not changed.
+        sizes: each layer's number of outputs.
+        weight: that of all layers, ``[sum out, in]``.
+        switches: return a whole delta as ``W + B A``, added in the factors' precision.
     """
     present = [delta for delta in deltas if delta is not None]
     lows = [delta.low for delta in present if delta.low is not None]

@@ -42,7 +42,7 @@ class Trees(NamedTuple):
     levels: list[int]
 
 
-def candidates(
+def _candidates(
     logits: Tensor, sampling: Sampling, num: int, *, sync: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return distributions ``[…, W]``, and probabilities and indices ``[…, C]`` of the likeliest.
@@ -99,7 +99,7 @@ def grow(
         depths: number of levels of each tree, int64 ``[B, 1]``; None: all.
         words: ids ``[W]`` of the logits; None: the vocabulary.
         stops: stop once no deeper draft could be among the likeliest, which waits for the device.
-        sync: see `candidates`.
+        sync: see `_candidates`.
     """
     num, num_found, device = len(logits), 0, logits.device
     # chances of the paths to a level's rows, which rank them, and those of the tokens drawn
@@ -108,7 +108,7 @@ def grow(
     ids_of, before, paths_of, laws = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     levels, tree_chances = [limit] * num, [list[float]() for _ in range(num)]
     for level in range(limit):
-        probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
+        probs, chances, ids = _candidates(logits, sampling, shape.width, sync=sync)
         num_each = chances.shape[-1]
         paths = (odds.unsqueeze(-1) * chances).flatten(1)
         if depths is not None:
@@ -164,14 +164,20 @@ def trees_of_heads(
     sampling: Sampling,
     uniforms: Tensor | None = None,
 ) -> list[CallResult]:
-    """Return each sequence's tree of the likeliest paths through heads ``[B, H, W]``.
+    """Return each sequence's tree of the likeliest paths through heads.
 
-    Every head's candidates may follow each candidate of the head before. `depths` are the numbers
-    of heads that each tree uses; other arguments as of `grow`.
+    Every head's candidates may follow each candidate of the head before.
+
+    Args:
+        logits: ``[B, H, W]``.
+        depths: number of heads that each tree uses.
+        shape: depth, width and number of nodes.
+        sampling: warps the distributions.
+        uniforms: float64 ``[B, depth, width]`` for draws.
     """
     logits = logits[:, : shape.depth]
     for sync in (logits.device.type == "cpu", True):  # again if top-p left a row open
-        probs, chances, ids = candidates(logits, sampling, shape.width, sync=sync)
+        probs, chances, ids = _candidates(logits, sampling, shape.width, sync=sync)
         if uniforms is not None:
             uniforms = uniforms[..., : ids.shape[-1]]
             parts = [draw(probs[:, d : d + 1], uniforms[:, d]) for d in range(shape.depth)]
@@ -224,9 +230,13 @@ def likeliest_paths(chances: Sequence[Sequence[float]], limit: int) -> list[tupl
 def tree_results(
     drafts: Sequence[Sequence[Sequence[float]]], probs: Tensor, words: Tensor | None, size: int
 ) -> list[CallResult]:
-    """Return the trees of `Trees.drafts` on the host, as drafts of a vocabulary of `size` ids.
+    """Return trees as results.
 
-    `words` are the ids of W words; None: the vocabulary.
+    Args:
+        drafts: `Trees.drafts` on the host.
+        probs: `Trees.probs`.
+        words: ids of the W words; None: the vocabulary.
+        size: number of ids of the target's vocabulary.
     """
     trees = [[each for each in zip(*tree, strict=True) if each[3] > 0] for tree in drafts]
     laws: Sequence[Tensor | None] = [None] * len(trees)

@@ -29,9 +29,6 @@ from decoders.core.device import upload
 from decoders.core.products import attention, product
 from decoders.core.types import NO_UNIFORM, CallResult
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of slots in a layer, given the layer's number and the slots' queries, keys, values."""
-
 
 class SlotPass(DraftPass):
     """A pass of slots after new text that returns drafts and probabilities, ``[B, 2, K]``."""
@@ -74,8 +71,8 @@ class SlotPass(DraftPass):
         before = inputs["ids"].flatten().index_select(0, last)
         logits = self.head(out).float()
         if layers.num_candidates:
-            return (select(layers, logits, out, before),)
-        return (chain(layers, logits, before),)
+            return (layers.select(logits, out, before),)
+        return (layers.chain(logits, before),)
 
     def _slots(
         self, rows: Inputs, planes: Sequence[Tensor], levels: Tensor, warmth: float, seen: Any
@@ -190,8 +187,11 @@ class ParallelLayers(Joined):
         slots: Tensor = anchor + embedded + beside
         return slots
 
-    def forward(self, slots: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head."""
+    def forward(self, slots: Tensor, turn: Turn, attend: Callable[..., Tensor]) -> Tensor:
+        """Map slots ``[..., N, D]`` to inputs ``[..., N, D]`` of the model's head.
+
+        `attend` takes a layer's number, and the slots' queries, keys and values.
+        """
         for number, layer in enumerate(self.layers):
             slots = layer.passed(slots, attend(number, *layer.project(slots, turn)))
         return normed(slots) * self.scale
@@ -206,56 +206,54 @@ class ParallelLayers(Joined):
         index = torch.searchsorted(self.words, tokens).clamp(max=len(self.words) - 1)
         return torch.where(self.words[index] == tokens, index, len(self.words))
 
+    def chain(self, logits: Tensor, before: Tensor) -> Tensor:
+        """Pick each slot's likeliest word, and return ids and probabilities, float64 ``[B, 2, K]``.
 
-def chain(layers: ParallelLayers, logits: Tensor, before: Tensor) -> Tensor:
-    """Pick each slot's likeliest word, biased by the token before, and return ids, probabilities.
+        A bias by the token before is added to all W words of `logits` ``[B, K, W]``. `before` are
+        the ids ``[B]`` of the last known tokens.
+        """
+        picks, values, index = [], [], self.index(before)
+        for row in logits.unbind(1):
+            if self.config.bias_rank:
+                row = row + product(self.left.index_select(0, index), self.right).float()
+            value, index = row.max(-1)
+            picks.append(index)
+            values.append(value - row.logsumexp(-1))
+        tokens = self.words[torch.stack(picks, 1)]
+        return torch.stack([tokens.double(), torch.stack(values, 1).exp().double()], 1)
 
-    The bias is added to all W words of `logits` ``[B, K, W]``. `before` are the ids ``[B]`` of the
-    last known tokens. The result is float64 ``[B, 2, K]``.
-    """
-    picks, values, index = [], [], layers.index(before)
-    for row in logits.unbind(1):
-        if layers.config.bias_rank:
-            row = row + product(layers.left.index_select(0, index), layers.right).float()
-        value, index = row.max(-1)
-        picks.append(index)
-        values.append(value - row.logsumexp(-1))
-    tokens = layers.words[torch.stack(picks, 1)]
-    return torch.stack([tokens.double(), torch.stack(values, 1).exp().double()], 1)
+    def select(self, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
+        """Pick the path through the slots' likeliest words with the most expected accepted drafts.
 
+        `logits` ``[B, K, W]`` are without a bias, `states` ``[B, K, D]`` what they are of, and
+        `before` the ids ``[B]`` of the last known tokens. The result is that of `chain`, with the
+        path's conditional probabilities.
+        """
+        words = logits.topk(self.num_candidates).indices
+        first = self.index(before)[:, None, None].expand_as(words[:, :1])
+        left = self.factors(torch.cat([first, words[:, :-1]], 1), states)
+        chances = self.candidate_logs(logits, words, left).exp()
+        ahead, after = torch.zeros_like(chances[:, 0, 0]), list[Tensor]()
+        # drafts that are expected from each word before on
+        for slot in reversed(chances.unbind(1)):
+            ahead, best = (slot * (1 + ahead.unsqueeze(1))).max(-1)
+            after.append(best)
+        path = [torch.zeros_like(first[:, 0, :1])]
+        for best in reversed(after):
+            path.append(best.gather(1, path[-1]))
+        places = torch.stack(path, 1)
+        steps = places[:, :-1] * words.shape[-1] + places[:, 1:]
+        values = chances.flatten(2).gather(2, steps)
+        tokens = self.words[words.gather(2, places[:, 1:])]
+        return torch.stack([tokens.double(), values.double()], 1).squeeze(-1)
 
-def select(layers: ParallelLayers, logits: Tensor, states: Tensor, before: Tensor) -> Tensor:
-    """Pick the path through the slots' likeliest words with the most expected accepted drafts.
+    def candidate_logs(self, logits: Tensor, words: Tensor, left: Tensor) -> Tensor:
+        """Return log probabilities ``[..., P, C]`` of candidates after each of P words.
 
-    `logits` ``[B, K, W]`` are without a bias, `states` ``[B, K, D]`` what they are of, and `before`
-    the ids ``[B]`` of the last known tokens. The result is that of `chain`, with the path's
-    conditional probabilities.
-    """
-    words = logits.topk(layers.num_candidates).indices
-    first = layers.index(before)[:, None, None].expand_as(words[:, :1])
-    left = layers.factors(torch.cat([first, words[:, :-1]], 1), states)
-    chances = candidate_logs(logits, words, left, layers.right).exp()
-    ahead, after = torch.zeros_like(chances[:, 0, 0]), list[Tensor]()
-    for slot in reversed(chances.unbind(1)):  # drafts that are expected from each word before on
-        ahead, best = (slot * (1 + ahead.unsqueeze(1))).max(-1)
-        after.append(best)
-    path = [torch.zeros_like(first[:, 0, :1])]
-    for best in reversed(after):
-        path.append(best.gather(1, path[-1]))
-    places = torch.stack(path, 1)
-    steps = places[:, :-1] * words.shape[-1] + places[:, 1:]
-    values = chances.flatten(2).gather(2, steps)
-    tokens = layers.words[words.gather(2, places[:, 1:])]
-    return torch.stack([tokens.double(), values.double()], 1).squeeze(-1)
-
-
-def candidate_logs(logits: Tensor, words: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return log probabilities ``[..., P, C]`` of candidates after each of P words.
-
-    The bias of `left` factors ``[..., P, R]`` on the candidates `words` ``[..., C]``, whose factors
-    are rows of `right`, is added to their `logits` ``[..., W]``; other words keep theirs.
-    """
-    rest = logits.scatter(-1, words, float("-inf")).logsumexp(-1)[..., None, None]
-    bias = (left @ right[words].mT).float()
-    biased = logits.gather(-1, words).unsqueeze(-2) + bias
-    return biased - torch.logaddexp(biased.logsumexp(-1, keepdim=True), rest)
+        The bias of `left` factors ``[..., P, R]`` on the candidates `words` ``[..., C]`` is added
+        to their `logits` ``[..., W]``; other words keep theirs.
+        """
+        rest = logits.scatter(-1, words, float("-inf")).logsumexp(-1)[..., None, None]
+        bias = (left @ self.right[words].mT).float()
+        biased = logits.gather(-1, words).unsqueeze(-2) + bias
+        return biased - torch.logaddexp(biased.logsumexp(-1, keepdim=True), rest)

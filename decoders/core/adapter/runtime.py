@@ -39,11 +39,6 @@ class LateSlots:
     embedded: Tensor
     tokens: Tensor | None = None
 
-    @property
-    def layer(self) -> int:
-        """Decoder layer at which the slots enter."""
-        return self.adapter.config.enter
-
     def replaced(self, hidden: Tensor) -> Tensor:
         """Return hidden states ``[B, N, D]`` in which the slots have just entered."""
         flat = hidden.reshape(-1, hidden.shape[-1])
@@ -53,7 +48,7 @@ class LateSlots:
 
     def enter(self, module: Any) -> RemovableHandle:
         """Let the slots enter transformers' modules, at their layer, until the hook is removed."""
-        layer = decoder_layers(module)[self.layer]
+        layer = decoder_layers(module)[self.adapter.config.enter]
         return layer.register_forward_pre_hook(lambda _, args: (self.replaced(args[0]), *args[1:]))
 
 

@@ -108,9 +108,8 @@ def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, 
             arguments |= {"positions": tree.positions(request.target.length), "mask": tree.mask}
         if not drafter.branches or not {"block", "tree"}.isdisjoint(output):
             is_tree = "tree" in output
-            arguments["drafts"] = (
-                tree.tokens[1 : tree.num_drafts + 1] if is_tree else tree.chain_drafts
-            )
+            drafts = tree.tokens[1 : tree.num_drafts + 1] if is_tree else tree.chain_drafts
+            arguments["drafts"] = drafts
             arguments |= {"draft_probs": tree.draft_probs, "acceptance_rule": rule.acceptance_rule}
     extra = dict(drafter.carry(text, tree))
     if strange := [name for name in extra if name not in _DRAFTER_ARGUMENTS]:

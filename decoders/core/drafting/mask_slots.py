@@ -34,10 +34,17 @@ def mask_slots(
     confidence: Confidence = "prob",
     barred: frozenset[int] = frozenset(),
 ) -> Slots | None:
-    """Make branches of slots, each after an anchor token (None if no slot would be read).
+    """Make branches of slots, each after a token (None if no slot would be read).
 
-    `slot_tokens` has a token or `MASKED` for every slot; `sizes` has the number of slots of each
-    branch (None: one branch). The first `read` slots are read (None: all).
+    Args:
+        adapter: name of the adapter that the slots run through.
+        slot_tokens: the token of every slot, branch after branch, or `MASKED`.
+        anchors: the token before each branch.
+        output: the form of the predictions, or several (see `Slots`).
+        sizes: number of slots of each branch; None: all are one branch.
+        read: number of first slots that are read; None: all.
+        confidence: measure of confidence (see `Slots`).
+        barred: ids that are never predicted.
     """
     count = len(slot_tokens) if read is None else read
     if not count:
@@ -65,9 +72,13 @@ def vector_slots(vectors: Tensor, **options: Any) -> Slots | None:
 def branch_positions(
     start: int, num_tokens: int, sizes: Sequence[int], shift: int = 0
 ) -> tuple[int, ...]:
-    """Return the positions of tokens from `start` on, then of one branch per token at their end.
+    """Return the positions of tokens, then of the slots of branches after the last tokens.
 
-    A branch begins one position after its token, minus `shift`.
+    Args:
+        start: position of the first token.
+        num_tokens: number of tokens.
+        sizes: number of slots of each branch; as many tokens at the end have one, in order.
+        shift: 0 if a branch begins one position after its token, 1 if at the token's own.
     """
     positions = [*range(start, start + num_tokens)]
     first = start + num_tokens - len(sizes) + 1 - shift
@@ -77,9 +88,12 @@ def branch_positions(
 
 
 def block_call(target: Session, tokens: Sequence[int], slots: Slots | None) -> Call:
-    """Commit `tokens`, draw the next token, and predict the block that begins with that token.
+    """Commit tokens, draw the next token, and predict the block that begins with that token.
 
-    The slots see each other in both directions. Without tokens, the block is predicted again.
+    Args:
+        target: the target's session.
+        tokens: the final tokens that it lacks; none: the block is predicted again.
+        slots: the block's slots, which see each other in both directions; None: a block of one.
     """
     if slots is None:
         return target.call(tokens)

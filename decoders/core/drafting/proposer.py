@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Text
 from decoders.core.drafting.length import num_worthwhile
 from decoders.core.drafting.mask_slots import branch_positions
 from decoders.core.types import NO_UNIFORM, CallResult, Slots
@@ -54,7 +55,7 @@ class Survival:
         return self.values[-1] / (1.0 + self.values[-1] - self.chances[-1])
 
 
-def best_length(
+def _best_length(
     survival: Survival, max_size: int, num_unused_slots: int, row_cost: float, per_round: int = 2
 ) -> int:
     """Choose the number of slots with the most tokens per cost if a second call verifies them.
@@ -93,9 +94,17 @@ def allocate(
 
     Slots are bought one by one, the best expected return per row first, until
     ``(1 + sum_m chances[m] * value(B_m)) / (1 + row_cost * rows)`` is highest or the budget is
-    spent. The `num_unused_slots` at the head of a branch (1 in O-PTP) return nothing, so a branch
-    is judged by its best average (the concave envelope of its value). Branches are therefore
-    bought whole and in order; the budget may cut the last branch short.
+    spent. Unused slots return nothing, so a branch is judged by its best average (the concave
+    envelope of its value). Branches are therefore bought whole and in order; the budget may cut
+    the last branch short.
+
+    Args:
+        chances: chance of each branch to be used (`branch_chances`).
+        survival: acceptance of the proposals of any branch.
+        budget: maximum number of slots of all branches.
+        max_size: maximum number of slots of a branch.
+        num_unused_slots: slots at the head of a branch without a useful proposal (1 in O-PTP).
+        row_cost: cost of a row, in calls of one row.
     """
     num_branches, limit = len(chances), min(max_size - num_unused_slots, len(survival.chances))
     if limit <= 0:
@@ -124,7 +133,6 @@ _MAX_SLOTS = 64
 _PRIOR_TESTS = 12.0
 """Weight of the measured survival against the answer's own, as a number of tested proposals."""
 
-_NOT_CALIBRATED = (1.0, 0.0)
 _GUESS = 0.85  # acceptance chance of each further proposal if none was measured
 
 
@@ -132,7 +140,7 @@ class Proposer:
     """Make the proposals of one answer.
 
     Attributes:
-        longest: maximum number of slots of a branch.
+        max_size: maximum number of slots of a branch.
         standalone: slots can run without the base row of the token before them.
         alone: slots are called without that row.
         num_unused_slots: slots at the head of a branch with a useless proposal. In O-PTP the first
@@ -148,18 +156,21 @@ class Proposer:
         adapter: str,
         num_slots: int = 0,
         *,
+        row_cost: float,
         alone: bool = False,
         exact_row: bool = True,
     ) -> None:
         """Prepare proposals of at most `num_slots` slots (0: as many as the adapter has).
 
-        `alone`: call a standalone adapter's slots without the token before them. `exact_row`: this
-        token's row gives the next token exactly (the row of a draft model only guesses it).
+        A row of the target costs `row_cost` calls of one row. `alone`: call a standalone adapter's
+        slots without the token before them. `exact_row`: this token's row gives the next token
+        exactly (the row of a draft model only guesses it).
         """
         assert request.adapter is not None
         config, sampling = request.adapter, request.sampling
         self._name, self._config = adapter, config
         self._sampling, self._uniforms = sampling, request.uniforms
+        self._row_cost = row_cost
         self.max_size = min(num_slots or config.num_slots, _MAX_SLOTS)
         self.standalone = config.standalone
         self.alone = alone and config.standalone
@@ -167,13 +178,12 @@ class Proposer:
         self.num_unused_slots = 1 if config.variant == "o-ptp" and self._per_round == 2 else 0
         kind = "greedy_" if sampling.greedy and config.greedy else ""
         measured = config.measured
-        self._calibration: tuple[float, float] = (
-            measured.get(f"{kind}calibration") or _NOT_CALIBRATED
-        )
-        self._usual = _survival(
-            measured.get(f"{kind}survival"), self.num_unused_slots, self.max_size
-        )
-        self.survival = self._usual
+        self._calibration: tuple[float, float] = measured.get(f"{kind}calibration") or (1.0, 0.0)
+        head, chances = self.num_unused_slots, [_GUESS**g for g in range(1, self.max_size + 1)]
+        if stands := measured.get(f"{kind}survival"):  # given that the unused slots are right
+            before = stands[head - 1] if head else 1.0
+            chances = [chance / max(before, 1e-6) for chance in stands[head : self.max_size]]
+        self.survival = self._usual = Survival.of(chances)
         self._num_accepted, self._tested = _PRIOR_TESTS * self._usual.mean_chance, _PRIOR_TESTS
         self._greedy_u = NO_UNIFORM if config.greedy else NOT_GREEDY
         self.drafts: tuple[int, ...] = ()
@@ -195,21 +205,28 @@ class Proposer:
         seen = min(self._num_accepted / self._tested, 0.99)
         self.survival = self._usual.scaled(math.log(max(seen, 0.05)) / math.log(max(usual, 0.05)))
 
-    def worthwhile(self, max_proposals: int, row_cost: float) -> tuple[int, ...]:
+    def worthwhile(self, max_proposals: int) -> tuple[int, ...]:
         """Return the drafts to verify: those that gain more tokens than their rows cost."""
         stands = itertools.accumulate(self.chances[: max(0, max_proposals)], operator.mul)
-        return self.drafts[: num_worthwhile(stands, row_cost)]
+        return self.drafts[: num_worthwhile(stands, self._row_cost)]
 
-    def one_branch(self, room: int, anchor: int, output: int, row_cost: float) -> Slots | None:
-        """Make the slots after `anchor` that pay, for up to `room` proposals (None: none pays)."""
-        best = best_length(
-            self.survival, self.max_size, self.num_unused_slots, row_cost, self._per_round
+    def one_branch(self, text: Text, room: int) -> Slots | None:
+        """Make the slots after a text that pay, for up to `room` proposals (None: none pays)."""
+        num_unused = self.num_unused_slots
+        best = _best_length(
+            self.survival, self.max_size, num_unused, self._row_cost, self._per_round
         )
-        count = min(best, room + self.num_unused_slots)
-        return self.branches([count], [anchor], output) if count > self.num_unused_slots else None
+        count = min(best, room + num_unused)
+        return self.branches([count], [text.last], text.output) if count > num_unused else None
 
     def branches(self, sizes: Sequence[int], anchors: Sequence[int], output: int) -> Slots:
-        """Make branches of slots, of which branch m starts at output position `output` + m."""
+        """Make branches of slots.
+
+        Args:
+            sizes: number of slots of each branch.
+            anchors: the token before each branch.
+            output: output position of the first slot's uniform in branch 0; in branch m, m later.
+        """
         uniforms: list[float] = []
         read: list[int] = []
         for m, size in enumerate(sizes):
@@ -229,17 +246,13 @@ class Proposer:
         )
 
     def positions(self, start: int, num_tokens: int, slots: Slots | None) -> tuple[int, ...] | None:
-        """Return positions of `num_tokens` tokens from `start` on and one branch after them.
+        """Return positions of tokens and one branch after them (None: the defaults of a call).
 
-        None for O-PTP slots that are not `alone`, which have the default positions of a call.
+        Args:
+            start: position of the first token.
+            num_tokens: number of tokens.
+            slots: the branch, or None.
         """
         if slots is None or (self._config.variant == "o-ptp" and not self.alone):
             return None
         return branch_positions(start, num_tokens, slots.sizes)
-
-
-def _survival(measured: Sequence[float] | None, num_unused_slots: int, max_size: int) -> Survival:
-    if not measured:
-        return Survival.of([_GUESS**g for g in range(1, max_size + 1)])
-    head = measured[num_unused_slots - 1] if num_unused_slots else 1.0
-    return Survival.of([chance / max(head, 1e-6) for chance in measured[num_unused_slots:max_size]])

@@ -48,7 +48,7 @@ class Rules:
     tail: Tail = "fill"
 
 
-def masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
+def _masks_left(num: int, done: int, passes: int, schedule: Schedule) -> int:
     """Return the number of masks left of `num` after `done` of T = `passes` passes.
 
     ``linear``: num (T - t) / T; ``cosine``: num cos(pi t / 2T), which fills few at first (MaskGIT).
@@ -105,11 +105,12 @@ class MaskBlock:
             self.decided[index] = self.passes
         if self._rules.commit == "cmlm" and not is_last:
             num = self._answer_length(self.slot_tokens[1:])
-            count = masks_left(num, self.passes, self._max_passes, self._rules.schedule)
+            count = _masks_left(num, self.passes, self._max_passes, self._rules.schedule)
             indices = range(self.start + 1, num + 1)
             for index in sorted(indices, key=lambda i: (self._sureness[i], -i))[:count]:
                 self.slot_tokens[index] = MASKED
-        is_done = self._rules.early_exit and not revised and not self._lacks_a_token()
+        is_open = MASKED in self.slot_tokens[: self._answer_length(self.slot_tokens)]
+        is_done = self._rules.early_exit and not (revised or is_open)
         self.finished = is_last or is_done
         if self.finished or self._rules.prefix == "running":
             self.start = len(self.tokens)
@@ -131,9 +132,7 @@ class MaskBlock:
             self._sureness[index] = confidence
         return bool(wrong)
 
-    def _fillable(
-        self, read: dict[int, tuple[int, float]], open_indices: list[int]
-    ) -> Sequence[int]:
+    def _fillable(self, read: dict[int, tuple[int, float]], open_indices: list[int]) -> list[int]:
         rules = self._rules
         filled = list(self.slot_tokens)
         for index in open_indices:
@@ -143,7 +142,7 @@ class MaskBlock:
         surest_first = sorted(masked, key=lambda index: -read[index][1])
         count = 1 if rules.prefix == "block" else 0
         if rules.commit != "threshold":
-            left = masks_left(num, self.passes, self._max_passes, rules.schedule)
+            left = _masks_left(num, self.passes, self._max_passes, rules.schedule)
             count = max(count, len(masked) - left)
         if rules.commit != "quota":
             num_confident = sum(read[index][1] >= rules.threshold for index in masked)
@@ -153,6 +152,3 @@ class MaskBlock:
     def _answer_length(self, tokens: Sequence[int]) -> int:
         ends = (index for index, token in enumerate(tokens, 1) if token in self._stop_ids)
         return next(ends, len(tokens))
-
-    def _lacks_a_token(self) -> bool:
-        return MASKED in self.slot_tokens[: self._answer_length(self.slot_tokens)]

@@ -87,10 +87,10 @@ class TreeDrafter(StatesDrafter):
         before = target.draft_calls
         result = yield target.draft(self._name, **about, uniforms=uniforms, max_depth=most)
         num = self._length.worthwhile(result.confidences, target.draft_calls - before)
-        return drafted_tree(text.last, result, num)
+        return _drafted_tree(text.last, result, num)
 
 
-def drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
+def _drafted_tree(last: int, result: CallResult, limit: int | None = None) -> DraftTree:
     """Make the tree of the first `limit` drafts of a draft call after the last token."""
     tokens, parents, rows, seen = [last], [ROOT], list[int](), dict[tuple[int, int], int]()
     paths, confidences, laws = result.confidences, dict[int, float](), dict[int, Tensor]()

@@ -55,7 +55,13 @@ class DraftTree:
 
     @classmethod
     def chain(cls, last: int, drafts: Sequence[int], confidences: Sequence[float] = ()) -> Self:
-        """Make a tree of one path after the last token, with the drafts' confidences in order."""
+        """Make a tree of one path.
+
+        Args:
+            last: the answer's last token, row 0.
+            drafts: the tokens after it.
+            confidences: the drafter's probabilities of some first drafts, or of more tokens.
+        """
         tree = cls.of([last, *drafts], [masks.ROOT, *range(len(drafts))])
         tree.confidences = dict(zip(range(1, len(drafts) + 1), confidences, strict=False))
         return tree

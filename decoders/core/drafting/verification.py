@@ -1,9 +1,6 @@
 """Define verification rules, by which the target accepts drafts, and the two usual rules.
 
-A decoder's rule is its `DraftAndVerify.verification`: a rule of `decoders.core.drafting.rules`, or
-one of its own file.
-
-Letters: V vocabulary.
+A decoder's rule is its `DraftAndVerify.verification`. Letters: V vocabulary.
 """
 
 from __future__ import annotations

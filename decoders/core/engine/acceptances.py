@@ -32,9 +32,15 @@ from decoders.core.types import EXACT, Acceptance, Sampling
 def read_acceptances(
     logits: Tensor, readouts: Sequence[Readout], sampling: Sampling, sync: bool
 ) -> Read:
-    """Verify the drafts of merged calls by the logits ``[sum R, V]`` of their read rows.
+    """Verify the drafts of merged calls.
 
     Sequences are verified in parts to bound the memory needed besides the logits (see `in_parts`).
+
+    Args:
+        logits: ``[sum R, V]`` of the read rows, call after call.
+        readouts: their readouts, all of one verifying form.
+        sampling: settings by which the logits are warped.
+        sync: see `warp`.
     """
     (form,), sizes = {*VERIFYING} & {*readouts[0].forms}, [len(each.outputs) for each in readouts]
     max_drafts = max(2, *sizes) - 1  # without drafts anywhere, one of padding
@@ -117,8 +123,7 @@ def _verified(
 class DraftTest:
     """Test K = `num` drafts of each sequence, by operations that a graph can hold.
 
-    At most W = `width` are behind one row. `is_exact` says that no rule is relaxed
-    (`AcceptanceRule`).
+    At most W = `width` are behind one row; `is_exact`: no `AcceptanceRule` is relaxed.
     """
 
     form: str
@@ -147,11 +152,9 @@ class DraftTest:
         lenience, *uniforms = bits.view(torch.float64).split((1, num_tests, num + 1), 1)
         target = warp(logits, self.sampling, sync=self.sync).view(len(tokens), num + 1, -1)
         laws, drafts = inputs.get("laws"), tokens[:, 1:]
-        proposed = (
-            one_hot(tokens.gather(1, children[:, :: self.width]), logits.shape[-1])
-            if laws is None
-            else laws.view(-1, num, target.shape[-1])
-        )
+        if laws is None:
+            laws = one_hot(tokens.gather(1, children[:, :: self.width]), logits.shape[-1])
+        proposed = laws.view(-1, num, target.shape[-1])
         if self.form == "tree":
             return verify_tree(target, proposed, tokens, children, *uniforms).double()
         relaxed: tuple[Tensor, ...] = ()

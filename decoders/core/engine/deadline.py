@@ -50,7 +50,13 @@ class Deadline:
         self._in_a_row = 0
 
     def guard(self, job: RunningSequence, turn: Callable[[*_Ts], None], *args: *_Ts) -> None:
-        """Run a turn of a job's decoder, and start the job's time at the first turn."""
+        """Run a turn of a sequence's decoder within its time, which starts with its first turn.
+
+        Args:
+            job: the sequence, which fails if it is out of time.
+            turn: a function that runs the decoder.
+            args: its arguments.
+        """
         start_s = self._starts.get(job)
         if start_s is None:
             start_s = self._starts[job] = self._now()
@@ -67,12 +73,16 @@ class Deadline:
         self, read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]
     ) -> None:
         """Give every sequence of a group its outcome within the first sequence's time limit."""
-        first = group[0]
-        self.guard(first, _answer_all, read, group)
+        first, early = group[0], "decoder returned before EOS or budget; go on until cut"
+        try:
+            self.guard(first, read, group)
+        except (Exception, SystemExit) as error:
+            for job in group:
+                job.fail(as_exception(error))
+        late = first.outcome if isinstance(first.outcome, TimeoutError) else None
         for job in group:
-            if job.outcome is None:  # the group is out of time
-                assert isinstance(first.outcome, TimeoutError)
-                job.fail(first.outcome)
+            if job.outcome is None:
+                job.fail(late or RuntimeError(early))
 
     def fail_overdue(self, active: Sequence[RunningSequence]) -> None:
         """Fail one answer if any is out of time: of equally old ones, that with most idle calls.
@@ -107,15 +117,3 @@ class Deadline:
 
     def _error(self) -> TimeoutError:
         return TimeoutError(f"not finished after {self.limit_s:g} s; --timeout sets the limit")
-
-
-def _answer_all(read: Callable[[Sequence[Answer]], None], group: Sequence[RunningSequence]) -> None:
-    """Answer all at once, or fail the whole group."""
-    try:
-        read(group)
-    except (Exception, SystemExit) as error:
-        for job in group:
-            job.fail(as_exception(error))
-    for job in group:
-        if job.outcome is None:
-            job.fail(RuntimeError("decoder returned before EOS or budget; go on until cut"))

@@ -1,15 +1,14 @@
-"""Refuse a decoder's wrong coroutines, calls and emitted tokens, and locate its errors."""
+"""Refuse a decoder's wrong coroutines, calls and emitted tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from types import GeneratorType, TracebackType
 from typing import Any, SupportsIndex
 
 from decoders.core.decoder import Request, Steps
 from decoders.core.model import Call, DraftCall, Model, Session
-from decoders.core.types import StepEvent
+from decoders.core.types import Generation
 
 
 def started(begin: Callable[[Request], Steps], request: Request) -> Steps:
@@ -23,15 +22,15 @@ def started(begin: Callable[[Request], Steps], request: Request) -> Steps:
     return steps
 
 
-def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], model: Model) -> None:
+def check_emitted(answer: Generation, target: Model) -> None:
     """Raise `AssertionError` about an emitted mask, `ValueError` about other wrong values."""
-    vocab_size = model.vocab_size
-    if model.masked and model.masked.mask_id in tokens:
+    vocab_size = target.vocab_size
+    if target.masked and target.masked.mask_id in answer.tokens:
         raise AssertionError("decoder emitted the mask token: a mask that it never decided")
-    for token in tokens:
+    for token in answer.tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(invalid_id("emitted", token, vocab_size))
-    for event in events:
+            raise ValueError(_invalid_id("emitted", token, vocab_size))
+    for event in answer.steps:
         drafts = (event.drafted, event.max_accepted, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
         for count in (*counts, *event.decided):
@@ -42,7 +41,7 @@ def check_emitted(tokens: Sequence[int], events: Sequence[StepEvent], model: Mod
                 raise ValueError(f"decoder gave a draft confidence {number!r:.40}; allowed: 0 to 1")
         for token in event.rejected:
             if type(token) is not int or not 0 <= token < vocab_size:
-                raise ValueError(invalid_id("rejected", token, vocab_size))
+                raise ValueError(_invalid_id("rejected", token, vocab_size))
 
 
 def check_calls(
@@ -72,7 +71,7 @@ def check_calls(
             for token in fed:
                 fits = isinstance(token, SupportsIndex) and 0 <= token < vocab_size
                 if not fits and token not in prompt:
-                    raise ValueError(invalid_id("fed", token, vocab_size))
+                    raise ValueError(_invalid_id("fed", token, vocab_size))
     if len(calls) == 1:
         return
     if any(isinstance(call, Call) and call.chain for call in calls):
@@ -88,7 +87,7 @@ def check_calls(
         )
 
 
-def invalid_id(did: str, token: object, vocab_size: int) -> str:
+def _invalid_id(did: str, token: object, vocab_size: int) -> str:
     """Make the error about a token that is no id (the vocabulary's size marks a failed draw)."""
     line = f"decoder {did} {token!r:.40}; ids are integers below {vocab_size}"
     if type(token) is int and token == vocab_size:
@@ -104,15 +103,3 @@ def as_exception(error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"decoder raised {error!r}").with_traceback(error.__traceback__)
-
-
-def with_suspended_lines(steps: object, error: Exception) -> Exception:
-    """Prepend the lines at which a suspended coroutine waits to an error's traceback."""
-    frames = []
-    while isinstance(steps, GeneratorType) and steps.gi_frame is not None:
-        frames.append(steps.gi_frame)
-        steps = steps.gi_yieldfrom
-    trace = error.__traceback__
-    for frame in reversed(frames):
-        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
-    return error.with_traceback(trace)

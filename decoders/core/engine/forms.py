@@ -114,10 +114,15 @@ def apply_law(
     sampling: Sampling,
     dead_ends: set[tuple[int, ...]] | None = None,
 ) -> Tensor:
-    """Apply the law of `sampling`, if any, to logits ``[R, V]`` after R answers.
+    """Apply a law to logits, except to rows in which it forbids every token.
 
-    A row in which the law forbids every token stays as it is, and the answer before it joins the
-    `dead_ends`. A law that returns another shape raises `ValueError`.
+    A law that returns another shape raises `ValueError`.
+
+    Args:
+        logits: ``[R, V]``, which stay as they are.
+        answers: the answer before each row.
+        sampling: the settings that have the law; without a law `logits` are the result.
+        dead_ends: gets the answers after which every token is forbidden.
     """
     if sampling.law is None or not len(logits):
         return logits
@@ -133,16 +138,6 @@ def apply_law(
                 dead_ends.add(tuple(answer))
         rows.append(changed.to(row))
     return torch.stack(rows)
-
-
-def law_on_tokens(parts: Iterable[Tensor], readouts: Readouts, sampling: Sampling) -> list[Tensor]:
-    """Apply the law to the logits ``[R, V]`` of each readout of tokens (never of slots)."""
-    return [
-        rows
-        if each.slots
-        else apply_law(rows, answers_before(each), sampling, each.call.session.root.dead_ends)
-        for rows, each in zip(parts, readouts, strict=True)
-    ]
 
 
 def answers_before(readout: Readout) -> list[list[int]]:

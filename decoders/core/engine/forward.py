@@ -48,18 +48,13 @@ def _skip_cached(call: Call) -> Call:
     session, tokens = call.session, call.tokens
     kept, session.kept = session.kept, ()
     branches = 1 if call.slots is None else max(1, len(call.slots.sizes))
-    max_skipped = min(_first_read_row(call), len(tokens) - branches, len(kept))
+    max_skipped = min(*call.read, *call.hidden, len(tokens) - branches, len(kept))
     ordered = call.positions is None or call.positions[:max_skipped] == tuple(range(max_skipped))
     num = next((n for n in range(max_skipped) if tokens[n] != kept[n]), max(max_skipped, 0))
     if session.length or not ordered or not _is_causal(call, num):
         return call
     session.length = num
     return _rest(call, num)
-
-
-def _first_read_row(call: Call) -> int:
-    """Return the first row whose logits or hidden states are returned, or the number of tokens."""
-    return min((*call.read, *call.hidden), default=len(call.tokens))
 
 
 def _rest(call: Call, fed: int) -> Call:

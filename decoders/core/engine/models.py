@@ -72,7 +72,13 @@ class Models:
 
 
 def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, AdapterConfig]:
-    """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it."""
+    """Return a decoder's adapters by name, or raise `ValueError` if the models do not fit it.
+
+    Args:
+        decoder: the decoder, all parts of which are checked.
+        models: the models that are open.
+        name: the decoder's name in the error.
+    """
     adapters = {}
     for part in decoder.parts:
         if kind := kind_error(part, models.target.masked is not None):
@@ -81,9 +87,9 @@ def check_models(decoder: Decoder, models: Models, name: str) -> dict[str, Adapt
             if need == "network":  # test models have it attached
                 getattr(models.target, "open_network", str)(part.adapter_name)
             elif need != "adapter":
-                check_model(name, need, models)
+                _check_model(name, need, models)
         if part.adapter_name is not None:
-            adapters[part.adapter_name] = find_adapter(part, part.adapter_name, models)
+            adapters[part.adapter_name] = _find_adapter(part, part.adapter_name, models)
         part.check_models(models.target, models.draft)
     return adapters
 
@@ -102,7 +108,7 @@ def kind_error(decoder: Decoder, masked: bool) -> str | None:
     return "needs a target that predicts masked tokens, but the model is causal"
 
 
-def check_model(name: str, role: str, models: Models) -> None:
+def _check_model(name: str, role: str, models: Models) -> None:
     """Raise `ValueError` unless a decoder's model exists and has the target's vocabulary."""
     _, is_named, called = role.partition(":")
     if (model := models.roles.get(role)) is None:
@@ -121,7 +127,7 @@ def check_model(name: str, role: str, models: Models) -> None:
         )
 
 
-def find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
+def _find_adapter(decoder: Decoder, name: str, models: Models) -> AdapterConfig:
     """Return a decoder's adapter, or raise `ValueError` if its model has none of that name."""
     model = models.target if decoder.adapter_of == "target" else models.draft
     attached = {} if model is None else model.adapters

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from decoders.core.device import upload
 from decoders.core.engine.acceptances import read_acceptances
-from decoders.core.engine.forms import READERS, bar, fields, law_on_tokens, split_rows
+from decoders.core.engine.forms import READERS, answers_before, apply_law, bar, fields, split_rows
 from decoders.core.engine.reads import Fields, Member, Read, Readouts
 from decoders.core.outputs import VERIFYING
 from decoders.core.token_reads import Ahead, TokenRead
@@ -24,15 +25,29 @@ from decoders.core.types import CallResult, Sampling
 
 
 def read_out(logits: Tensor, readouts: Readouts, sampling: Sampling) -> Sequence[CallResult]:
-    """Turn the logits ``[sum R, V]`` of merged calls into the results of readouts, in order."""
+    """Turn the logits of merged calls into the results of their readouts, in order.
+
+    Args:
+        logits: float32 ``[sum R, V]``, readout after readout.
+        readouts: the readouts of all calls, which have run.
+        sampling: settings by which the logits are warped; its seed and budget are not read.
+    """
     if chained := [done for each in readouts if (done := each.call.session.chained) is not None]:
         return chained
     if sampling.law is not None:
-        logits = torch.cat(law_on_tokens(split_rows(logits, readouts), readouts, sampling))
+        parts = list(split_rows(logits, readouts))
+        for i, each in enumerate(readouts):
+            if each.slots is None:  # a law concerns tokens, never slots
+                dead_ends = each.call.session.root.dead_ends
+                parts[i] = apply_law(parts[i], answers_before(each), sampling, dead_ends)
+        logits = torch.cat(parts)
     logits, masses = bar(logits, readouts)
     sync = sampling.top_p == 1 or logits.device.type == "cpu"
     read = _read_at_once(logits, readouts, sampling, masses, sync)
-    if sync or not (any(map(_is_open, read)) or has_nan(read, logits.shape[-1])):
+    if sync:
+        return read
+    compared = [sum(each.acceptance.overlaps) for each in read if each.acceptance is not None]
+    if not (any(map(math.isnan, compared)) or has_nan(read, logits.shape[-1])):
         return read
     return _read_at_once(logits, readouts, sampling, masses, True)  # top-p made rows NaN: `nucleus`
 
@@ -61,11 +76,6 @@ def _read_at_once(
         for i, new in zip(group, finish([*itertools.islice(left, len(each))]), strict=True):
             results[i] |= new
     return [CallResult(**result) for result in results]
-
-
-def _is_open(result: CallResult) -> bool:
-    compared = sum(() if result.acceptance is None else result.acceptance.overlaps)
-    return compared != compared
 
 
 def joined(tokens: CallResult, slots: CallResult) -> CallResult:
@@ -122,8 +132,4 @@ def _read_logits(logits: Tensor, readouts: Readouts, _sampling: Sampling, _sync:
     return logits.new_empty(0), lambda _: fields(readouts, logits=logits)
 
 
-_READERS = {
-    "logits": _read_logits,
-    **dict.fromkeys(VERIFYING, read_acceptances),
-    **READERS,
-}
+_READERS = {"logits": _read_logits, **dict.fromkeys(VERIFYING, read_acceptances), **READERS}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from decoders.core.model import Call
-from decoders.core.outputs import forms, num_announced
+from decoders.core.outputs import chain_steps, forms, launches_next
 from decoders.core.sampling import Uniforms
 from decoders.core.token_reads import FORMS, TokenRead, TokenReads
 from decoders.core.types import Confidence, Sampling, Slots
@@ -40,7 +40,13 @@ class Readout(NamedTuple):
 
 
 def readouts(call: Call, uniforms: Uniforms, prompt_length: int) -> tuple[Readout, ...]:
-    """Return the readouts of a call before it runs: its read tokens, and its read slots if any."""
+    """Return the readouts of a call: its read tokens, and its read slots if any.
+
+    Args:
+        call: the call, which has not run.
+        uniforms: those of its sequence, for a call that has no `uniforms`.
+        prompt_length: number of tokens of the prompt, from which output positions are counted.
+    """
     masked, slots = call.session.model.masked, call.slots
     positions, shift = call.positions or call.row_positions(), int(not masked or masked.shifted)
     uniforms = call.uniforms or uniforms
@@ -76,6 +82,8 @@ def token_reads(readouts: Readouts, warping: Sampling) -> TokenReads:
         first += len(each.outputs)
     if len(reads) == 1 and not greedy:
         ((_, uniforms),) = reads.values()
-        for step in range(num_announced([each.call for each in readouts]) if uniforms else 0):
+        calls = [each.call for each in readouts]
+        num_early = (chain_steps(calls) or int(launches_next(calls))) if uniforms else 0
+        for step in range(num_early):
             uniforms += [each.uniforms.at("draw", each.outputs[0] + 1 + step) for each in readouts]
     return {TokenRead(*kind, warping): read for kind, read in reads.items()} if first else {}

@@ -135,7 +135,9 @@ class Scheduler:
         finally:  # closed even after an interruption: no session outlives a run
             for job in active:
                 self._close(job)
-            self._drop_kept_text()
+            kept, self._kept = self._kept, None
+            for session in (kept or {}).values():
+                session.close()
         return [outcomes[index] for index in range(len(prompts))]
 
     def _loop(
@@ -182,11 +184,6 @@ class Scheduler:
             if runnable:
                 group = runnable if len(runnable) == 1 else _next_group(runnable)
                 self._execute(group)
-
-    def _drop_kept_text(self) -> None:
-        kept, self._kept = self._kept, None
-        for session in (kept or {}).values():
-            session.close()
 
     def _close(self, job: RunningSequence) -> None:
         try:
@@ -255,7 +252,14 @@ class Scheduler:
 def generate(
     decoder: Decoder, prompt_ids: Sequence[int], sampling: Sampling, models: Models
 ) -> Generation:
-    """Generate one answer, unbatched, raising the decoder's exceptions."""
+    """Generate one answer, unbatched, raising the decoder's exceptions.
+
+    Args:
+        decoder: the decoder, whose memory is empty.
+        prompt_ids: ids of the prompt, at least one.
+        sampling: settings of the answer.
+        models: the models that the decoder needs, whose caches are enlarged if they are too small.
+    """
     (outcome,) = Scheduler(decoder, models, sampling).run([prompt_ids])
     if isinstance(outcome, Exception):
         raise outcome

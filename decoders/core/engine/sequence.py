@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import GeneratorType, TracebackType
 from typing import Any
 
 from decoders.core.adapter_config import AdapterConfig
@@ -144,7 +145,14 @@ class RunningSequence:
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error at the decoder's current line, and wipe its cache rows."""
-        self.pending, self.outcome = (), faults.with_suspended_lines(self._steps, error)
+        frames, trace = [], error.__traceback__
+        suspended: object = self._steps
+        while isinstance(suspended, GeneratorType) and suspended.gi_frame is not None:
+            frames.append(suspended.gi_frame)
+            suspended = suspended.gi_yieldfrom
+        for frame in reversed(frames):
+            trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        self.pending, self.outcome = (), error.with_traceback(trace)
         for session in self._open_sessions():
             session.model.wipe(session.row)
 
@@ -215,10 +223,9 @@ class RunningSequence:
         if self._empty_emits > _MAX_EMPTY_EMITS + self._sampling.max_new_tokens:
             raise RuntimeError(f"decoder emitted nothing for {self._empty_emits} steps in a row")
         if stop is not None:
-            faults.check_emitted(self._tokens, self._events, self._target.model)
-            self.outcome = Generation(
-                tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop
-            )
+            answer = Generation(tokens=tuple(self._tokens), steps=tuple(self._events), stop=stop)
+            faults.check_emitted(answer, self._target.model)
+            self.outcome = answer
 
     def _cut(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], StopReason | None]:
         left = self._sampling.max_new_tokens - len(self._tokens)

@@ -42,6 +42,13 @@ def with_chain(
     """Return a pass with the numbers of S further rows ``[S, B]`` of each sequence, step by step.
 
     They are the `order` ``[B]`` of the first picks, positions, entries, and the uniforms' bits.
+
+    Args:
+        rows: the pass of the first calls, on the host.
+        calls: the first calls, in the order of their reads.
+        steps: S.
+        reads: the one read of the first calls; the uniforms of each step follow theirs.
+        scrap: the entry that is written where a sequence has no room.
     """
     place = {id(call): number for number, call in enumerate(calls)}
     order = [place.get(id(call), 0) for call in rows.calls]
@@ -64,16 +71,16 @@ def with_chain(
 
 
 def chain_results(
-    calls: Sequence[Call], reads: TokenReads, numbers: Tensor, probs: Sequence[Tensor]
+    calls: Sequence[Call], numbers: Tensor, probs: Sequence[Tensor]
 ) -> list[CallResult]:
     """Return each call's result with those of the chain's calls that follow it, if any can.
 
     A row that top-p left open ends a chain before it, and all chains if it is a first call's. The
     graph read `numbers` ``[1 + S, (2,) B]`` and, in some forms, distributions ``[B, 1 + S, V]``.
     """
-    (read,), size = reads, calls[0].session.model.vocab_size
     steps: Any = numbers.tolist()
-    parts = [steps, []] if read.form == "picks" else [*zip(*steps, strict=True)]
+    parts = [steps, []] if numbers.dim() == 2 else [*zip(*steps, strict=True)]
+    size = calls[0].session.model.vocab_size
     joined = list[CallResult]()
     for call in calls:
         row, chain = call.session.row, call.chain  # a graph has all cache rows from the first on

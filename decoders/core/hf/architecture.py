@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
-from decoders.core.adapter.gating import text_model
+from decoders.core.adapter.gating import cache_argument, text_model
 from decoders.core.hf.checkpoint import first_line, is_of_memory
 
 _ADVICE = (
@@ -110,7 +110,7 @@ def _refuse_other_memories(module: Any) -> None:
         why = "adds a bias by distance (alibi), which takes no explicit positions"
     elif config.model_type == "gpt_neo":
         why = "cuts its local layers by tables that are equal for all sequences of a batch"
-    elif "past_key_values" not in takes:
+    elif cache_argument(text_model(module)) not in takes:
         why = "has no KV cache"
     else:
         return
@@ -122,15 +122,12 @@ def max_sequence_length(config: Any) -> int | None:
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         return None
-    return min(length, changed_frequencies(config) or length)
-
-
-def changed_frequencies(config: Any) -> int | None:
-    """Return the length beyond which longrope changes the frequencies of all rows (None: never)."""
+    # beyond its original length longrope changes the frequencies of all rows
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope] if "rope_type" in rope else [kind for kind in rope.values() if kind]
     long = [kind for kind in kinds if kind["rope_type"] == "longrope"]
-    return min((kind["original_max_position_embeddings"] for kind in long), default=None)
+    unchanged: list[int] = [kind["original_max_position_embeddings"] for kind in long]
+    return min([length, *unchanged])
 
 
 def _windows(config: Any) -> dict[str, int | None]:
@@ -177,7 +174,7 @@ def _planes(
     mask = torch.zeros(1, 1, 2, 2, dtype=module.dtype, device=device)
     mask[..., 0, 1] = torch.finfo(module.dtype).min
     masks = mask if len(windows) == 1 else dict.fromkeys(windows, mask)
-    fed = {"attention_mask": masks, "past_key_values": cache, "use_cache": True}
+    fed = {"attention_mask": masks, cache_argument(base): cache, "use_cache": True}
     with _refusing(f"{name} does not run with given masks and a KV cache"):
         base(input_ids=two, position_ids=two, **fed)
         states = [state for layer in cache.layers for state in (layer.keys, layer.values)]

@@ -79,12 +79,12 @@ class PlaneCache(Cache):
         if isinstance(entries := self._entries, int):
             plane.narrow(2, entries, states.shape[2]).copy_(states)
             return
-        (num_rows, num_heads, capacity, dim), rows = plane.shape, self._rows
+        (num_rows, num_heads, _, dim), rows = plane.shape, self._rows
         kind = num_heads, plane.device
         if kind not in self._indices:
             places = torch.arange(num_rows, device=entries.device) if rows is None else rows
             places = places if places.dim() == 2 else places[:, None]
-            index = flat_entries(places, entries, num_heads, capacity)
+            index = flat_entries(places, entries, plane)
             self._indices[kind] = index if index.device == plane.device else index.to(plane.device)
         plane.view(-1, dim).index_copy_(0, self._indices[kind], states.reshape(-1, dim))
 
@@ -101,11 +101,12 @@ class PlaneCache(Cache):
         return self._seen, 0
 
 
-def flat_entries(rows: Tensor, entries: Tensor, num_heads: int, capacity: int) -> Tensor:
-    """Return indices ``[S * K * E]`` of entries in a flat plane ``[B * K * C]``, for K heads.
+def flat_entries(rows: Tensor, entries: Tensor, plane: Tensor) -> Tensor:
+    """Return indices ``[S * K * E]`` of entries in a plane ``[B, K, C, D]`` whose rows are flat.
 
     `rows` ``[S, 1]`` or ``[S, E]`` are the cache rows of the `entries` ``[S, E]``.
     """
+    _, num_heads, capacity, _ = plane.shape
     head = torch.arange(num_heads, device=rows.device)[:, None]
     return ((rows[:, None] * num_heads + head) * capacity + entries[:, None]).view(-1)
 

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -34,7 +34,6 @@ SOURCE = "source.json"
 CONVERTED = 1
 """Format version of converted folders; raised when conversions give another result."""
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|enough memory", re.IGNORECASE)
-_ADAPTER = "adapter_config.json"
 MERGE_IT = (
     "it has an adapter of PEFT; merge it into its base model (peft: merge_and_unload, then "
     "save_pretrained) and give that folder, or move adapter_config.json away"
@@ -100,8 +99,14 @@ def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
     text = str(path_or_id)
     folder = Path(text).expanduser()
     if folder.is_dir():
-        if role == "model":
-            _refuse_other_weights(text, folder)
+        pickles = sorted(folder.glob("pytorch_model*.bin"))
+        if role == "model" and (folder / "adapter_config.json").is_file():
+            raise ValueError(f"model {text!r}: {MERGE_IT}")
+        if role == "model" and pickles and not any(folder.glob("*.safetensors")):
+            raise ValueError(
+                f"model {text!r}: its weights are a pickle ({pickles[0].name}), which is not read, "
+                f"as it may run code; {_CONVERT_IT}"
+            )
         if not any((folder / name).is_file() for name in files):
             raise ValueError(
                 f"{role} {text!r}: that folder has no {' or '.join(files)}; "
@@ -114,17 +119,6 @@ def find_checkpoint(path_or_id: str | Path, role: str, *files: str) -> str:
             "give a folder written by save_pretrained, or a hub id such as owner/name"
         )
     return text
-
-
-def _refuse_other_weights(name: str, folder: Path) -> None:
-    if (folder / _ADAPTER).is_file():
-        raise ValueError(f"model {name!r}: {MERGE_IT}")
-    pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if pickles and not any(folder.glob("*.safetensors")):
-        raise ValueError(
-            f"model {name!r}: its weights are a pickle ({pickles[0].name}), which is not read, as "
-            f"it may run code; {_CONVERT_IT}"
-        )
 
 
 def is_local(name: str) -> bool:
@@ -176,8 +170,15 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
         with file.open("rb") as stream:
             if whole:
                 hashlib.file_digest(stream, lambda: digest)
-            else:
-                _add_sample(digest, file, stream)
+                continue
+            # evenly, because fine-tuning often leaves embeddings and the last norm unchanged
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size}\n".encode())
+            length = int.from_bytes(stream.read(8), "little")
+            digest.update(stream.read(min(length, _MAX_HEADER_BYTES)))
+            for number in range(_STRETCHES):
+                stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
+                digest.update(stream.read(_STRETCH_BYTES))
     return digest.hexdigest() if whole else SAMPLED + digest.hexdigest()
 
 
@@ -230,17 +231,6 @@ def find_folder(path: str | Path) -> Path:
 
 def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
-
-
-def _add_sample(digest: Any, file: Path, stream: BinaryIO) -> None:
-    """Sample evenly, because fine-tuning often leaves embeddings and the last norm unchanged."""
-    size = file.stat().st_size
-    digest.update(f"{file.name} {size}\n".encode())
-    length = int.from_bytes(stream.read(8), "little")
-    digest.update(stream.read(min(length, _MAX_HEADER_BYTES)))
-    for number in range(_STRETCHES):
-        stream.seek(max(0, size - _STRETCH_BYTES) * number // (_STRETCHES - 1))
-        digest.update(stream.read(_STRETCH_BYTES))
 
 
 _TYPES: Mapping[str, tuple[str, bool, int]] = {

@@ -20,8 +20,6 @@ import torch
 from decoders.core.hf.checkpoint import CONVERTED, SOURCE, first_line
 from decoders.core.hf.loading import no_bars
 
-_INSTALL = "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
-
 _MAGIC = b"GGUF"
 _CUT_DIGITS = "smollm"
 """A pre-tokenizer that transformers does not know; it makes every digit a separate token."""
@@ -43,7 +41,16 @@ def convert(file: Path, folder: Path, sha256: str) -> Path:
 
     `ValueError` for a missing package, a file that cannot be read, or a full disk.
     """
-    metadata = _metadata(file)
+    check(file)
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(file)
+        metadata = {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:  # the reader may raise anything on a damaged file
+        raise ValueError(
+            f"{file} is damaged or cut off ({first_line(error)}); fetch it again"
+        ) from error
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -77,21 +84,10 @@ def check(file: Path) -> None:
         raise ValueError(f"{file} is not a GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
     for package in ("gguf", "accelerate"):
         if find_spec(package) is None:
-            raise ValueError(f"reading {file.name} needs the package {package!r}: {_INSTALL}")
-
-
-def _metadata(file: Path) -> dict[str, Any]:
-    check(file)
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(file)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the reader may raise anything on a damaged file
-        raise ValueError(
-            f"{file} is damaged or cut off ({first_line(error)}); fetch it again"
-        ) from error
-    return fields
+            raise ValueError(
+                f"reading {file.name} needs the package {package!r}: "
+                "pip install 'decoding-bench[gguf]' (the packages gguf and accelerate)"
+            )
 
 
 def _write(file: Path, folder: Path, metadata: Mapping[str, Any]) -> None:

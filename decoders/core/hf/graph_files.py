@@ -30,7 +30,6 @@ _SOURCES = ("*.py", "../adapter/*.py", "../products.*")
 """Source files that may affect a graph."""
 _NAMES, _VALUES, _PACKED = "constants", "values", "aot_inductor.package_constants_in_so"
 _HASH = "sha256"
-_COMPILERS = ("g++", "clang++", "c++")
 _ROOM = 64 * 2**20
 """Free bytes that making a graph needs: more than a large model's graph and its C++ code take."""
 
@@ -38,7 +37,7 @@ _ROOM = 64 * 2**20
 def missing_compiler() -> str | None:
     """Explain why no machine code can be made here (None if it can)."""
     compiler = os.environ.get("CXX")
-    compilers = (compiler,) if compiler else _COMPILERS
+    compilers = (compiler,) if compiler else ("g++", "clang++", "c++")
     if any(shutil.which(name) for name in compilers):
         return None
     return f"no C++ compiler ({', '.join(compilers)}) is found; install one (g++)"
@@ -96,7 +95,13 @@ def compile_graph(
 ) -> None:
     """Compile an exported program into a file.
 
-    An interrupted compilation leaves no files. `about` describes the graph in listings.
+    An interrupted compilation leaves no files.
+
+    Args:
+        path: the file (`graph_file`), beside which its facts are written.
+        program: an exported program, whose signature names each tensor that it holds.
+        constants: by name, the tensors that the code reads in place (`load_graph`).
+        about: facts that describe the graph in listings.
 
     Raises:
         ValueError: the program holds a tensor that is not among the constants; the code would

@@ -38,8 +38,8 @@ class Pass(NamedTuple):
     `hidden` are the flat rows whose states are returned, `firsts` the first flat row of each call.
     `planes`, `entries`, `seen` and `cache_rows` are those of `PlaneCache`. A pass without padding
     has all rows in one line, ``[1, R]``, and says how they are `merged`. A pass for a CUDA graph
-    lies on the host, as numbers by name and `blocks` ``[B, N, N]`` of masks: the graph makes all
-    else from them (`Frame`).
+    lies on the host, as numbers by name and `blocks` ``[B, N, N]``, which rows of a call see each
+    other (None: all are causal): the graph makes all else from them (`Frame`).
     """
 
     calls: Sequence[Call]
@@ -76,19 +76,6 @@ class Frame(NamedTuple):
     warps: tuple[tuple[float, float], ...]
     reads: tuple[TokenRead, ...]
 
-    @classmethod
-    def of(
-        cls, layout: Layout, rows: Pass, warps: Sequence[Any] = (), reads: Sequence[TokenRead] = ()
-    ) -> tuple[Frame, Tensor]:
-        """Return the frame of a pass on the host, and its numbers and masks in one buffer."""
-        numbers, blocks = rows.numbers, rows.blocks
-        packed = torch.tensor([*itertools.chain.from_iterable(numbers.values())]).view(torch.uint8)
-        if blocks is not None:
-            packed = torch.cat((packed, blocks.view(torch.uint8).flatten()))
-        lengths = (*zip(numbers, map(len, numbers.values()), strict=True),)
-        size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
-        return cls(layout, size, lengths, (*warps,), (*reads,)), packed
-
     def fields(self, packed: Tensor) -> dict[str, Tensor]:
         """Return the numbers in a buffer by name, flat."""
         lengths = [length for _, length in self.lengths]
@@ -107,14 +94,12 @@ class MergedRows:
     places: Tensor
     order: Tensor
 
-    def attend(
-        self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, *rest: Any
-    ) -> Tensor:
+    def attend(self, attend: Callable[..., Tensor], query: Tensor, *rest: Any) -> Tensor:
         """Return attention ``[1, R, H, E]`` of queries ``[1, H, R, E]`` by `attend`."""
         heads, width = query.shape[1], query.shape[3]
         padded = query[0].index_select(1, self.places.flatten())
         padded = padded.view(heads, *self.places.shape, width).transpose(0, 1)
-        mixed = attend(padded, key, *rest).reshape(-1, heads, width)
+        mixed = attend(padded, *rest).reshape(-1, heads, width)
         return mixed.index_select(0, self.order)[None]
 
 
@@ -142,23 +127,14 @@ class MaskBuilder:
             visible[:, start:] = upload(mask, self._device)
         return self.additive(visible)[None, None]
 
-    def blocks(self, calls: Sequence[Call], width: int) -> Tensor | None:
-        """Return which rows of a call see each other, bool ``[B, N, N]`` on the host.
-
-        `width` is N; padding rows are causal. None: all are.
-        """
-        if not [call for call in calls if call.mask is not None]:
-            return None
-        blocks = causal(width).repeat(len(calls), 1, 1)
-        for block, call in zip(blocks, calls, strict=True):
-            if call.mask is not None:
-                block[: call.num_rows, : call.num_rows] = call.mask
-        return blocks
-
     def visible(self, blocks: Tensor | None, starts: Tensor, width: int, seen: int) -> Tensor:
         """Return which entries each row sees, without windows: bool ``[B, N, T]``.
 
-        `starts` ``[B]`` are committed lengths, `width` is N, `seen` is T.
+        Args:
+            blocks: those of a `Pass`, on the device; None: all rows are causal.
+            starts: committed lengths ``[B]``.
+            width: N.
+            seen: T.
         """
         columns = self.entries[:seen]
         if blocks is None:
@@ -168,16 +144,6 @@ class MaskBuilder:
         inside = (columns >= 0) & (columns < width)
         index = columns.clamp(0, width - 1)[:, None, :].expand(-1, width, -1)
         return (columns < 0)[:, None, :] | (inside[:, None, :] & blocks.gather(2, index))
-
-    def places(self, starts: Tensor, positions: Tensor, seen: int) -> Tensor:
-        """Return the position of each entry ``[B, T]``: committed ones lie in order of the text.
-
-        `starts` ``[B]`` are committed lengths, `positions` ``[B, N]`` those of the rows after them.
-        """
-        entries = self.entries[:seen]
-        columns = entries - starts[:, None]  # 0: the first row
-        rows = positions.gather(1, columns.clamp(0, positions.shape[1] - 1))
-        return torch.where(columns < 0, entries, rows)
 
     def windowed(self, visible: Tensor, positions: Tensor, entries: Tensor) -> Masks:
         """Add windows to `visible` ``[B, N, T]`` and return ``[B, 1, N, T]`` per kind of layer.
@@ -256,7 +222,7 @@ class Layout:
         width = max(min_rows, *[call.num_rows for call in ordered])
         seen = max([call.session.length + call.num_rows for call in ordered])
         rows = self._padded(ordered, width, seen)
-        frame, packed = Frame.of(self, rows)
+        frame, packed = self.pack(rows)
         fields, masks = self.unpack(frame, upload(packed, self._device))
         del fields["starts"]
         places = [call.session.row for call in ordered]
@@ -335,7 +301,12 @@ class Layout:
             entries += (*range(start, start + num_rows), *[self.store.scrap] * len(padding))
         numbers = {"ids": ids, "positions": positions, "entries": entries}
         numbers["starts"] = [call.session.length for call in ordered]
-        firsts, blocks = range(0, len(ids), width), self.masks.blocks(ordered, width)
+        firsts, blocks = range(0, len(ids), width), None
+        if [call for call in ordered if call.mask is not None]:
+            blocks = causal(width).repeat(len(ordered), 1, 1)  # padding rows are causal, too
+            for block, call in zip(blocks, ordered, strict=True):
+                if call.mask is not None:
+                    block[: call.num_rows, : call.num_rows] = call.mask
         return Pass(ordered, firsts, numbers=numbers, blocks=blocks, seen=seen)
 
     def following(self, rows: Pass) -> Pass | None:
@@ -357,6 +328,18 @@ class Layout:
         """Round the entries that a graph sees up to those of its bucket."""
         return min(_round_up(seen, _LENGTH_BUCKET), self.store.scrap + 1)
 
+    def pack(
+        self, rows: Pass, warps: Sequence[Any] = (), reads: Sequence[TokenRead] = ()
+    ) -> tuple[Frame, Tensor]:
+        """Return the frame of a pass on the host, and its numbers and masks in one buffer."""
+        numbers, blocks = rows.numbers, rows.blocks
+        packed = torch.tensor([*itertools.chain.from_iterable(numbers.values())]).view(torch.uint8)
+        if blocks is not None:
+            packed = torch.cat((packed, blocks.view(torch.uint8).flatten()))
+        lengths = (*zip(numbers, map(len, numbers.values()), strict=True),)
+        size = len(rows.calls), len(numbers["ids"]) // len(rows.calls), rows.seen
+        return Frame(self, size, lengths, (*warps,), (*reads,)), packed
+
     def unpack(self, frame: Frame, packed: Tensor) -> tuple[dict[str, Any], Masks]:
         """Return numbers by name, those of rows as ``[B, N]``, and masks of the rows."""
         (_, width, seen), fields = frame.size, frame.fields(packed)
@@ -365,8 +348,12 @@ class Layout:
         positions, starts = self.existing(fields["positions"], seen), fields["starts"]
         left = packed[stop:].view(torch.bool)
         blocks = left.view(-1, width, width) if len(left) else None
-        visible = self.masks.visible(blocks, starts, width, seen)
-        places = self.masks.places(starts, positions, seen) if self.window else visible
+        visible = places = self.masks.visible(blocks, starts, width, seen)
+        if self.window:  # by positions of entries: committed ones lie in order of the text
+            entries = self.masks.entries[:seen]
+            columns = entries - starts[:, None]  # 0: the first row
+            rows = positions.gather(1, columns.clamp(0, width - 1))
+            places = torch.where(columns < 0, entries, rows)
         masks = self.masks.windowed(visible, positions, places)
         return {**fields, "positions": positions}, masks
 

@@ -183,19 +183,25 @@ def forward(
     merged: MergedRows | None = None,
     states: dict[int, Tensor | None] | None = None,
 ) -> Tensor:
-    """Return hidden states ``[B, N, D]`` after the last norm from embedded rows ``[B, N, D]``.
+    """Return hidden states ``[B, N, D]`` after the last norm.
 
-    Masks are additive, ``[B, 1, N, T]`` by kind of layer. The cache takes keys and values of rows.
-    Slots run through the adapter of `gate`. Those that are `late` enter above the first layer; a
-    lone call's leave lower layers out. Rows ``[1, R]`` of B sequences attend as `merged` says.
-    `states` are set to the outputs of the layers that they name, counted from 1, without a norm.
+    Args:
+        weights: the model's.
+        rows: embedded rows ``[B, N, D]``.
+        positions: of the rows, ``[B, N]``.
+        masks: additive, ``[B, 1, N, T]`` by kind of layer, or None (`layout.Masks`).
+        cache: takes keys and values of rows.
+        gate: the adapter that slots run through; None: there are no slots.
+        late: slots that enter above the first layer; a lone call's leave lower layers out.
+        merged: how rows ``[1, R]`` of B sequences attend.
+        states: by the number of a layer, from 1; set to its output without a norm.
     """
     states = {} if states is None else states
     if merged is not None:
         weights = dataclasses.replace(weights, attend=partial(merged.attend, weights.attend))
     cosines, sines = weights.turn(rows, positions)
     turn = cosines[:, None], sines[:, None]
-    below = range(0 if late is None else late.layer)
+    below = range(0 if late is None else late.adapter.config.enter)
     if late is not None and late.tokens is not None:  # the layers below run the tokens only
         kept = cache.cut(late.tokens)
         hidden, lower, turned = _cut(late.tokens, rows, masks, turn)
@@ -232,14 +238,21 @@ def _run(
 ) -> Tensor:
     """Run decoder layers: each adds to the rows their attention, then their MLP."""
     added: Tensor | None = None
-    kernels = fused_kernels(rows)
-    add = kernels.add_norm if kernels else add_norm
+    kernels, sizes = fused_kernels(rows), (weights.num_heads, weights.num_shared)
+    add = kernels.add_norm if kernels else _add_norm
     for number in numbers:
         layer, slots = weights.layers[number], None if gate is None else gate.rows
         changes = (None,) * 4 if gate is None else gate.changes[number]
         rows, inputs = add(rows, added, layer.attention_norm, weights.epsilon)
-        heads = linear(inputs, layer.attention, changes[0], slots)
-        query, keys, values = _turned(weights, number, heads, turn, cache, kernels)
+        heads, norms = linear(inputs, layer.attention, changes[0], slots), layer.head_norms
+        # queries [B, H, N, E], and all keys and values [B, K, T, E] that are seen
+        if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
+            planes, entries = places
+            query = kernels.turn_heads(heads, turn, norms, weights.epsilon, planes, entries)
+            keys, values = cache.seen(planes[0]), cache.seen(planes[1])
+        else:
+            query, key, value = _split_heads(heads, turn, norms, weights.epsilon, sizes)
+            keys, values = cache.update(key, value, number)
         mixed = weights.attend(query, keys, values, masks[layer.kind], weights.scale)
         added = linear(mixed.flatten(2), layer.attention_out, changes[1], slots)
         rows, inputs = add(rows, added, layer.feed_norm, weights.epsilon)
@@ -251,21 +264,7 @@ def _run(
     return rows if added is None else rows + added
 
 
-def _turned(
-    weights: Weights, number: int, states: Tensor, turn: Turn, cache: PlaneCache, kernels: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries ``[B, H, N, E]``, and all keys and values ``[B, K, T, E]`` that are seen."""
-    norms = weights.layers[number].head_norms
-    if kernels and isinstance(cache, PlaneCache) and (places := cache.places(number)):
-        planes, entries = places
-        query = kernels.turn_heads(states, turn, norms, weights.epsilon, planes, entries)
-        return query, cache.seen(planes[0]), cache.seen(planes[1])
-    sizes = weights.num_heads, weights.num_shared
-    query, key, value = split_heads(states, turn, norms, weights.epsilon, sizes)
-    return query, *cache.update(key, value, number)
-
-
-def split_heads(
+def _split_heads(
     states: Tensor, turn: Turn, norms: Sequence[Tensor] | None, epsilon: float, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return rotated queries ``[B, H, N, E]``, rotated keys ``[B, K, N, E]``, and values.
@@ -282,7 +281,7 @@ def split_heads(
     return query, key, value
 
 
-def add_norm(
+def _add_norm(
     rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of rows ``[B, N, D]`` and `added`, and the scaled sum."""
@@ -300,7 +299,14 @@ def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def linear(rows: Tensor, part: Linear, change: Change, slots: Tensor | None) -> Tensor:
-    """Return rows times a weight, or a changed one where `slots` ``[B, N, 1]`` is 1 (None: 1)."""
+    """Return rows times a weight, or a changed one for slots.
+
+    Args:
+        rows: ``[B, N, in]``.
+        part: weight and bias.
+        change: what an adapter changes of the weight; None: nothing.
+        slots: the rows' gate ``[B, N, 1]``, 1 for slots; None: all rows are slots.
+    """
     if slots is None:
         weight = change if isinstance(change, Tensor) else part.weight
         out = product(rows, weight, part.bias)

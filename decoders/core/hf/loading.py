@@ -33,10 +33,7 @@ _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
 
 def load_module(
-    path_or_id: str | Path,
-    *,
-    dtype: torch.dtype,
-    device_map: DeviceMap | None = None,
+    path_or_id: str | Path, *, dtype: torch.dtype, device_map: DeviceMap | None = None
 ) -> tuple[Any, tuple[str, ...]]:
     """Load a causal LM, with notes on weights of its files that it does not take.
 
@@ -114,15 +111,14 @@ def placement(module: Any) -> str:
     """Count a module's decoder layers by device, as in ``cuda:0 20, disk 12``."""
     whole: Mapping[str, Any] = getattr(module, "hf_device_map", {"": module.device})
     names = {id(part): name for name, part in module.named_modules()}
-    devices = [_mapped_device(whole, names[id(layer)]) for layer in decoder_layers(module)]
-    counts = Counter(f"cuda:{d}" if isinstance(d, int) else str(d) for d in devices)
+    counts = Counter[str]()
+    for layer in decoder_layers(module):
+        name = names[id(layer)]
+        while name and name not in whole:
+            name = name.rpartition(".")[0]
+        device = whole.get(name)
+        counts[f"cuda:{device}" if isinstance(device, int) else str(device)] += 1
     return ", ".join(f"{device} {count}" for device, count in counts.items())
-
-
-def _mapped_device(device_map: Mapping[str, Any], name: str) -> Any:
-    while name and name not in device_map:
-        name = name.rpartition(".")[0]
-    return device_map.get(name)
 
 
 @contextmanager

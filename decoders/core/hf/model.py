@@ -112,11 +112,16 @@ class HFModel(Model):
         quantized: Width | None = None,
         device_map: DeviceMap | None = None,
     ) -> Self:
-        """Load a checkpoint folder or a hub model in an explicit dtype.
+        """Load a checkpoint, or raise a `ValueError` of one line.
 
-        A transformers `device_map` replaces `device`: layers run in turn on its devices, and parts
-        stored elsewhere are moved to a device in every call. `ValueError` in one line for an
-        unusable checkpoint or map.
+        Args:
+            path_or_id: a folder, or the id of a hub model.
+            dtype: of the weights, whatever the files have.
+            device: of the weights, unless there is a map.
+            compile: see `__init__`.
+            quantized: see `__init__`.
+            device_map: transformers' map of parts. Layers run in turn on its devices; parts stored
+                elsewhere are moved to a device in every call.
         """
         module, unread = load_module(path_or_id, dtype=dtype, device_map=device_map)
         placed = device_map is not None
@@ -258,7 +263,7 @@ class HFModel(Model):
     @torch.inference_mode()
     def draft(self, calls: Sequence[DraftCall]) -> Sequence[CallResult]:
         """See `Model.draft`."""
-        return self._drafts[calls[0].name].draft(calls, *self._size, self.vocab_size)
+        return self._drafts[calls[0].name].draft(calls, self._size, self.vocab_size)
 
     @cached_property
     def library_module(self) -> Any:
@@ -332,7 +337,8 @@ class HFModel(Model):
         self._layout = None  # free the old cache first
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
-            drafts.forget()
+            drafts.planes = []
+            drafts.graphs.forget()
         bucketed, is_plain = self._runner.graphs.fixed, self._runner.weights is None
         self.merges = not (bucketed or is_plain) and self.device.type == "cpu"
         ways: Any = {"bucketed": bucketed, "merges": self.merges, "tile": self.tile}
@@ -345,13 +351,14 @@ class HFModel(Model):
         for plane in [each for store in (*stores, *self._drafts.values()) for each in store.planes]:
             plane[row] = 0
 
+    @torch.inference_mode()
     def copy_row(self, source: int, row: int, length: int) -> None:
         """See `Model.copy_row`."""
         assert self._layout is not None
         self._runner.launch = None  # their entries are beyond `length`
         self._layout.store.move_row(source, row, length)
-        for drafts in self._drafts.values():
-            drafts.move_row(source, row)
+        for plane in [plane for drafts in self._drafts.values() for plane in drafts.planes]:
+            plane[row] = plane[source]
 
     def gather(self, session: Session, sources: Sequence[int], start: int) -> None:
         """See `Model.gather`."""

@@ -22,8 +22,6 @@ GROUP = 32
 """Inputs that share a scale and a zero in int4."""
 PACKED_ROWS = 64
 """Most rows of a call on packed int8 weights; wider calls unpack the weights (docs/log.md)."""
-_INNER_TILES = 2
-"""An argument of torch's packing that the CPU kernel ignores."""
 _WHOLE = 16
 """The int4 kernel needs a multiple of this many outputs, the int8 kernel of this many inputs: in
 bfloat16 it reads beyond a row of another number of inputs."""
@@ -43,7 +41,8 @@ class QuantizedLinear(nn.Linear):
         """Pack a weight ``[N, K]``."""
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
-        self.width = width if fits_int4(weight) else "int8"
+        fits_int4 = weight.shape[0] % _WHOLE == 0 and weight.shape[1] % GROUP == 0
+        self.width = width if fits_int4 else "int8"
         packed, scales = (_int8 if self.width == "int8" else _int4)(weight)
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales.to(weight.dtype))
@@ -73,11 +72,6 @@ class QuantizedLinear(nn.Linear):
         return columns if self.bias is None else columns - self.bias[outputs, None]
 
 
-def fits_int4(weight: Tensor) -> bool:
-    """Tell whether the int4 kernel takes a weight ``[N, K]``."""
-    return weight.shape[0] % _WHOLE == 0 and weight.shape[1] % GROUP == 0
-
-
 def _int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = (weight.float().abs().amax(1) / 127).clamp(min=1e-12)
     # quantise with the rounded scales that are stored, so that their rounding adds no error
@@ -93,7 +87,8 @@ def _int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     zeros = (low + 8 * scales).to(weight.dtype).float()
     q = ((groups - zeros[..., None]) / scales[..., None] + 8).round().clamp(0, 15)
     packed = torch._convert_weight_to_int4pack_for_cpu(
-        q.view(weight.shape).to(torch.int32), _INNER_TILES
+        q.view(weight.shape).to(torch.int32),
+        2,  # inner tiles, which the CPU kernel ignores
     )
     return packed, torch.stack((scales, zeros), -1).transpose(0, 1).contiguous()
 

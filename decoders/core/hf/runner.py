@@ -8,17 +8,20 @@ Letters: B sequences of a pass, N rows, R rows read, D hidden width, V vocabular
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from decoders.core.adapter.draft_pass import DraftPass, Texts
-from decoders.core.adapter.gating import GatedModule, layer_deltas, text_model
+from decoders.core.adapter.gating import GatedModule, cache_argument, layer_deltas, text_model
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter.runtime import AttachedAdapter
 from decoders.core.device import fetched, first_rows, padded, staged, switches, upload
@@ -97,6 +100,7 @@ class ModuleRunner:
         self._reads_hidden = architecture.reads_hidden
         self.num_layers = int(config.num_hidden_layers)
         self._body: Any = text_model(module) if self._reads_hidden else module
+        self._cache_argument = cache_argument(self._body)
         self._configs: list[Any] = []
         self.compiling = True
         self.graphs = self._graphs(backend)
@@ -133,9 +137,13 @@ class ModuleRunner:
     def run(
         self, layout: Layout, calls: Sequence[Call], reads: TokenReads, min_rows: int = 1
     ) -> Results:
-        """Run calls in one pass, as a graph if there is one, which may do the `reads`.
+        """Run calls in one pass, as a graph if there is one.
 
-        A graph of fixed shapes has `min_rows` for each call, or more.
+        Args:
+            layout: lays calls out in the cache.
+            calls: calls of different sequences.
+            reads: reads that a graph may do.
+            min_rows: fewest rows of each call in a graph of fixed shapes.
         """
         layers = {number for call in calls for number in call.hidden_layers} - {self.num_layers}
         lower, sizes = tuple(sorted(layers - {0})), [call.num_rows for call in calls]
@@ -180,7 +188,7 @@ class ModuleRunner:
             outputs = self.graphs(*inputs, num_brief=num + 1 if lends else 0)
         logits, left = outputs[num][: len(rows.read or ())], iter(outputs[num + 1 :])
         if steps:
-            chained = chain_results(calls, reads, outputs[0], [*left])
+            chained = chain_results(calls, outputs[0], [*left])
             used = sum([len(each.picks) - 1 for each in chained])
             self.num_padded_rows += steps * len(calls) - used
             return rows, logits, (), {}, chained
@@ -315,10 +323,24 @@ class ModuleRunner:
     def _inputs(
         self, layout: Layout, rows: Pass, layers: Layers = (), reads: TokenReads | None = None
     ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
-        """Return a graph's name, its inputs by name, and its planes."""
+        """Return a graph's name, its inputs by name, and its planes.
+
+        Those of a pass with numbers are one buffer, beside vectors of slots.
+        """
         assert rows.read is not None
         if rows.numbers:
-            return self._framed(layout, rows, layers, reads or {})
+            name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
+            reads = reads or {}
+            numbers = {**rows.numbers, **_pack_reads(reads, len(rows.read))}
+            if name:
+                sizes = rows.firsts, rows.num_rows
+                added, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
+                numbers |= added
+            elif name is not None:
+                inputs["embeds"] = self._embed(rows)
+            frame, packed = layout.pack(rows._replace(numbers=numbers), warps, tuple(reads))
+            inputs["packed"] = staged(packed, self._device)
+            return GraphName(name or None, layers, frame), inputs, rows.planes
         assert isinstance(rows.entries, Tensor)
         inputs = {f"mask.{kind}": mask for kind, mask in rows.masks.items() if mask is not None}
         name, slots = self._slots(rows, bucketed=False)
@@ -328,22 +350,6 @@ class ModuleRunner:
         missing = (1 if rows.ids.numel() == 1 else max(2, len(rows.read))) - len(rows.read)
         inputs["read"] = upload([*rows.read, *[0] * missing], self._device)
         return GraphName(name, layers), inputs, rows.planes
-
-    def _framed(
-        self, layout: Layout, rows: Pass, layers: Layers, reads: TokenReads
-    ) -> tuple[GraphName, Inputs, Sequence[Tensor]]:
-        """Return a graph's name, its inputs in one buffer, beside any vectors, and its planes."""
-        name, inputs, warps = self._adapter_name(rows), dict[str, Tensor](), list[Any]()
-        numbers = {**rows.numbers, **_pack_reads(reads, len(rows.read or ()))}
-        if name:
-            sizes = rows.firsts, rows.num_rows
-            slots, warps = self.adapters[name].numbers(rows.calls, *sizes, bucketed=True)
-            numbers |= slots
-        elif name is not None:
-            inputs["embeds"] = self._embed(rows)
-        frame, packed = Frame.of(layout, rows._replace(numbers=numbers), warps, tuple(reads))
-        inputs["packed"] = staged(packed, self._device)
-        return GraphName(name or None, layers, frame), inputs, rows.planes
 
     def _computed(self, name: Any, inputs: Inputs, planes: Sequence[Tensor]) -> Outputs:
         """Compute a graph's outputs from tensors only: those of a function, or `_outputs` of calls.
@@ -438,8 +444,8 @@ class ModuleRunner:
                 **options,
                 position_ids=inputs["positions"],
                 attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-                past_key_values=cache,
                 use_cache=True,
+                **{self._cache_argument: cache},
             )
         states = out.last_hidden_state if self._reads_hidden else out.logits
         every = states.to(self._device), *(out.hidden_states[number] for number in layers)
@@ -514,17 +520,6 @@ class DraftRunner:
         backend = runner.graphs.backend
         self.graphs = Graphs(work, self._facts, device=self._like.device, backend=backend)
 
-    def forget(self) -> None:
-        """Drop all planes, and graphs that hold their addresses."""
-        self.planes = []
-        self.graphs.forget()
-
-    @torch.inference_mode()
-    def move_row(self, source: int, row: int) -> None:
-        """Copy the planes of row `source` to `row`."""
-        for plane in self.planes:
-            plane[row] = plane[source]
-
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights that the model lacks, of what the pass computed, and of planes."""
@@ -536,15 +531,15 @@ class DraftRunner:
         return self._work.num_bytes + sum(int(each.nbytes) for each in (*new, *self.planes))
 
     def draft(
-        self, calls: Sequence[DraftCall], num_rows: int, capacity: int, size: int
+        self, calls: Sequence[DraftCall], shape: tuple[int, int], size: int
     ) -> Sequence[CallResult]:
-        """Draft for some of `num_rows` sequences with `capacity` entries and `size` ids."""
+        """Draft for sequences of a cache of a `shape` (rows, entries), with `size` ids."""
         if not self.planes:
-            self.planes = self._work.planes(num_rows, capacity)
+            self.planes = self._work.planes(*shape)
         by_row = {call.session.row: call for call in calls}
         rows: Sequence[int] = sorted(by_row)
         if self.planes and len(rows) > 1:  # planes of consecutive rows, of few numbers of them
-            rows = first_rows(rows, num_rows)
+            rows = first_rows(rows, shape[0])
         ordered = [by_row.get(row) for row in rows]
         planes = [plane.narrow(0, rows[0], len(rows)) for plane in self.planes]
         bucketed = MERGED_ROWS if self.graphs.fixed else 0
@@ -566,4 +561,5 @@ class DraftRunner:
         config = replace(self.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
         about, _ = self._runner.facts(GraphName())  # embedding and head belong to the model
-        return f"{text}\n{config}\n{about}", collect_tensors(self._work)
+        code = Path(inspect.getfile(type(self.layers))).read_bytes()  # may lie outside the core
+        return f"{text}\n{sha256(code).hexdigest()}\n{config}\n{about}", collect_tensors(self._work)

@@ -55,9 +55,14 @@ def random_model(
     spread: float = 0.02,
     **options: Any,
 ) -> HFModel:
-    """Make a model with seeded normal weights of deviation `spread`, norms 1 and biases 0.
+    """Make a model with seeded normal weights, norms 1 and biases 0.
 
-    The `options` are those of `HFModel`.
+    Args:
+        config: a configuration of transformers (`shape_config`).
+        dtype: of the weights.
+        device: of the weights.
+        spread: standard deviation of the weights.
+        options: see `HFModel`.
     """
     with torch.device(device), no_init_weights():
         module = _MODELS.from_config(config, dtype=dtype)

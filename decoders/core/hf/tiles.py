@@ -36,10 +36,7 @@ NAME = "tiles"
 """Name of tiled attention in a module's configuration."""
 BLOCK = 256
 """E: cache entries that one attention product reads."""
-_UNFIT = ("position_bias", "s_aux")
-"""Attention options that are not supported here."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_LENGTH_ROPES = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,11 @@ class ContextBlock:
         if len(self.contexts) == 1 and isinstance(entries, range):
             return plane[row : row + 1].narrow(2, entries.start, BLOCK)
         _, num_heads, capacity, width = plane.shape
-        kind = (num_heads, capacity, plane.device)
+        kind = num_heads, capacity, plane.device
         if kind not in self._index:
             rows = torch.tensor([row for row, _ in self.contexts])[:, None]
             index = torch.tensor([list(entries) for _, entries in self.contexts])
-            flat = flat_entries(rows, index, num_heads, capacity)
-            self._index[kind] = upload(flat, plane.device)
+            self._index[kind] = upload(flat_entries(rows, index, plane), plane.device)
         states = plane.reshape(-1, width).index_select(0, self._index[kind])
         return states.view(-1, num_heads, BLOCK, width)
 
@@ -133,7 +129,7 @@ def running(configs: Sequence[Any], tile: int, blocks: Sequence[ContextBlock]) -
             config._attn_implementation = name
 
 
-def tiled_attention(
+def _tiled_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -148,7 +144,7 @@ def tiled_attention(
     `query` is ``[1, H, R, D]`` (R a multiple of N), `key` and `value` are planes ``[B, K, C, D]``,
     the additive mask is ``[contexts, 1, N, E]``. Returns ``[1, R, H, D]``, and no weights.
     """
-    unfit = [name for name in _UNFIT if options.get(name) is not None]
+    unfit = [name for name in ("position_bias", "s_aux") if options.get(name) is not None]
     if unfit:
         raise ValueError(
             f"{type(module).__name__} attends with {unfit[0]}, which has no row-invariant "
@@ -210,7 +206,7 @@ def prepare(module: Any) -> list[Any]:
         why = "routes rows to experts, whose products have as many rows as were routed there"
     elif not module._supports_attention_backend:
         why = "has its own attention code, which takes no tiles"
-    elif kind in _LENGTH_ROPES:
+    elif kind in ("dynamic", "longrope"):
         why = f"rotates by the length of the call (rope {kind})"
     if why is not None:
         raise ValueError(
@@ -225,5 +221,5 @@ def prepare(module: Any) -> list[Any]:
     return [each for each in configs.values() if hasattr(each, "_attn_implementation")]
 
 
-AttentionInterface.register(NAME, tiled_attention)
+AttentionInterface.register(NAME, _tiled_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -5,6 +5,7 @@ Only the functions here may be imported without Triton, which comes with torch f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -26,9 +27,7 @@ def fused_kernels(states: Tensor) -> Any:
     return fused
 
 
-def attend_in_parts(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
-) -> Tensor | None:
+def attention_kernel(query: Tensor, key: Tensor) -> Callable[..., Tensor] | None:
     """Return `split_attention.split_attention`, or None for rows or heads it does not fit."""
     if not query.is_cuda or query.shape[2] > _FEW or not runs_triton(query):
         return None
@@ -36,7 +35,7 @@ def attend_in_parts(
         return None
     from decoders.core.kernels.split_attention import split_attention
 
-    return split_attention(query, key, value, mask, scale)
+    return split_attention
 
 
 def fits(num_rows: int, width: int, itemsize: int) -> bool:

@@ -27,7 +27,14 @@ _BLOCK = 64
 def add_norm(
     rows: Tensor, added: Tensor | None, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of rows ``[B, N, D]`` and `added`, and that sum scaled as by `llama.norm`."""
+    """Return the sum of rows and what is added, and that sum scaled as by `llama.norm`.
+
+    Args:
+        rows: ``[B, N, D]``.
+        added: like `rows`; None: nothing.
+        weight: of the norm, ``[D]``.
+        epsilon: of the norm.
+    """
     rows, added = rows.contiguous(), None if added is None else added.contiguous()
     summed, out = torch.empty_like(rows) if added is not None else rows, torch.empty_like(rows)
     width = rows.shape[-1]

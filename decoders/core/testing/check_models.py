@@ -22,11 +22,16 @@ VOCAB, EOS = 7, 6
 _FEW_WORDS, _RARELY = 5, 0.3
 """Vocabulary and agreement of the models from which answers are drawn: many rejections, and
 residuals of several words, so that a uniform that is used twice can be detected."""
-_NUM_DRAWN, _BEGINNING = 4, 3
 
 
 def tables(decoder: Decoder, agreement: float = 0.6, *, max_length: int = 4096) -> Models:
-    """Return a table as target, and a draft table that agrees with a share of its predictions."""
+    """Return a table as target, and further tables and adapters that partly agree with it.
+
+    Args:
+        decoder: the decoder, which needs them (a `SelfDriven` one: `llamas`).
+        agreement: weight of the target's logits in other tables, and share of right slots or heads.
+        max_length: longest sequence of the tables.
+    """
     if isinstance(decoder, SelfDriven):
         return llamas(decoder, max_length=max_length, same=agreement == 1)
     target = TableModel(VOCAB, seed=1, scale=1.5, max_length=max_length)
@@ -54,21 +59,24 @@ def _mask(decoder: Decoder, target: Model) -> None:
         target.masked = MaskedForm(mask_id=EOS - 1, block=4)
 
 
-def _role(models: Models, part: Decoder) -> Any:
-    return models.target if part.adapter_of == "target" else models.draft
-
-
 def llamas(
     decoder: Decoder, vocab_size: int = VOCAB, *, max_length: int = 512, same: bool = False
 ) -> Models:
-    """Return a tiny random Llama as target, and a copy, disturbed unless `same`, as draft model."""
+    """Return tiny random Llamas as in `tiny_models`, with adapters of random weights.
+
+    Args:
+        decoder: the decoder, which needs them.
+        vocab_size: V.
+        max_length: longest sequence.
+        same: the draft model has the target's weights.
+    """
     from decoders.core.testing.tiny_llama import attach_random, tiny_models  # loads transformers
 
     models = tiny_models(vocab_size, max_length, _names(decoder), same=same)
     _mask(decoder, models.target)
     for part in decoder.parts:
         if part.adapter_name is not None and "adapter" in part.needs:
-            attach_random(_role(models, part), part.adapter_name, (*part.variants, "o-ptp")[0])
+            attach_random(getattr(models, part.adapter_of), part)
     return models
 
 
@@ -82,10 +90,17 @@ def disjoint_tables(decoder: Decoder) -> Models:
 
 
 def with_adapters(decoder: Decoder, models: Models, error: float) -> Models:
-    """Attach the decoder's adapters to tables, where a share `error` of predictions is wrong."""
+    """Attach adapters to tables and return them.
+
+    Args:
+        decoder: the decoder, whose parts need the adapters.
+        models: tables.
+        error: share of wrong predictions.
+    """
     for part in decoder.parts:
         if part.adapter_name is not None:
-            _role(models, part).attach(part.adapter_name, error, *part.variants[:1])
+            model = getattr(models, part.adapter_of)
+            model.attach(part.adapter_name, error, *part.variants[:1])
     return models
 
 
@@ -104,8 +119,8 @@ def llama_draws(decoder: Decoder, num_draws: int) -> Draws:
 
 
 def _draws(decoder: Decoder, models: Models, num_draws: int) -> Draws:
-    sampling = Sampling(temperature=0.9, max_new_tokens=_NUM_DRAWN)
-    return Draws(decoder, models, [1, 2], sampling, num_draws, beginning=_BEGINNING)
+    sampling = Sampling(temperature=0.9, max_new_tokens=4)
+    return Draws(decoder, models, [1, 2], sampling, num_draws, beginning=3)
 
 
 class _HalfVocabulary(TableModel):

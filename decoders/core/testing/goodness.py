@@ -4,7 +4,6 @@ An answer falls into a *cell*: a likely whole answer, or a prefix too rare to ex
 form the rest. Pearson's chi-square over cells is reported with its power: of all distributions at
 total-variation distance x over the cells, those that shift every cell by the same factor have the
 smallest noncentrality, 4 n x²: a distance detected in their case is always detected.
-The distribution is enumerated with the target only, however a decoder draws (`Draws`).
 Letters: n draws, d degrees of freedom, V vocabulary.
 """
 
@@ -71,9 +70,13 @@ def enumerate_distribution(
     num_draws: int,
     stop_ids: Collection[int] = (),
 ) -> Distribution:
-    """Enumerate answers of up to `num_tokens` tokens, as finely as `num_draws` draws can test.
+    """Enumerate answers, as finely as a number of draws can test.
 
-    `next_distribution` returns the probabilities ``[V]`` after a prefix; `stop_ids` end answers.
+    Args:
+        next_distribution: returns the probabilities ``[V]`` after a prefix.
+        num_tokens: number of tokens of an answer that meets no stop id.
+        num_draws: n.
+        stop_ids: ids that end an answer.
     """
     cells: dict[Answer, float] = {}
     possible: dict[Answer, NDArray[np.bool_]] = {}
@@ -128,17 +131,17 @@ def fit(distribution: Distribution, counts: Mapping[Outcomes, int]) -> Fit:
     return Fit(statistic=float(statistic), dof=dof, p_value=p_value, num_draws=num_draws)
 
 
-def detectable_distance(dof: int, num_draws: int, alpha: float) -> float:
-    """Return the total-variation distance detected with probability `POWER` at level `alpha`."""
-    if not (dof and num_draws):
+def detectable_distance(test: Fit, alpha: float) -> float:
+    """Return the total-variation distance detected with chance `POWER` at level `alpha` (or 1)."""
+    if not (test.dof and test.num_draws):
         return 1.0
-    threshold = stats.chi2.isf(alpha, dof)
+    threshold = stats.chi2.isf(alpha, test.dof)
     reached = optimize.brentq(
-        lambda spread: float(stats.ncx2.sf(threshold, dof, spread)) - POWER,
+        lambda spread: float(stats.ncx2.sf(threshold, test.dof, spread)) - POWER,
         1e-9,
         10 * (threshold + 10),
     )
-    return min(1.0, math.sqrt(float(reached) / (4 * num_draws)))
+    return min(1.0, math.sqrt(float(reached) / (4 * test.num_draws)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -172,14 +175,12 @@ class Draws:
         self._tallies: list[tuple[int, Distribution, Counter[Outcomes]]] = []
         for length in lengths:
             shorter = replace(sampling, max_new_tokens=length)
-            exact = exact_distribution(models.target, prompt, shorter, num_draws)
+            exact = _exact_distribution(models.target, prompt, shorter, num_draws)
             self._tallies.append((length, exact, Counter()))
         self._decoder, self._models = decoder, models
         self._prompt, self._sampling, self._num_draws = prompt, sampling, num_draws
 
-    def draw(
-        self, first_seed: int, batch_size: int, on_draw: Callable[[], None] = lambda: None
-    ) -> None:
+    def draw(self, first_seed: int, batch_size: int) -> None:
         """Draw and count answers for seeds from `first_seed` on, raising an answer's exception."""
 
         def count(_index: int, outcome: Outcome) -> None:
@@ -187,7 +188,6 @@ class Draws:
                 raise outcome
             for length, exact, counts in self._tallies:
                 counts[exact.cell(outcome.tokens[:length])] += 1
-            on_draw()
 
         where = self._decoder, self._models, self._sampling, batch_size
         scheduler = Scheduler(*where, memory=self._decoder.memory())
@@ -210,7 +210,7 @@ class Draws:
         return [fit(exact, counts) for _, exact, counts in self._tallies]
 
 
-def exact_distribution(
+def _exact_distribution(
     target: Model, prompt: Sequence[int], sampling: Sampling, num_draws: int
 ) -> Distribution:
     """Enumerate answers under `sampling`, as finely as `num_draws` draws can test."""

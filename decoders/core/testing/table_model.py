@@ -78,7 +78,14 @@ class TableModel(Model):
     def attach(
         self, name: str, error: float, variant: Variant = "o-ptp", *, standalone: bool = False
     ) -> None:
-        """Add a student that is wrong in a share `error` of its slots or heads."""
+        """Add a student.
+
+        Args:
+            name: its name in calls.
+            error: share of its slots or heads that are wrong.
+            variant: its kind, see `AdapterConfig`.
+            standalone: its branches replace the row before them, see `AdapterConfig`.
+        """
         sizes = {} if variant in SLOT_VARIANTS else network(variant).example
         self._adapters[name] = AdapterConfig(
             variant=variant,
@@ -180,11 +187,11 @@ class TableModel(Model):
 
     def _draft_by_heads(self, call: DraftCall) -> CallResult:
         shape, draws = call.shape, _draws(call)
-        logits = self.proposed(call.name, call.states[-1], shape.depth)[None]
+        logits = self._proposed(call.name, call.states[-1], shape.depth)[None]
         call.session.drafted(call, 1, 1)
         return trees_of_heads(logits, [call.max_depth], shape, call.sampling, draws)[0]
 
-    def proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
+    def _proposed(self, name: str, state: Tensor, num_heads: int) -> Tensor:
         """Return logits ``[num_heads, V]`` of heads on a state ``[D]``."""
         context, rows = self._context(state), []
         for head in range(num_heads):
@@ -194,12 +201,12 @@ class TableModel(Model):
         return torch.stack(rows)
 
     def _draft_by_layer(self, call: DraftCall) -> CallResult:
-        logits, after = self.drafted(call.name, call.states, call.tokens)
+        logits, after = self._drafted(call.name, call.states, call.tokens)
         num_rows = [call.num_rows]
 
         def step(states: Tensor, ids: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
             num_rows.append(ids.shape[1])
-            logits, after = self.drafted(call.name, states[0], ids[0].tolist())
+            logits, after = self._drafted(call.name, states[0], ids[0].tolist())
             return logits[None], after[None]
 
         text = logits[None, -1:], after[None, -1:]
@@ -213,9 +220,9 @@ class TableModel(Model):
         temperature, error, drafts = call.sampling.temperature, self.errors[call.name], list[int]()
         context = [*self._context(call.states[-1]), call.tokens[-1]]
         for u in call.uniforms:
-            wrong = self.errs([*context, int(2**20 * u)], "slot", error)
+            wrong = self._errs([*context, int(2**20 * u)], "slot", error)
             u = u if temperature else NO_UNIFORM
-            context.append(self.picked(context, u, (temperature or 1.0, 1.0)))
+            context.append(self._pick(context, u, (temperature or 1.0, 1.0)))
             drafts.append((context[-1] + wrong) % self.vocab_size)
         call.session.drafted(call, 1, call.num_rows + len(drafts))
         return CallResult(picks=tuple(drafts), confidences=(1 - error,) * len(drafts))
@@ -224,18 +231,18 @@ class TableModel(Model):
     def _context(state: Tensor) -> list[int]:
         return [int(token) for token in state.tolist() if token >= 0]
 
-    def drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _drafted(self, name: str, states: Tensor, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return logits ``[N, V]`` and states ``[N, D]`` of a draft layer's rows."""
         contexts = [
             [*self._context(state), token] for state, token in zip(states, tokens, strict=True)
         ]
         logits = []
         for context in contexts:
-            wrong = self.errs(context, "drafted", self.errors[name])
+            wrong = self._errs(context, "drafted", self.errors[name])
             logits.append(self.logits(context).roll(int(wrong) * (self.vocab_size // 2)))
         return torch.stack(logits), self._hidden(contexts)
 
-    def errs(self, context: Sequence[int], kind: str, error: float) -> bool:
+    def _errs(self, context: Sequence[int], kind: str, error: float) -> bool:
         """Return whether student `kind` errs after a context, which happens in a share `error`."""
         seen = list(context[-self._order :]) if self._order else []
         return self._chance(repr((self._seed, seen, kind))) < error
@@ -256,7 +263,7 @@ class TableModel(Model):
             context = [*context, slots.anchors[branch]]
         token = 0
         for u, slot_token in rows.slot_inputs(slot):
-            token = self.picked(context, u, slots.warp) if slot_token == MASKED else slot_token
+            token = self._pick(context, u, slots.warp) if slot_token == MASKED else slot_token
             context = [*context, token]
         chance = self._chance(repr((self._seed, context, slots.uniforms[slot])))
         wrong = chance < self.errors[slots.adapter]
@@ -265,7 +272,7 @@ class TableModel(Model):
             return torch.full((self.vocab_size,), -3.0).index_fill(0, torch.tensor(token), 3.0)
         return self.logits(context).roll(int(wrong) * (self.vocab_size // 2))
 
-    def picked(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
+    def _pick(self, context: Sequence[int], u: float, warped: tuple[float, float]) -> int:
         """Pick the token after a context by u, temperature and top-p (without u the likeliest)."""
         key = (tuple(context[-self._order :]) if self._order else (), u, warped)
         if key not in self._picked:

@@ -17,6 +17,7 @@ import torch
 from decoders.core.adapter.gating import layer_shapes
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import SLOT_VARIANTS, AdapterConfig, Variant, is_masked
+from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.shapes import random_model, shape_config
@@ -33,7 +34,13 @@ def tiny_models(
 ) -> Models:
     """Return a random Llama of two layers, and draft and named models that often agree with it.
 
-    Models that are the `same` always agree. The first layer is an early exit for transformers.
+    The first layer is an early exit for transformers.
+
+    Args:
+        vocab_size: V.
+        max_length: longest sequence, prompt and answer.
+        names: names of named models.
+        same: the other models have the target's weights, and always agree.
     """
     sizes = {
         "hidden_size": _WIDTH,
@@ -66,8 +73,10 @@ def tiny_models(
     return Models(target=target, draft=draft, named=dict(zip(names, named, strict=True)))
 
 
-def attach_random(model: HFModel, name: str, variant: Variant) -> None:
-    """Attach an adapter of a variant, with random weights that change its predictions."""
+def attach_random(model: HFModel, part: Decoder) -> None:
+    """Attach the adapter of a decoder's part, with random weights that change its predictions."""
+    assert part.adapter_name is not None
+    variant: Variant = (*part.variants, "o-ptp")[0]
     sizes: dict[str, Any] = {"width": _WIDTH, "rank": _RANK, "num_slots": _NUM_SLOTS}
     sizes |= {"code": "constant" if is_masked(variant) else "dyadic", "layers": {}}
     if variant in SLOT_VARIANTS:
@@ -83,4 +92,4 @@ def attach_random(model: HFModel, name: str, variant: Variant) -> None:
     for parameter in adapter.parameters():
         if not parameter.any():  # a new adapter's weights would change nothing
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    model.attach(name, adapter)
+    model.attach(part.adapter_name, adapter)

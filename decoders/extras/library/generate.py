@@ -27,6 +27,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from decoders.core.adapter.gating import cache_argument
 from decoders.core.adapter.module import read_adapter
 from decoders.core.decoder import Request, SelfDriven, Steps
 from decoders.core.engine.models import Models
@@ -103,18 +104,12 @@ class TransformersGenerate:
         Mask and cache are read from `inputs`, because `generate` prepares no argument that only a
         custom loop names. `ValueError` for settings that the decoder cannot honour.
         """
-        cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
+        cache, mask = inputs.get(cache_argument(model)), inputs.get("attention_mask")
         if cache is not None and cache.get_seq_length():
             raise ValueError(f"{self._decoder.name} begins with an empty cache of its own")
         sampling = self._sampling(generation_config, input_ids.shape[1], logits_processor)
-        texts = input_ids.tolist()
-        kept = [[1] * len(ids) for ids in texts]
-        if mask is not None:
-            kept = mask.tolist()
-        prompts = [
-            [token for token, is_shown in zip(ids, row, strict=True) if is_shown]
-            for ids, row in zip(texts, kept, strict=True)
-        ]
+        shown = torch.ones_like(input_ids) if mask is None else mask
+        prompts = [ids[row.bool()].tolist() for ids, row in zip(input_ids, shown, strict=True)]
         criteria = [test for test in stopping_criteria if not isinstance(test, _CUTS)]
         answers = self._answers(model, prompts, sampling, criteria)
         pad = getattr(generation_config, "_pad_token_tensor", None)
@@ -155,12 +150,9 @@ class TransformersGenerate:
             again[prompt] += 1
         answers = []
         for outcome in scheduler.run(prompts, seeds=seeds):
-            if isinstance(outcome, _Stopped):
-                answers.append(outcome.tokens)
-            elif isinstance(outcome, Generation):
-                answers.append(list(outcome.tokens))
-            else:
+            if not isinstance(outcome, _Stopped | Generation):
                 raise outcome
+            answers.append([*outcome.tokens])
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:

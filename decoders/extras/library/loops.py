@@ -1,8 +1,7 @@
 """Run transformers' `generate()` as a decoder, and report its forward passes and tokens.
 
 Hooks count forward passes. A stopping criterion, which every loop checks once a step, ends steps.
-A custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file,
-for which transformers prepares the arguments.
+A custom loop is a folder as on the hub, whose code replaces `generate`, or a function in a file.
 Letters: B sequences, N rows of a pass, T tokens of the widest prompt.
 """
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
-from decoders.core.adapter.gating import decoder_layers, text_model
+from decoders.core.adapter.gating import cache_argument, decoder_layers, text_model
 from decoders.core.decoder import Answer, Role
 from decoders.core.hf.loading import library_copy
 from decoders.core.registry import import_file
@@ -73,7 +72,9 @@ def run_generate(
     }
     course = _Course(answers, width, verifies=verifies)
     with ExitStack() as stack:
-        stack.enter_context(_no_warnings())
+        log: Any = logging  # untyped
+        stack.callback(log.set_verbosity, log.get_verbosity())
+        log.set_verbosity_error()
         if request.draft is not None:
             helper = request.draft.model.library_module
             if helper is module:
@@ -84,23 +85,11 @@ def run_generate(
         stack.enter_context(_hooked(module, "target", course))
         if custom is not None or not request.sampling.greedy:
             stack.enter_context(_seeded(answers, module.device))
-        arguments["stopping_criteria"] = StoppingCriteriaList([_Criterion(course)])
+        arguments["stopping_criteria"] = StoppingCriteriaList([course])
         if custom is None:
             module.generate(**arguments)
         else:
             course.finish(custom(module, **arguments))
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Let transformers log only errors."""
-    log: Any = logging  # untyped
-    before = log.get_verbosity()
-    log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        log.set_verbosity(before)
 
 
 @contextmanager
@@ -115,14 +104,14 @@ def _seeded(answers: Sequence[Answer], device: torch.device) -> Iterator[None]:
 @contextmanager
 def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
     body = text_model(module)
-    config = body.config
+    config, cache = body.config, cache_argument(body)
     num_layers = config.num_hidden_layers
 
     def hook(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         ids = args[0] if args else named.get("input_ids")
         fed = named["inputs_embeds"] if ids is None else ids
         drafts = role == "draft" or config.num_hidden_layers < num_layers
-        course.ran("draft" if drafts else "target", fed, named.get("past_key_values"))
+        course.ran("draft" if drafts else "target", fed, named.get(cache))
 
     with body.register_forward_pre_hook(hook, with_kwargs=True):
         try:
@@ -131,8 +120,8 @@ def _hooked(module: Any, role: Role, course: _Course) -> Iterator[None]:
             config.num_hidden_layers = num_layers
 
 
-class _Course:
-    """Report the forward passes and steps of a running loop."""
+class _Course(StoppingCriteria):
+    """Report the forward passes and steps of a running loop, as a criterion that never stops."""
 
     def __init__(self, answers: Sequence[Answer], width: int, *, verifies: bool) -> None:
         self._answers, self._verifies = answers, verifies
@@ -153,56 +142,38 @@ class _Course:
             self._fed = fed
             self._cached = 0 if cache is None else int(cache.get_seq_length())
 
-    def step(self, tokens: Sequence[Sequence[int]]) -> None:
-        if not self._num_passes["target"]:
-            raise RuntimeError("the loop gave tokens without a forward pass of the target's body")
-        drafts = self._drafts()
-        for answer, new in zip(self._answers, tokens, strict=True):
-            pairs = zip(new, drafts, strict=False)
-            accepted = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-            answer.emit(
-                Emit(
-                    tokens=tuple(new),
-                    drafted=len(drafts),
-                    accepted=accepted,
-                    rejected=tuple(drafts[accepted:]),
-                )
-            )
-        self._width += len(tokens[0])
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        if self._fed is not None or not self._verifies:  # else 5.17 asks about unverified drafts
+            self.extend(input_ids)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
     def extend(self, ids: Tensor) -> None:
-        if ids.shape[1] > self._width:
-            self.step(ids[:, self._width :].tolist())
+        if ids.shape[1] <= self._width:
+            return
+        if not self._num_passes["target"]:
+            raise RuntimeError("the loop gave tokens without a forward pass of the target's body")
+        drafts: list[int] = []
+        if self._fed is not None:
+            num_drafts = self._cached + self._fed.shape[1] - self._width
+            drafts = self._fed[0, self._fed.shape[1] - num_drafts :].tolist()
+        for answer, new in zip(self._answers, ids[:, self._width :].tolist(), strict=True):
+            pairs = zip(new, drafts, strict=False)
+            accepted = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            num, rejected = len(drafts), tuple(drafts[accepted:])
+            step = Emit(tokens=tuple(new), drafted=num, accepted=accepted, rejected=rejected)
+            answer.emit(step)
+        self._width, self._fed = ids.shape[1], None
 
     def finish(self, ids: Any) -> None:
         ids = getattr(ids, "sequences", ids)
-        num_prompt = self._lengths[0]
         whole = isinstance(ids, Tensor) and ids.dim() == 2 and len(ids) == len(self._answers)
         prompt = list(self._answers[0].request.prompt_ids)
-        if not whole or ids[0, :num_prompt].tolist() != prompt:
+        if not whole or ids[0, : len(prompt)].tolist() != prompt:
             raise ValueError(
                 "the custom loop returned no ids [1, T] that begin with its prompt; return what "
                 "generate() returns for a decoder-only model: prompt and answer"
             )
         self.extend(ids)
-
-    def _drafts(self) -> list[int]:
-        if self._fed is None:
-            return []
-        num_drafts = self._cached + self._fed.shape[1] - self._width
-        return [int(token) for token in self._fed[0, self._fed.shape[1] - num_drafts :].tolist()]
-
-
-class _Criterion(StoppingCriteria):
-    """Define a criterion that never stops, but reads the text ``[B, T]`` at every check."""
-
-    def __init__(self, course: _Course) -> None:
-        self._course = course
-
-    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        del scores
-        self._course.extend(input_ids)
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 @torch.no_grad()

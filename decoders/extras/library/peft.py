@@ -10,18 +10,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from decoders.core.adapter.module import SlotAdapter
 from decoders.core.adapter_config import CONFIG_FILE, WEIGHTS_FILE
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 SLOTS_CONFIG, SLOTS_WEIGHTS = "slots.json", "slots.safetensors"
-_NO_TOKEN = -1
-"""The invocation token: an id that no tokenizer gives."""
-_PREFIX = "base_model.model."
 
 
 def to_peft(folder: Path, output: Path) -> list[Path]:
@@ -44,7 +39,12 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
     if output.is_file() or any((output / name).exists() for name in (PEFT_CONFIG, CONFIG_FILE)):
         raise ValueError(f"output {str(output)!r} is in use; give a new folder")
     dtype = next(iter(load_file(folder / WEIGHTS_FILE).values())).dtype
-    factors, slots = parted(adapter, dtype)
+    slots = {name: value.to(dtype).contiguous() for name, value in adapter.state_dict().items()}
+    factors = {}
+    for layer in config.layers:
+        for side, letter in (("lora_a", "A"), ("lora_b", "B")):
+            key = f"base_model.model.{layer}.lora_{letter}.weight"
+            factors[key] = slots.pop(f"{side}.{layer.replace('.', '/')}")
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -55,7 +55,7 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": list(config.layers),
-        "alora_invocation_tokens": [_NO_TOKEN],
+        "alora_invocation_tokens": [-1],  # an id that no tokenizer gives
     }
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,3 @@ def to_peft(folder: Path, output: Path) -> list[Path]:
     except OSError as error:
         raise ValueError(f"output {str(output)!r} cannot be written: {error}") from error
     return [output / name for name in (PEFT_CONFIG, PEFT_WEIGHTS, SLOTS_CONFIG, SLOTS_WEIGHTS)]
-
-
-def parted(adapter: SlotAdapter, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split weights into PEFT's factors, A ``[r, in]`` and B ``[out, r]``, and all others."""
-    state = {name: value.to(dtype).contiguous() for name, value in adapter.state_dict().items()}
-    factors = {}
-    for layer in adapter.config.layers:
-        for side, letter in (("lora_a", "A"), ("lora_b", "B")):
-            key = f"{_PREFIX}{layer}.lora_{letter}.weight"
-            factors[key] = state.pop(f"{side}.{layer.replace('.', '/')}")
-    return factors, state

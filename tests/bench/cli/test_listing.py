@@ -1,4 +1,4 @@
-"""``bench ls`` and ``bench show-prompts``: tables of what there is."""
+"""``bench ls``: tables of what there is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from rich.console import Console, RenderableType
 from bench.cli import listing, options
 from bench.stats.folders import run_folders
 from decoders.core import registry
-from specbench_tasks.registry import load_tasks
-from specbench_tasks.task import FAMILIES, Conversation
+from specbench_tasks.task import FAMILIES
 from tests.command_line import bench
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -185,6 +183,20 @@ def test_a_stored_reference_without_its_answers_is_listed_as_damaged(tmp_path: P
     assert (found["verdict"], found["records"]) == ("DAMAGED", 0)
 
 
+def test_a_run_with_a_damaged_line_is_listed_as_damaged(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "complete", "num_records": 3}')
+    (tmp_path / "run" / "manifest.json").write_text('{"cells": [], "blocks": []}')
+    for lines, num, verdict in (
+        ("{}\n{}\n{}\n", 3, "VALID"),
+        ("{}\n{}\n{}\n{", 3, "VALID"),  # the end of a line that was being written
+        ('{}\n{"a": 1\n{}\n', 0, "DAMAGED"),
+    ):
+        (tmp_path / "run" / "samples.jsonl").write_text(lines)
+        (found,) = listing.list_facts("runs", tmp_path)
+        assert (found["records"], found["verdict"]) == (num, verdict)
+
+
 def test_superseded_records_are_not_counted_and_do_not_hide_lost_records(
     synthetic_run: Callable[..., Path],
 ) -> None:
@@ -207,39 +219,6 @@ def test_superseded_records_are_not_counted_and_do_not_hide_lost_records(
 
 def test_a_missing_results_folder_lists_no_runs(tmp_path: Path) -> None:
     assert listing.facts_table("runs", tmp_path / "nowhere").row_count == 0
-
-
-def test_prompts_are_shown_with_every_turn_and_reference() -> None:
-    console = Console(file=io.StringIO(), width=1000)
-    tasks = load_tasks(limit=6)
-    listing.show_prompts(tasks, console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    for conversation in tasks.timing:
-        assert conversation.id in text
-        assert all(turn in text for turn in conversation.turns)
-    assert "contains: " in text
-    assert "zoo: 6 of 6 timed conversations shown (mt_bench 1, translation 1" in text
-
-
-def test_shown_prompts_can_be_limited_and_brackets_are_no_markup(tmp_path: Path) -> None:
-    file = tmp_path / "mine.jsonl"
-    rows = [{"prompt": f"[bold]{i}[/nonsense]" + "x" * 2000, "answer": "[red]"} for i in range(3)]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    console = Console(file=io.StringIO(), width=1000)
-    listing.show_prompts(load_tasks(f"jsonl={file}"), console, limit=1)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("[/nonsense]") == 1
-    assert "[red]" in text
-    assert "[… 1418 characters …]" in text
-
-
-def test_a_missing_reference_of_a_turn_is_shown() -> None:
-    console = Console(file=io.StringIO())
-    chat = Conversation(id="c", family="qa", turns=("Hi",), references=(None,), system="S")
-    listing.show_prompts(replace(load_tasks("qa"), timing=(chat,)), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "system: S" in text
-    assert "no reference" in text
 
 
 @pytest.mark.slow

@@ -74,3 +74,14 @@ def test_bench_help_imports_neither_pydantic_nor_the_configuration() -> None:
     )
     root = Path(cli.__file__).parent
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=root)
+
+
+def test_a_table_without_a_terminal_is_as_wide_as_a_log_unless_columns_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert options.console().width == 120
+    options.console().print("x" * 110)
+    assert capsys.readouterr().out == "x" * 110 + "\n"
+    monkeypatch.setenv("COLUMNS", "90")
+    assert options.console().width == 90

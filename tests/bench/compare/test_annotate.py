@@ -90,14 +90,16 @@ def test_a_decoder_that_cannot_be_compared_is_an_error(pair: Pair) -> None:
     assert cases(judged((base, head)))["ptp", "comparable"] == "error"
 
 
-def test_a_wrong_decoder_fails_as_not_lossless(pair: Pair) -> None:
-    base, head = pair()
+def test_a_wrong_decoder_fails_as_not_lossless_in_a_single_annotation(pair: Pair) -> None:
+    base, head = pair(one_call_more)
     status = json.loads((head / "run.json").read_text())
     status["differences"] = [{"cell": "spec", "num_answers": 1, "num_wrong": 1, "example": "c#1"}]
     (head / "run.json").write_text(json.dumps(status))
     comparison = judged((base, head))
     assert cases(comparison)["spec", "lossless"] == "failure"
-    assert any("lossless WRONG::" in line for line in github_commands(comparison, PLACES))
+    assert cases(comparison)["spec", "calls"] == "failure"
+    (line,) = github_commands(comparison, PLACES)
+    assert "lossless WRONG::head is WRONG" in line
 
 
 def test_a_newline_in_a_file_name_cannot_inject_a_github_command(pair: Pair) -> None:

@@ -417,6 +417,7 @@ def test_time_is_not_judged_on_another_machine(pair: Pair) -> None:
     comparison = judged(pair(slower(3), env={"comparability_key": "elsewhere"}))
     assert set(verdicts(comparison).values()) == {"pass"}
     assert any("different machines" in line for line in comparison.unjudged)
+    assert comparison.how == "measured separately, another machine or setup"
 
 
 def test_noise_around_the_margin_is_inconclusive_and_fails_only_under_a_strict_gate(

@@ -120,6 +120,8 @@ def test_the_number_of_conversations_needed_grows_with_the_square_of_the_precisi
     centre = math.exp(-(math.log1p(0.1) - 0.1))
     ratio = Estimate(value=centre, high=centre * math.exp(0.2), clusters=10)
     assert need_more_data(ratio, 0.1) == "needs about 30 more conversations to decide: --limit 40"
+    near = Estimate(value=centre, high=centre * math.exp(0.102), clusters=10)
+    assert need_more_data(near, 0.1) == "needs about 1 more conversation to decide: --limit 11"
     far = Estimate(value=centre, high=centre * math.exp(0.5), clusters=10)
     assert "more than 20 times" in need_more_data(far, 0.1)
 

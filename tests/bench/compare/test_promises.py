@@ -60,6 +60,29 @@ def fail(record: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- promises
 
 
+def refute(run: Path) -> None:
+    """Let `spec` have failed the contract's checks when the run was planned."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    for planned in manifest["cells"]:
+        if planned["cell"] == "spec":
+            planned |= {"checked": "wrong", "check_note": "gives other tokens"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_decoder_that_failed_its_checks_is_wrong_in_a_run_that_did_not_end(
+    synthetic_run: Callable[..., Path],
+) -> None:
+    run = synthetic_run(status={"status": "error", "verdict": "INCOMPLETE"})
+    before = load_side(str(run), run.parent)
+    assert (before.verdict, before.status.differences) == ("INCOMPLETE", None)
+    refute(run)
+    side = load_side(str(run), run.parent)
+    assert (side.verdict, side.status.wrong) == ("WRONG", ["spec"])
+    assert "checks: gives other tokens" in side.reasons[0]
+    assert (side.guarantees["spec"], side.guarantees["ptp"]) == ("WRONG", "same tokens")
+    assert side.num_wrong("ptp") is None  # nothing was compared
+
+
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_decoder_that_drops_its_guarantee_is_judged_by_the_guarantee_of_base(
     pair: Pair, stored: Stored, altered: Altered, reference: bool

@@ -87,6 +87,7 @@ def test_the_markdown_names_commits_and_has_both_numbers_beside_the_change(pair:
     heading = f"head at {'b' * 9} with uncommitted changes against base at {'a' * 9} (main)"
     assert text.startswith(f"### {heading}: regressed")
     assert "The benchmark is at" not in text  # the commits are its own
+    assert "milliseconds are of all prompts together, so their ratio may differ" in text
     row = next(line for line in text.splitlines() if line.startswith("| spec | "))
     assert re.search(r"\| \*\*[\d,]+ -> [\d,]+ \(\+[\d.]+ %\)\*\* \|", row)
     assert re.search(r"[\d.]+ ms -> [\d.]+ ms \(\+100.0 % \[\+", row)
@@ -163,15 +164,18 @@ def test_warnings_of_the_runs_are_folded_in_markdown_and_open_on_the_terminal(pa
     assert "! head: the machine was busy" in shown
 
 
-def test_the_markdown_for_a_pull_request_reports_a_wrong_decoder(pair: Pair) -> None:
-    base, head = pair()
+def test_the_markdown_for_a_pull_request_reports_a_wrong_decoder_first(pair: Pair) -> None:
+    base, head = pair(other_token)
     status = json.loads((head / "run.json").read_text())
     wrong = [{"cell": "spec", "num_wrong": 1, "num_answers": 3}]
     (head / "run.json").write_text(json.dumps(status | {"differences": wrong}))
     text = to_markdown(judged((base, head)))
     assert text.startswith("### head against base: WRONG")
     assert "| spec | **WRONG** |" in text
-    assert "* spec: head is WRONG: it claims to be lossless" in text
+    remarks = [line for line in text.splitlines() if line.startswith("* ")]
+    assert remarks[0].startswith("* spec: head is WRONG: it claims to be lossless")
+    assert remarks[1].startswith("* spec: identical to ar regressed")
+    assert text.count("head is WRONG") == 1
     assert to_json(judged((base, head)))["exit_code"] == 3
 
 

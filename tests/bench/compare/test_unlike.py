@@ -95,7 +95,7 @@ def test_unverified_answers_are_not_counted_as_right(pair: Pair) -> None:
     runs = pair()
     assert "wrong_answers" not in {m.name for m in judged(runs).cells[1].measures}
     for run in runs:
-        update(run / "run.json", differences=[])
+        update(run / "run.json", differences=[], num_records=1)
     assert "wrong_answers" in {m.name for m in judged(runs).cells[1].measures}
 
 
@@ -110,6 +110,7 @@ def test_runs_with_fewer_repeats_and_no_quality_pass_remain_comparable(
     comparison = judged((base, head), UNJUDGED_TIME)
     assert comparison.exit_code == Exit.DONE
     assert [cell.num_pairs for cell in comparison.cells] == [14, 14, 14]
+    assert [cell.num_base for cell in comparison.cells] == [42, 42, 42], "no quality"
     assert "the quality pass is not judged: head did not plan it" in comparison.unjudged
     assert all(c.notes == ("only answers that both sides have count",) for c in comparison.cells)
 

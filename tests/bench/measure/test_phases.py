@@ -23,12 +23,7 @@ from bench.extras.sections.durations import (
     split,
     splits,
 )
-from bench.measure.phases import (
-    PhaseClock,
-    chosen_groups,
-    measure_phases,
-    phased_scheduler,
-)
+from bench.measure.phases import PhaseClock, chosen_blocks, measure_phases, phased_scheduler
 from bench.plan.make import make_plan
 from bench.plan.select import choose_decoders
 from bench.records.record import SampleRecord
@@ -415,27 +410,27 @@ def test_a_machine_that_gets_slower_does_not_make_the_second_pass_seem_slow(
     assert sorted(repeat for _, repeat in repeats if repeat is not None) == [0, 0, 1, 1, 2, 2]
 
 
-def test_groups_for_the_second_pass_are_chosen_from_all_families_in_turn(
+def test_blocks_for_the_second_pass_are_chosen_from_all_families_in_turn(
     small: Any, opener: Any, progress: Any
 ) -> None:
     setup = opener(choose_decoders(small(limit=6), progress().note))
     plan, _ = make_plan(setup, "test", progress())
     families = {prompt.prompt: prompt.family for prompt in plan.prompts}
-    chosen = chosen_groups(plan, 4)
-    assert sorted(families[group[0]] for group in chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
-    assert chosen_groups(plan, 0) == []
-    assert len(chosen_groups(plan, 100)) == 6
+    chosen = [families[block.prompts[0]] for block in chosen_blocks(plan, 4)]
+    assert sorted(chosen) == ["math_reasoning"] * 2 + ["qa"] * 2
+    assert chosen_blocks(plan, 0) == []
+    assert len(chosen_blocks(plan, 100)) == 6
 
 
 @pytest.mark.parametrize(("limit", "num"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (99, 3)])
-def test_chosen_groups_stay_within_the_prompt_limit_except_for_the_first_group(
+def test_chosen_blocks_stay_within_the_prompt_limit_except_for_the_first_block(
     limit: int, num: int
 ) -> None:
     names = [(f"a{n}", f"b{n}") for n in range(3)]
     blocks = [SimpleNamespace(repeat=0, prompts=group) for group in names]
     prompts = [SimpleNamespace(prompt=name, family="qa") for group in names for name in group]
     plan: Any = SimpleNamespace(blocks=blocks, prompts=prompts)
-    assert chosen_groups(plan, limit) == names[:num]
+    assert chosen_blocks(plan, limit) == blocks[:num]
 
 
 def test_a_damaged_phases_file_is_reported_as_damaged(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.errors import BenchError
 from bench.plan import checks, sources
 from bench.plan.checks import check_first
 from bench.settings.config import load_config
@@ -201,6 +202,25 @@ def test_a_model_that_is_not_the_embedded_one_on_the_embedded_tasks_is_reported(
     (line,) = notes_of(model=str(target))
     assert "generated tasks of the embedded model (--tasks zoo)" in line
     assert notes_of(model=str(target), tasks="zoo") == notes_of() == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"model": "no/folder"}, {"tasks": "specbnech"}, {"device": "cuda:63"}, {"baseline": "ptp"}],
+    ids=str,
+)
+def test_skipped_decoders_are_reported_only_once_nothing_else_is_wrong(
+    target: Path, fault: Job
+) -> None:
+    notes: list[str] = []
+    job = {"model": str(target), "limit": 1, "max_new_tokens": 8}
+    check_first(load_config(None, job), notes.append)
+    assert any(note.startswith("ptp is skipped: it needs an adapter") for note in notes)
+    notes.clear()
+    with pytest.raises(BenchError) as caught:
+        check_first(load_config(None, job | fault), notes.append)
+    assert notes == []
+    assert ("ptp is skipped" in caught.value.message) == ("baseline" in fault)
 
 
 def test_every_check_of_the_list_is_called_in_its_order(

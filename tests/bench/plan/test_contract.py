@@ -10,7 +10,7 @@ import pytest
 
 from bench.errors import Exit
 from bench.plan import contract
-from bench.plan.contract import Checked, check_cell, code_files, examine
+from bench.plan.contract import Checked, check_cell, examine
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
 from bench.runs import run
@@ -233,7 +233,6 @@ def test_the_outcome_of_a_contract_check_is_cached_until_the_code_or_an_option_c
     def check(k: int = 1, sampled: bool = False) -> Checked:
         return check_cell("mine", own_decoder.mine.Mine(k=k), sampled, RecordedProgress())
 
-    assert code_files(own_decoder.mine.Mine())[0].parent == folder
     assert check() == check() == Checked(outcome="verified")
     assert len(asked) == 1
     check(k=2)

@@ -187,7 +187,7 @@ def test_a_missing_or_unfit_named_model_is_refused(models: Models, line: str) ->
 @pytest.mark.parametrize("need", ["modl:judge", "model:", "judge", "model:a b"])
 def test_an_unknown_need_is_refused(tmp_path: Path, need: str) -> None:
     file = tmp_path / "mine.py"
-    text = f"class Mine(Decoder):\n    needs = ({need!r},)\n"
+    text = f"class Mine(Decoder):\n    needs = ({need!r},)\n    def steps(self, request): ...\n"
     file.write_text(f"from decoders.core.decoder import Decoder\n{text}")
     with pytest.raises(
         ValueError, match=r"allowed: a tuple of draft, adapter, network, model:NAME"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.plan.numerics import open_device
 from bench.plan.select import choose_decoders, stored_decoders
-from bench.records.prompts import vocabulary
+from bench.records.prompts import pieces_in
 from decoders.core import registry
 from decoders.core.decoder import Decoder
 from decoders.core.types import DecoderSpec
@@ -74,8 +75,9 @@ def test_pieces_keep_the_leading_space_that_decoding_drops_at_the_start_of_a_tex
         def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
             return "".join([" a", " dog", "s"][i] for i in token_ids).removeprefix(" ")
 
-    pieces = vocabulary(Sentences(), [1, 2])  # type: ignore[arg-type]
-    assert pieces == {1: " dog", 2: "s"}
+    tokenizer: Any = Sentences()
+    prompt: Any = SimpleNamespace(ids=(1, 2))
+    assert pieces_in(tokenizer, [], [prompt]) == {"1": " dog", "2": "s"}
 
 
 def test_an_adapter_that_no_decoder_needs_is_refused(small: Any) -> None:

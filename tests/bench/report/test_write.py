@@ -203,7 +203,7 @@ def test_the_repair_line_describes_the_folder_to_run_in_without_a_path(
     path = synthetic_run(status={}, quality=0)
     (path / "samples.jsonl").write_text("")
     write_report(path)
-    line = "`bench resume run`, in the folder that holds the run, measures the rest"
+    line = "`bench resume run` (in the folder that holds the run) measures the rest"
     for text in (printed(path, 1000), (path / "report.md").read_text()):
         assert line in text.replace("\\", "")
         assert str(path.parent) not in text
@@ -305,16 +305,17 @@ def test_a_decode_speedup_from_fewer_clusters_is_noted_with_their_number(
 
     path = with_records(synthetic_run(), ends_at_once)
     findings = Findings(load_run(path))
-    said = "in 12 clusters, decode speed-up from 2 (others ended in their first step)"
-    assert f"{said} (ptp)" in findings.headline.note
+    said = "in 12 clusters, 2 for the decode speed-up (the others ended in their first step)"
+    timed = "n = 14 prompts x 2 repeats in 12 clusters"
+    assert f" ar, spec: {timed}; ptp: n = 14 prompts x 2 repeats {said}. " in findings.headline.note
     assert said in findings.basis
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"conversations": 1}, "in 1 cluster (one conversation: no interval; raise --limit)"),
-        ({}, "n = 1 group of prompts x 2 repeats in 1 cluster (one group of prompts: no"),
+        ({"conversations": 1}, "in 1 cluster, no interval from one conversation (raise --limit)"),
+        ({}, "n = 1 group of prompts x 2 repeats in 1 cluster, no interval from one group"),
     ],
 )
 def test_a_speedup_without_an_interval_has_a_note_with_the_reason(

@@ -22,6 +22,7 @@ from bench.stats.intervals import Estimate
 from bench.stats.metric import CellData, Heading, compute, declared_metrics, end, metric
 from bench.stats.metrics import METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL, summarise
+from tests.versions import older
 
 ROOT = Path(__file__).parents[3]
 REFERENCES = sorted((ROOT / "results" / "reference").glob("*/summary.csv"))
@@ -119,6 +120,7 @@ def test_rows_hold_the_values_of_the_frame(frame: pd.DataFrame) -> None:
     assert {row.family for row in summary_rows(frame, ALL)} == {ALL}
 
 
+@pytest.mark.skipif(older("pandas", (3, 0)), reason="pandas 2 reads the last digits otherwise")
 def test_rows_read_from_summary_csv_equal_the_rows_of_the_frame(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from bench.records.environment import Environment, ModelFacts
 from bench.records.plan import Cell, Plan
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
+from bench.report.findings import Findings
 from bench.stats import quality, summary
 from bench.stats.intervals import ratio_of_sums
 from bench.stats.workers import noise_floor
@@ -245,7 +246,7 @@ def test_without_records_there_are_no_rows_but_all_columns() -> None:
     frame = summarise([], PLAN)
     assert frame.empty
     assert list(frame.columns)[: len(BINDING_COLUMNS)] == BINDING_COLUMNS
-    assert acceptance_table(run_of([], PLAN)).empty
+    assert acceptance_table(Findings(run_of([], PLAN))).empty
 
 
 def test_in_batches_groups_are_paired_and_mixed_groups_count_only_in_the_family_all(

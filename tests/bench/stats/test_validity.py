@@ -88,6 +88,8 @@ def test_a_decoder_without_an_answer_makes_a_complete_run_incomplete(record: Mak
     validity = judge(run_of(failed, plan=plan))
     assert validity.verdict == "INCOMPLETE"
     assert validity.reasons == ("spec answered none of its prompts, e.g. c0#1: IndexError: 7",)
+    assert validity.warnings == ()  # the reason says it
+    assert judge(run_of(failed, plan=plan, num_records=9)).warnings[0].startswith("spec failed on")
     one = [*failed, record("spec", conversation="d")]
     assert judge(run_of(one, plan=plan)).verdict == "VALID"
 
@@ -318,13 +320,13 @@ def test_near_ties_and_differences_that_were_not_judged_are_a_warning(
 
 def test_a_warning_states_identical_shares_positions_and_distances_from_a_tie(record: Make) -> None:
     parted = LEFT | {"num_wrong": None, "num_tokens": 800, "num_equal": 600, "places": [5, 20, 90]}
-    parted |= {"gaps": [0.01, 0.1, 0.13]}
+    parted |= {"gaps": [0.01, 0.125, 0.125]}
     floor = parted | {"cell": "ar@rows5", "num_answers": 2}
     warnings = judge(run_of([record()], differences=[parted, floor])).warnings
     assert warnings[0] == (
         "spec is identical to ar on 62% of 8 answers (75% of their tokens precede the first "
         "difference; its median position is token 20); distances from a tie in 3 checked "
-        "differences: 1 below 0.03, 1 below 0.06, 2 below 0.125, 3 below 0.25, at most 0.13: "
+        "differences: 1 below 0.03, 1 below 0.06, 1 below 0.125, 3 below 0.25, at most 0.125: "
         "not verified, as the run measured no rounding of its own to compare with. ar itself, as "
         "ar@rows5, is identical on 75% of 8 answers; e.g. c0#1"
     )
@@ -405,7 +407,7 @@ def test_a_complete_run_that_lacks_planned_measurements_is_damaged(record: Make)
     validity = judge(run_of([record()], plan=PLAN))
     assert validity.verdict == "DAMAGED"
     assert "2 of 3 timing blocks and 4 of 4 answers of the quality pass" in validity.reasons[0]
-    assert "`bench resume run`, in the folder that holds the run, measures" in validity.reasons[0]
+    assert "`bench resume run` (in the folder that holds the run) measures" in validity.reasons[0]
     assert "resume" not in judge(run_of([record()], plan=PLAN, ab="x")).reasons[0]
 
 
@@ -420,7 +422,7 @@ def test_each_failing_decoder_has_one_warning_line(record: Make) -> None:
 
 def test_a_single_failure_is_reported_in_the_singular(record: Make) -> None:
     assert (
-        judge(run_of([record(error="ValueError: no")]))
+        judge(run_of([record(error="ValueError: no"), record(conversation="d")]))
         .warnings[0]
         .startswith("ar failed on 1 answer, e.g.")
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Arm
+from bench.records.files import write_json
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.verify import subject
@@ -395,7 +396,8 @@ def test_the_table_is_printed_in_full_on_a_narrow_terminal() -> None:
 def test_json_holds_every_finding_with_its_data(
     examined: Callable[..., VerifyReport], tmp_path: Path
 ) -> None:
-    examined(f"{WRONG}:DropsBonus", limit=2, draws=100).write(tmp_path / "found.json")
+    report = examined(f"{WRONG}:DropsBonus", limit=2, draws=100)
+    write_json(tmp_path / "found.json", report.as_json())
     found = json.loads(
         (tmp_path / "found.json").read_text(), parse_constant=lambda word: pytest.fail(word)
     )

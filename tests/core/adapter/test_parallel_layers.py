@@ -13,7 +13,7 @@ from torch import Tensor
 from decoders.core.adapter.draft_pass import Texts, short_head
 from decoders.core.adapter.embedding import NUM_LEVELS
 from decoders.core.adapter.module import read_adapter
-from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass, chain, select
+from decoders.core.adapter.parallel_layers import ParallelLayers, SlotPass
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
@@ -187,7 +187,7 @@ def test_more_slots_than_any_tree_has_drafts_do_not_affect_other_texts() -> None
 def test_the_full_bias_of_the_previous_draft_is_added_to_the_logits(before: int, rank: int) -> None:
     made = Made(num_words=30, bias_rank=rank)
     logits = noise(SLOTS, 30, seed=7)
-    ((tokens, chances),) = chain(made.layers, logits[None], torch.tensor([before])).tolist()
+    ((tokens, chances),) = made.layers.chain(logits[None], torch.tensor([before])).tolist()
     known = before - 5 if before >= 5 else 30
     for row, token, chance in zip(logits, tokens, chances, strict=True):
         expected = (row + made.layers.right @ made.layers.left[known]).softmax(-1)
@@ -201,7 +201,7 @@ def test_the_path_is_the_best_of_all_paths_for_every_sequence() -> None:
     befores = torch.arange(20)  # words and others
     logits, states = 0.3 * noise(20, SLOTS, 30, seed=7), noise(20, SLOTS, WIDTH, seed=11)
     states[:, 0] = 0  # first words are alike, what follows them is not
-    found, at_once = select(made.layers, logits, states, befores).tolist(), 0
+    found, at_once = made.layers.select(logits, states, befores).tolist(), 0
     for row, (tokens, chances) in enumerate(found):
         about = states[row], int(befores[row]), 5
         expected = best_path(made.layers, logits[row], *about)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.core.drafting.proposer import Survival, allocate, best_length, branch_chances
+from decoders.core.drafting.proposer import Survival, _best_length, allocate, branch_chances
 
 PROBABILITY = st.floats(0, 1)
 CONFIDENCES = st.lists(PROBABILITY, max_size=3)
@@ -125,7 +125,7 @@ def test_the_best_length_of_a_lone_proposal_gives_most_tokens_per_cost(
         stand = math.fsum(survival.chances[:proposed])
         return (2 + stand) / (2 + row_cost * ((1 + size) + (1 + proposed)))
 
-    size = best_length(survival, max_size, lead, row_cost)
+    size = _best_length(survival, max_size, lead, row_cost)
     allowed = range(lead, max(lead, min(max_size, len(survival.chances) + lead)) + 1)
     assert size in allowed
     assert rate(size) == pytest.approx(max(map(rate, allowed)))

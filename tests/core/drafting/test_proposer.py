@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,9 @@ from decoders.core.types import CallResult, Sampling
 SURVIVAL = [0.8, 0.6, 0.4, 0.2]
 
 
-def proposer(variant: str = "c-ptp", *, alone: bool = False, exact_row: bool = True) -> Proposer:
+def proposer(
+    variant: str = "c-ptp", *, alone: bool = False, row_cost: float = 0.02, **options: Any
+) -> Proposer:
     model = TableModel(7)
     model.attach("ptp", 0.0, variant, standalone=alone)  # type: ignore[arg-type]
     measured = {"survival": SURVIVAL}
@@ -35,7 +38,7 @@ def proposer(variant: str = "c-ptp", *, alone: bool = False, exact_row: bool = T
         uniforms=Uniforms(0, [1, 2]),
         adapter=adapter,
     )
-    return Proposer(request, "ptp", alone=alone, exact_row=exact_row)
+    return Proposer(request, "ptp", row_cost=row_cost, alone=alone, **options)
 
 
 @settings(max_examples=150, deadline=None)
@@ -48,12 +51,12 @@ def test_the_number_of_verified_drafts_maximizes_expected_tokens_per_cost(
     chances: list[float], row_cost: float, most: int
 ) -> None:
     chances = sorted(chances, reverse=True)
-    made = proposer()
+    made = proposer(row_cost=row_cost)
     made.take(CallResult(slot_picks=(*range(len(chances)),), slot_confidences=tuple(chances)))
     reached = itertools.accumulate(made.chances, operator.mul)
     gains = [1.0, *(1 + sum for sum in itertools.accumulate(reached))]
     worth = [gain / (1 + row_cost * num) for num, gain in enumerate(gains)][: most + 1]
-    chosen = made.worthwhile(most, row_cost)
+    chosen = made.worthwhile(most)
     assert chosen == tuple(range(len(chosen)))
     assert worth[len(chosen)] == pytest.approx(max(worth), rel=1e-9)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from decoders.core.drafting.refinement import MaskBlock, Rules, masks_left
+from decoders.core.drafting.refinement import MaskBlock, Rules, _masks_left
 from decoders.core.types import MASKED
 
 M = MASKED
@@ -33,12 +33,12 @@ def taken(block: MaskBlock, picks: Sequence[int], confidences: Sequence[float]) 
 def test_the_linear_schedule_of_mask_predict_for_ten_positions(
     passes: int, expected: list[int]
 ) -> None:
-    found = [masks_left(10, done, passes, "linear") for done in range(1, passes + 1)]
+    found = [_masks_left(10, done, passes, "linear") for done in range(1, passes + 1)]
     assert found == expected
 
 
 def test_the_cosine_schedule_fills_few_at_first_and_all_at_last() -> None:
-    assert [masks_left(10, done, 4, "cosine") for done in range(1, 5)] == [9, 7, 3, 0]
+    assert [_masks_left(10, done, 4, "cosine") for done in range(1, 5)] == [9, 7, 3, 0]
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -50,7 +50,7 @@ def test_passes_leave_no_more_masks_than_their_schedule_allows(
     block = block_of(12, max_passes=passes, commit=commit, schedule=schedule)
     for done in range(1, passes + 1):
         shown = taken(block, range(20, 31), [0.01 * place for place in range(11)])
-        left = masks_left(11, done, passes, schedule)  # type: ignore[arg-type]
+        left = _masks_left(11, done, passes, schedule)  # type: ignore[arg-type]
         assert shown.count(M) == left or (done < passes and shown.count(M) < left)
         assert block.finished == (done == passes)
     assert block.tokens == (100, *range(20, 31))

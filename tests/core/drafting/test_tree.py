@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.core import masks
 from decoders.core.adapter.growth import draw, likeliest_paths
-from decoders.core.drafting.states import drafted_tree
+from decoders.core.drafting.states import _drafted_tree
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.sampling import pick
 from decoders.core.types import CallResult
@@ -193,9 +193,9 @@ def test_tested_drafts_end_at_an_accepted_draft_without_a_confidence() -> None:
 
 def test_confidences_of_drafted_trees_are_conditional_on_parents_and_trees_may_be_cut() -> None:
     result = CallResult(picks=(4, 5, 6), confidences=(0.5, 0.4, 0.2), parents=(-1, -1, 0))
-    tree = drafted_tree(9, result)
+    tree = _drafted_tree(9, result)
     assert tree.confidences == {1: 0.5, 2: 0.4, 3: 0.4}
-    cut = drafted_tree(9, result, 1)
+    cut = _drafted_tree(9, result, 1)
     assert cut.tokens == [9, 4]
     assert cut.confidences == {1: 0.5}
 
@@ -204,7 +204,7 @@ def test_drafts_of_one_token_after_one_parent_share_a_row() -> None:
     result = CallResult(
         picks=(4, 4, 6, 6), confidences=(0.5, 0.4, 0.2, 0.1), parents=(-1, -1, 0, 1)
     )
-    tree = drafted_tree(9, result)
+    tree = _drafted_tree(9, result)
     assert tree.tokens == [9, 4, 6]
     assert tree.parents == [masks.ROOT, 0, 1]
     assert tree.num_drafts == 2

@@ -10,7 +10,7 @@ from decoders.core.engine.faults import check_calls, check_emitted
 from decoders.core.model import Call
 from decoders.core.outputs import Chain
 from decoders.core.testing.table_model import TableModel
-from decoders.core.types import MaskedForm, StepEvent
+from decoders.core.types import Generation, MaskedForm, StepEvent
 
 VOCAB = 7
 
@@ -19,6 +19,10 @@ def event(**counts: Any) -> StepEvent:
     names = ("target_calls", "target_rows", "draft_calls", "draft_rows")
     work: dict[str, Any] = dict.fromkeys(names, 1)
     return StepEvent(tokens=(3,), **work, **counts)
+
+
+def answer(tokens: tuple[Any, ...], *events: StepEvent) -> Generation:
+    return Generation(tokens=tokens, steps=events, stop="length")
 
 
 @pytest.mark.parametrize(
@@ -41,23 +45,23 @@ def event(**counts: Any) -> StepEvent:
 def test_wrong_counts_of_a_step_are_refused(counts: dict[str, Any], line: str) -> None:
     model = TableModel(VOCAB)
     right = event(drafted=3, accepted=1, depth=2, decided=(1, 2), confidences=((1.0, True),))
-    check_emitted([3], [right], model)
+    check_emitted(answer((3,), right), model)
     with pytest.raises(ValueError, match=line):
-        check_emitted([3, 3], [right, event(**counts)], model)
+        check_emitted(answer((3, 3), right, event(**counts)), model)
 
 
 @pytest.mark.parametrize("token", [True, 1.0, "1", -1, VOCAB])
 def test_emitted_tokens_that_are_no_ids_are_refused(token: Any) -> None:
     with pytest.raises(ValueError, match="emitted"):
-        check_emitted([3, token], [], TableModel(VOCAB))
+        check_emitted(answer((3, token)), TableModel(VOCAB))
 
 
 def test_an_emitted_mask_is_refused() -> None:
     model = TableModel(VOCAB)
     model.masked = MaskedForm(mask_id=6)
-    check_emitted([3, 5], [event()], model)
+    check_emitted(answer((3, 5), event()), model)
     with pytest.raises(AssertionError, match="a mask that it never decided"):
-        check_emitted([3, 6], [event()], model)
+        check_emitted(answer((3, 6), event()), model)
 
 
 def calls_of(*chains: Chain | None) -> tuple[list[Call], dict[str, Any]]:

@@ -14,7 +14,7 @@ from decoders.core.model import Call
 from decoders.core.outputs import Chain
 from decoders.core.sampling import Uniforms, pick, warp
 from decoders.core.testing.table_model import TableModel
-from decoders.core.token_reads import rate_confidence
+from decoders.core.token_reads import _rate_confidence
 from decoders.core.types import Acceptance, AcceptanceRule, CallResult, Output, Sampling, Slots
 
 VOCAB, PROMPT = 11, 5
@@ -246,13 +246,13 @@ def test_draws_are_the_picks_with_their_probabilities(sampling: Sampling) -> Non
 
 def test_confidences_equal_values_worked_out_by_hand() -> None:
     distribution, tokens = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5]]), torch.tensor([0, 1])
-    assert rate_confidence(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
-    assert rate_confidence(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
+    assert _rate_confidence(distribution, tokens, "prob").tolist() == pytest.approx([0.5, 0.25])
+    assert _rate_confidence(distribution, tokens, "margin").tolist() == pytest.approx([0.2, -0.25])
     entropies = [-sum(p * math.log(p) for p in row) for row in distribution.tolist()]
     expected = [math.exp(-entropy) for entropy in entropies]
-    assert rate_confidence(distribution, tokens, "neg_entropy").tolist() == pytest.approx(expected)
+    assert _rate_confidence(distribution, tokens, "neg_entropy").tolist() == pytest.approx(expected)
     certain = torch.tensor([[0.0, 1.0]])
-    assert rate_confidence(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
+    assert _rate_confidence(certain, torch.tensor([1]), "neg_entropy").tolist() == [1.0]
 
 
 def slots_result(sampling: Sampling, logits: Tensor, **changes: object) -> CallResult:
@@ -270,7 +270,7 @@ def test_slots_return_the_requested_kind_of_confidence(output: str, kind: str) -
     distribution = (
         torch.softmax(logits[1:], -1) if output == "argmax" else warp(logits[1:], SAMPLING)
     )
-    expected = rate_confidence(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
+    expected = _rate_confidence(distribution, torch.tensor(result.slot_picks), kind)  # type: ignore[arg-type]
     assert result.slot_confidences == pytest.approx(expected.tolist())
 
 

@@ -20,6 +20,7 @@ from decoders.extras.hf import Transformers
 from decoders.jacobi import Jacobi
 from decoders.lookahead import Lookahead
 from tests.tiny_models import GQA, SIZES, VOCAB, WIDTH, WINDOW, fresh
+from tests.versions import older
 
 CONTEXT, BUDGET = 40, 12
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2}
@@ -136,6 +137,8 @@ def generated(module, prompt):
     ],
 )
 def test_answers_equal_those_of_generate_up_to_the_last_position(name):
+    if name == "doge" and older("transformers", (5, 23)):
+        pytest.skip("transformers 5.17 draws Doge's masks otherwise: refused as not causal")
     model = running(name)
     assert self_check(model) == []
     assert model.max_length == CONTEXT

@@ -138,9 +138,9 @@ class Kernels:
         self.num_turned += 1
         shared, width = planes[0].shape[1], planes[0].shape[3]
         sizes = states.shape[2] // width - 2 * shared, shared
-        query, *parts = llama.split_heads(states, turn, norms, epsilon, sizes)
+        query, *parts = llama._split_heads(states, turn, norms, epsilon, sizes)
         rows = torch.arange(len(entries))[:, None]
-        index = flat_entries(rows, entries, shared, planes[0].shape[2])
+        index = flat_entries(rows, entries, planes[0])
         for plane, part in zip(planes, parts, strict=True):
             plane.view(-1, width).index_copy_(0, index, part.reshape(-1, width))
         return query

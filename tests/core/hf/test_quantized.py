@@ -24,7 +24,6 @@ from decoders.core.hf.quantized import (
     PACKED_ROWS,
     QuantizedLinear,
     Width,
-    fits_int4,
     packed_layers,
     quantize,
 )
@@ -143,7 +142,6 @@ def test_int4_weights_far_from_zero_do_not_wrap_around() -> None:
 
 
 def test_layers_that_do_not_fit_int4_are_packed_as_int8() -> None:
-    assert not fits_int4(weight_of(VOCAB, WIDTH))
     assert QuantizedLinear(weight_of(VOCAB, WIDTH), None, "int4").width == "int8"
     zeros = QuantizedLinear(torch.zeros(16, GROUP), None, "int4")
     assert torch.equal(zeros(torch.ones(1, GROUP)), torch.zeros(1, 16))

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
-    CodeGenConfig,
-    CodeGenForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
@@ -79,9 +79,11 @@ def test_a_row_has_the_same_bits_in_every_call(name: str, dtype: str) -> None:
 
 
 def test_a_model_with_its_own_attention_code_is_refused() -> None:
-    config = CodeGenConfig(vocab_size=VOCAB, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)
-    with pytest.raises(ValueError, match="CodeGenForCausalLM has its own attention code"):
-        HFModel(CodeGenForCausalLM(config).eval()).in_tiles(TILE)
+    config = FalconConfig(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, num_attention_heads=4
+    )
+    with pytest.raises(ValueError, match="FalconForCausalLM has its own attention code"):
+        HFModel(FalconForCausalLM(config).eval()).in_tiles(TILE)
 
 
 def test_without_tiles_bits_depend_on_the_call() -> None:
@@ -322,7 +324,7 @@ def test_options_of_attention_that_tiles_do_not_compute_are_refused(option: str)
     plane = torch.zeros(1, 1, tiles.BLOCK, 4)
     options: dict[str, Any] = {option: plane}
     with pytest.raises(ValueError, match=f"Identity attends with {option}"):
-        tiles.tiled_attention(nn.Identity(), query, plane, plane, mask, **options)
+        tiles._tiled_attention(nn.Identity(), query, plane, plane, mask, **options)
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])

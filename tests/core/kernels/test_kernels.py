@@ -133,7 +133,7 @@ def compare_fused(device: str, dtype: torch.dtype) -> None:
             places = cache.places(0)
             assert places is not None
             query = fused.turn_heads(states, turn, norms, 1e-5, *places)
-            each = llama.split_heads(states, turn, norms, 1e-5, (heads, shared))
+            each = llama._split_heads(states, turn, norms, 1e-5, (heads, shared))
             PlaneCache(expected_planes, entries, num_rows + 3).update(each[1], each[2], 0)
             if norms is not None and device != "cpu":  # torch's norm rounds once, ours as a CPU's
                 near = {"rtol": CLOSE[dtype], "atol": CLOSE[dtype]}

@@ -12,6 +12,7 @@ from decoders.core.testing.goodness import (
     POWER,
     Answer,
     Distribution,
+    Fit,
     Outcomes,
     detectable_distance,
     enumerate_distribution,
@@ -20,6 +21,10 @@ from decoders.core.testing.goodness import (
 )
 
 COIN = np.array([0.75, 0.25, 0.0])
+
+
+def fit_of(dof: int, num_draws: int) -> Fit:
+    return Fit(statistic=0.0, dof=dof, p_value=1.0, num_draws=num_draws)
 
 
 def coin(_prefix: Answer) -> NDArray[np.float64]:
@@ -88,7 +93,7 @@ def test_a_distribution_at_the_stated_distance_is_caught_with_the_stated_power(s
     rng = np.random.default_rng(2)
     masses = np.full(40, 1 / 40)
     distribution, num_draws = singles(masses), 4000
-    distance = detectable_distance(39, num_draws, 0.001)
+    distance = detectable_distance(fit_of(39, num_draws), 0.001)
     if spread == "even":  # the direction that is hardest to see
         shift = 2 * distance * masses * np.where(np.arange(40) < 20, 1, -1)
     else:
@@ -109,10 +114,10 @@ def counted(row: NDArray[np.int64]) -> Counter[Outcomes]:
 
 
 def test_more_draws_detect_smaller_distances() -> None:
-    distances = [detectable_distance(80, num_draws, 0.001) for num_draws in (500, 5000, 50_000)]
+    distances = [detectable_distance(fit_of(80, num), 0.001) for num in (500, 5000, 50_000)]
     assert distances == sorted(distances, reverse=True)
     assert distances[0] / distances[1] == pytest.approx(math.sqrt(10))
-    assert detectable_distance(0, 1000, 0.001) == 1  # one cell tells nothing
+    assert detectable_distance(fit_of(0, 1000), 0.001) == 1  # one cell tells nothing
     assert MIN_EXPECTED >= 5
 
 

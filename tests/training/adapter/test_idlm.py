@@ -32,7 +32,7 @@ from training.adapter.recipe import AdapterRecipe, AdapterRunTable
 from training.adapter.student import Student
 from training.adapter.windows import BlockRules, WindowSampling
 from training.adapters import train_adapter
-from training.cli import train_kind
+from training.cli import _train_kind
 from training.loop import Loop
 from training.recipe import RECIPES
 from training.reporter import TrainingProgress
@@ -241,16 +241,16 @@ def test_every_kind_has_default_recipes_and_output_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match="trains ptp; use `bench train ptp`"):
-        train_kind("isd", recipe=RECIPES / "ptp.toml", output=tmp_path)
+        _train_kind("isd", recipe=RECIPES / "ptp.toml", output=tmp_path)
     called: list[tuple[dict[str, Any], Path]] = []
     monkeypatch.setattr(
         "training.adapters.train_adapter",
         lambda tables, out, **_: called.append((tables, out)),
     )
     for kind in ("refine", "isd"):
-        assert train_kind(kind) == Path("results") / "adapters" / f"zoo-{kind}"
+        assert _train_kind(kind) == Path("results") / "adapters" / f"zoo-{kind}"
         folder = Path("results") / "adapters" / f"model-{kind}"
-        assert train_kind(kind, model="some/model") == folder
+        assert _train_kind(kind, model="some/model") == folder
     kinds = [tables["data"]["kind"] for tables, _ in called]
     assert kinds == ["zoo", "on-policy"] * 2
     variants = [tables["adapter"]["variant"] for tables, _ in called]

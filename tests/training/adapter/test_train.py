@@ -27,7 +27,7 @@ from training.adapter.report import HeldOutReport
 from training.adapter.student import Student
 from training.adapter.windows import WindowSampling
 from training.adapters import build_job, train_adapter
-from training.cli import train_kind
+from training.cli import _train_kind
 from training.loop import Loop, update
 from training.recipe import RECIPES, read_recipe, with_overrides, with_settings
 from training.reporter import Reporter, TrainingProgress
@@ -540,9 +540,9 @@ def test_another_model_has_its_own_recipe_and_folder(
         lambda tables, out, **_: called.append((tables, out)),
     )
     given = str(home / "letters")
-    assert train_kind("ptp", model=given) == Path("results") / "adapters" / "letters"
-    assert train_kind("ptp") == Path("results") / "adapters" / "zoo"  # never the shipped one
-    assert train_kind("ptp", output=tmp_path, num_steps=4) == tmp_path
+    assert _train_kind("ptp", model=given) == Path("results") / "adapters" / "letters"
+    assert _train_kind("ptp") == Path("results") / "adapters" / "zoo"  # never the shipped one
+    assert _train_kind("ptp", output=tmp_path, num_steps=4) == tmp_path
     assert [tables["data"]["kind"] for tables, _ in called] == ["on-policy", "zoo", "zoo"]
     assert called[0][0]["model"]["path"] == given
     assert called[2][0]["run"]["num_steps"] == 4

@@ -215,7 +215,7 @@ def test_sizes_that_a_kind_does_not_have_are_refused(package: Path) -> None:
 def test_an_unregistered_network_is_refused_with_a_list_of_registered_networks(
     package: Path,
 ) -> None:
-    assert {"bigram", "eagle", "medusa", "shallow"} <= {*network_names()}
+    assert {"bigram", "eagle", "medusa", "mtp", "shallow"} <= {*network_names()}
     with pytest.raises(ValueError, match=r"'variant' is 'trigram'; it must be o-ptp, .*bigram"):
         AdapterConfig(variant="trigram", layers={}, width=8)
     with pytest.raises(

@@ -28,7 +28,7 @@ from training.inverse.data import Trips, TripSettings
 from training.inverse.train import (
     InverseJob,
     InverseRecipe,
-    acceptance,
+    _acceptance,
     ar_nats,
     blind_nats,
     c_ptp_nats,
@@ -238,7 +238,7 @@ def test_logits_of_the_text_equal_those_of_a_plain_pass() -> None:
     indices = windows.indices
     for b in range(3):
         expected = alone(model().tokens(windows.ids[b, :-1]))
-        assert torch.allclose(read.text_logits()[b], expected, atol=TOLERANCE)
+        assert torch.allclose(model().head(read.hidden)[b], expected, atol=TOLERANCE)
         found = read.window_logits()[b]
         assert torch.allclose(found, expected[indices[b] - 1], atol=TOLERANCE)
 
@@ -501,7 +501,7 @@ def test_the_first_slot_has_the_models_next_token_distribution() -> None:
 
 def test_acceptance_falls_with_depth_and_is_1_for_the_first_draft_of_the_same_model() -> None:
     found = held_out_text(trips(), **LOOK)
-    own, independent = acceptance(model(), model(), trips(), found)
+    own, independent = _acceptance(model(), model(), trips(), found)
     assert own[0] == 1.0  # drafting for itself: the same distribution, the same u
     assert own == sorted(own, reverse=True)
     assert 0 < own[-1] < 1

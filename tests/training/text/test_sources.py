@@ -25,7 +25,7 @@ from training.text.completions import (
     CompletionPlan,
     Teacher,
     _beginning,
-    sample,
+    _sample,
     sampled_rows,
 )
 from training.text.data import Encoder, PoolSource, Row, row_hash
@@ -444,7 +444,7 @@ def ask(teacher: Teacher, folder: Path, **values: Any) -> list[Completion]:
     plan = CompletionPlan(
         **{"num_completions": 12, "max_new_tokens": 10, "batch_size": 5, **values}
     )
-    return sample(teacher, ENDS, prompts, plan, folder)
+    return _sample(teacher, ENDS, prompts, plan, folder)
 
 
 def test_equal_prompts_get_different_texts_and_equal_settings_reproduce_the_texts(
@@ -559,7 +559,7 @@ def test_an_interrupted_sampling_resumes_where_it_stopped(
     plan = CompletionPlan(
         num_completions=12, max_new_tokens=10, temperatures=(0.0, 1.0), batch_size=4
     )
-    whole = sample(teacher, ENDS, [(1,)], plan, tmp_path / "whole")
+    whole = _sample(teacher, ENDS, [(1,)], plan, tmp_path / "whole")
 
     written: list[int] = []
     line, most = Completion.line, [5]
@@ -572,12 +572,12 @@ def test_an_interrupted_sampling_resumes_where_it_stopped(
 
     monkeypatch.setattr(Completion, "line", counted)
     with pytest.raises(KeyboardInterrupt):
-        sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts")
+        _sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts")
     (file,) = (tmp_path / "parts").iterdir()
     assert len(file.read_text().splitlines()) == 5
     file.write_text(file.read_text() + '{"number":5,"temp')
     most[0] = 100
-    assert sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts") == whole
+    assert _sample(teacher, ENDS, [(1,)], plan, tmp_path / "parts") == whole
     assert len(written) == 5 + 5 + 7  # sampled, written again without the torn line, sampled
     assert sorted(written[5:]) == list(range(12))
 

@@ -16,7 +16,7 @@ from decoders.core.engine.scheduler import generate
 from decoders.core.hf.checkpoint import is_masked
 from decoders.core.hf.model import HFModel
 from decoders.core.types import Sampling
-from decoders.dllm import BlockDiffusion
+from decoders.extras.dllm import BlockDiffusion
 from tests.tiny_recipe import stopped, trained_steps
 from tests.training.zoo.test_train import RECIPE, SIZE
 from training.recipe import RECIPES, read_recipe

@@ -17,16 +17,16 @@ from tests.tiny_recipe import stopped, trained_steps
 from training.forward import last_states
 from training.loop import Loop
 from training.recipe import LoopTable, read_recipe
-from training.text.data import Encoder, groups, learnt, padded, step_rows
+from training.text.data import Encoder, groups, learnt, padded
 from training.text.tokenizer import END, build_tokenizer
 from training.zoo.train import (
     EVAL_SEED,
     MODELS,
     SizeTable,
     ZooRecipe,
+    _family_scores,
     adapted_counts,
     build_model,
-    family_scores,
     train_zoo,
 )
 
@@ -127,7 +127,8 @@ def test_the_forward_pass_of_training_equals_transformers_own(tokenizer: Any) ->
 
 def test_batches_learn_answers_and_end_tokens_only(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer)
-    rows = step_rows(encoder, dict.fromkeys(FAMILIES, 2), 3, seed=1, step=0)
+    rows = encoder.rows(dict.fromkeys(FAMILIES, 2), seed=1, step=0)
+    rows += encoder.repeated(3, seed=1, step=0)
     batches = [(padded(group, encoder.pad), learnt(group)) for group in groups(rows, 300)]
     assert sum(len(ids) for ids, _ in batches) == len(rows) == 15
     assert all(ids.numel() <= 300 or len(ids) == 1 for ids, _ in batches)
@@ -257,9 +258,9 @@ def test_a_family_is_scored_by_its_mean_and_translation_by_corpus_bleu(
 ) -> None:
     examples = list(itertools.islice(generate(family, "test", EVAL_SEED), 4))
     said = [[example.responses[0] if i else "Der"] for i, example in enumerate(examples)]
-    monkeypatch.setattr("training.zoo.train.chat_answers", lambda *_: said)
+    monkeypatch.setattr("training.zoo.train._chat_answers", lambda *_: said)
     unused: Any = None
-    scores = family_scores(unused, unused, family, 4, 8)
+    scores = _family_scores(unused, unused, family, 4, 8)
     golds = [example.references[0] for example in examples]
     pairs = [(text, gold) for (text,), gold in zip(said, golds, strict=True) if gold is not None]
     assert len(pairs) == 4

@@ -26,7 +26,7 @@ from bench.extras.ab.worker import SideWorker, answer
 from bench.machine.env import ROOT
 from bench.plan.checks import check_first
 from bench.progress import Progress
-from bench.records.environment import Environment, parse_environment
+from bench.records.environment import Environment, GitState, parse_environment
 from bench.records.run_folder import load_records, load_run
 from bench.stats.side import load_side
 from decoders.core.hf.graph_files import missing_compiler
@@ -141,6 +141,35 @@ def test_a_slow_down_of_eight_per_cent_regresses(sides: Any) -> None:
     assert {str(cell.verdict) for cell in comparison.cells} == {"regressed"}
 
 
+def test_a_side_that_lacks_the_files_of_the_decoders_still_names_their_repository(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state = GitState(commit="c" * 40, branch="main", dirty=False)
+    monkeypatch.setattr("bench.extras.ab.ab.git_state", lambda *_: state)
+    monkeypatch.setattr(
+        "bench.extras.ab.ab.checkout", lambda *_: contextlib.nullcontext(Tree(tmp_path, ROOT))
+    )
+    folders, _ = sides(with_clock(0.54), limit=2, repeats=1)
+    comparison = judged(folders)
+    assert comparison.base_code == comparison.head_code == "ccccccccc (main)"
+    assert not [line for line in comparison.changes if line.startswith("benchmark")]
+    verdicts = {cell.cell: str(cell.verdict) for cell in comparison.cells}
+    assert verdicts["ar"] == "pass", "its code is the benchmark's, on both sides"
+
+
+def test_two_commits_of_a_repository_without_a_decoder_of_it_are_refused(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "bench.extras.ab.ab.checkout",
+        lambda side, _: contextlib.nullcontext(Tree(tmp_path / side.replace("/", "-"), ROOT)),
+    )
+    line = r"^no decoder of this repository is measured; give --decoders FILE\.py:Class$"
+    with pytest.raises(BenchError, match=line) as refused:
+        sides(base="main")
+    assert refused.value.exit_code == Exit.USAGE
+
+
 @pytest.mark.slow
 def test_both_sides_answer_right_after_each_other_in_changing_order(sides: Any) -> None:
     _, asked = sides()
@@ -216,12 +245,13 @@ def test_blocks_measured_before_an_interrupt_are_kept_and_cannot_be_resumed(
         assert refused.value.exit_code == Exit.USAGE
 
 
-def test_a_side_that_fails_is_named(sides: Any) -> None:
+def test_a_side_that_fails_is_named_and_leaves_no_folder(sides: Any, tmp_path: Path) -> None:
     def fail(setup: Any) -> Any:
         raise ValueError("no such weights")
 
     with pytest.raises(BenchError, match="head: ValueError: no such weights"):
         sides(fail)
+    assert not [*(tmp_path / "results").iterdir()]
 
 
 def test_sides_whose_default_settings_would_change_the_answers_are_refused(sides: Any) -> None:

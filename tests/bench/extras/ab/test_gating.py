@@ -41,10 +41,13 @@ def test_a_gate_file_overrides_the_margin_and_time_against_a_stored_run_never_fa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give --base (a commit, to measure both) or --against (a stored run)"),
-        (("--base", "HEAD", "--against", "x"), "give --base"),
+        ((), "give --base (a commit, to measure both) or --against (a stored run), not both"),
+        (("--base", "HEAD", "--against", "x"), "--against (a stored run), not both"),
         (("--base", "HEAD", "--margin", "-1"), "--margin"),
-        (("--against", "no-such-run"), "no-such-run"),
+        (
+            ("--against", "no-such-run"),
+            "`bench export RUN --to reference` stored (docs/ci.md): no ",
+        ),
         (("--base", "no-such-commit", "-d", "ar"), "'no-such-commit' is neither"),
     ],
 )

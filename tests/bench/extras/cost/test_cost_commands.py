@@ -9,11 +9,10 @@ import pytest
 
 from bench.cli.measure import print_conclusions
 from bench.errors import InvalidRunError
-from bench.extras.cost.curve import load_cost
+from bench.extras.cost.curve import curve_table, load_cost
 from bench.extras.cost.explain import draft_costs
 from bench.extras.cost.figure import write_figure
 from bench.extras.cost.records import CURVE, read_draft_costs, write_draft_costs
-from bench.extras.cost.texts import curve_table
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE
 from bench.report.findings import Findings

@@ -21,7 +21,7 @@ def outcome(folder, *, status=Status.PASSED, lines=(MACHINE, *LINES), torn=""):
 def test_a_step_that_timed_out_keeps_its_whole_lines_and_the_last_line_of_its_log(tmp_path):
     ended = outcome(tmp_path, status=Status.OUT_OF_TIME, torn='{"context": 1')
     assert ended.reason == "the last"
-    assert not ended.succeeded
+    assert ended.status is Status.OUT_OF_TIME
     assert ended.figures["lines"] == LINES
 
 

@@ -135,6 +135,17 @@ def test_a_folder_without_runs_is_refused_and_gets_no_page(tmp_path: Path) -> No
 def test_a_run_without_its_plan_is_damaged_in_the_history(tmp_path: Path) -> None:
     (put(tmp_path, 1) / "samples.jsonl").write_text("{}\n")
     assert set(gather(tmp_path)["verdict"]) == {"DAMAGED"}
+    assert not gather(tmp_path)["speedup"].notna().any(), "numbers of a damaged run prove nothing"
+
+
+def test_a_lossy_decoder_is_marked_and_a_wrong_one_has_no_speed_up(tmp_path: Path) -> None:
+    put(tmp_path, 1, guarantee="WRONG", speedup=1.32)
+    text = write_index(tmp_path)[0].read_text()
+    assert re.search(r"\bnar [\d.]+x \(lossy\)", text)
+    assert re.search(r"\bptp [\d.]+x[,<]", text)
+    assert not re.search(r"\bspec [\d.]+x", text)
+    put(tmp_path, 2, guarantee=None, speedup=1.32)
+    assert "spec 1.32x" in write_index(tmp_path)[0].read_text(), "a run of an older version"
 
 
 def test_with_another_baseline_ar_has_a_speed_up_and_the_baseline_has_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,20 @@ def test_every_key_has_an_entry_with_title_author_and_year() -> None:
 )
 def test_models_are_cited_by_name(name: str | None, expected: tuple[str, ...]) -> None:
     assert model_keys(name) == expected
+
+
+def test_the_harness_is_cited_at_the_commits_that_measured(synthetic_run: Write) -> None:
+    def harness(**git: object) -> str:
+        runs = [synthetic_run(name=f"{name}-{len(git)}") for name in ("one", "two")]
+        (runs[0] / "env.json").write_text(json.dumps({"schema": 1, "git": git}))
+        text, _ = bibliography(load_members(list(map(str, runs)), runs[0]))
+        (entry,) = (each for each in text.split("@") if HARNESS in each)
+        return entry
+
+    assert "note = {Apache-2.0, commit 0123456789ab}" in harness(commit="0123456789abcdef")
+    said = r"commit \textbackslash{}\}x with uncommitted changes}"
+    assert said in harness(commit=r"\}x", dirty=True)
+    assert "note = {Apache-2.0}" in harness()
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ import pytest
 
 from bench.extras.paper.table import VENUES, PaperLayout
 from bench.extras.paper.write import write_paper
+from bench.extras.sessions.pooled import load_pool, write_pool
 from tests.bench.extras.paper.latex import compiled, document, needs_latex
-from tests.bench.extras.paper.test_table import LABELS, stored
+from tests.bench.extras.paper.test_table import LABELS, REFERENCES, stored
 
 pytestmark = pytest.mark.usefixtures("saved")
 FIGURES = ["speedup", "tokens_per_step", "quality"]
@@ -40,3 +41,13 @@ def test_latex_sets_every_table_and_figure_within_the_column_width(
         ).stdout
         assert "TrueType" in fonts
         assert "Type 3" not in fonts
+
+
+@pytest.mark.slow
+@needs_latex
+@pytest.mark.parametrize("venue", VENUES)
+def test_latex_sets_the_table_of_a_pool_within_the_column_width(venue: str, tmp_path: Path) -> None:
+    folder = REFERENCES / "cpu-zoo-pool"
+    write_pool(load_pool([str(folder)], folder), tmp_path)
+    text, *_ = document(venue, []).replace("{main}", "{pool}").partition(r"\bibliographystyle")
+    assert "Overfull" not in compiled(tmp_path, text + r"\end{document}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -92,9 +93,20 @@ def test_quality_that_was_not_scored_has_no_figure(synthetic_run: Write, tmp_pat
     assert written(members, tmp_path / "p").keys() == FILES - {"quality.pdf", "quality.csv"}
 
 
-def test_a_label_for_no_decoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no such decoder; did you mean 'ptp'"):
+def test_a_label_for_no_decoder_and_no_run_is_refused(tmp_path: Path) -> None:
+    said = "--label ptpp: no decoder or run has this name; did you mean 'ptp'"
+    with pytest.raises(BenchError, match=said):
         write_paper(stored(), tmp_path, PaperLayout(venue="icml", labels={"ptpp": "x"}))
+
+
+def test_a_label_names_a_run_in_table_caption_figures_and_their_data(tmp_path: Path) -> None:
+    members = stored("cpu-zoo", "cpu-zoo-t07")
+    write_paper(members, tmp_path, PaperLayout(venue="icml", labels={"cpu-zoo-t07": "Warm & 0.7"}))
+    text = (tmp_path / "main.tex").read_text()
+    assert r"\emph{Warm \& 0.7}" in text
+    assert r"Warm \& 0.7: temperature 0.7" in text
+    assert "cpu-zoo-t07" not in text
+    assert set(pd.read_csv(tmp_path / "speedup.csv")["run"]) == {"cpu-zoo", "Warm & 0.7"}
 
 
 @pytest.mark.slow
@@ -121,6 +133,14 @@ def test_wrong_and_lossy_decoders_are_named_and_a_wrong_one_is_not_drawn(
     assert "bfseries" not in row
 
 
+def test_data_of_a_figure_are_named_like_their_file(synthetic_run: Write, tmp_path: Path) -> None:
+    written(load_members([str(synthetic_run())], tmp_path), tmp_path / "p")
+    for name in FIGURES:
+        data = pd.read_csv(tmp_path / "p" / f"{name}.csv")
+        columns = ["run", "decoder", name, f"{name}_low", f"{name}_high", "guarantee"]
+        assert list(data.columns) == columns
+
+
 def test_an_unfinished_run_is_marked_as_incomplete(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run(status={"status": "interrupted", "verdict": None})
     text = written(load_members([str(run)], tmp_path), tmp_path / "p")["main.tex"].decode()
@@ -138,6 +158,29 @@ def test_a_caption_mentions_the_interval_of_a_measure_only_once(
     assert text.count(interval) == 1, "the speed-up's own words name its interval"
 
 
+def test_a_caption_names_the_metrics_of_quality_and_none_of_our_files() -> None:
+    def caption(name: str) -> str:
+        members, layout = stored(name), PaperLayout(venue="icml")
+        return write_caption(members, layout, fill_grid(members, layout, ["quality"]))
+
+    interval = "quality in per cent with its 95\\,\\% interval"
+    some = "ROUGE-L F in summarization; left out, as AR is at its floor: translation, "
+    assert f"{interval} ({some}math\\_reasoning, rag)." in caption("cpu-smollm2")
+    both = "answers with the gold answer in qa and rag, correct results in math\\_reasoning"
+    every = "mean over families: constraints met in mt\\_bench, corpus BLEU in translation, "
+    assert f"{interval} ({every}ROUGE-L F in summarization, {both})." in caption("cpu-zoo")
+    assert ".csv" not in caption("cpu-smollm2")
+
+
+def test_a_caption_of_scores_that_are_all_at_the_floor_names_these_families_alone() -> None:
+    (member,) = stored("cpu-smollm2")
+    families = member.summary["family"].isin(["all", "translation", "rag"])
+    members = [replace(member, summary=member.summary[families])]
+    layout = PaperLayout(venue="icml", labels={"ar": "Base"})
+    text = write_caption(members, layout, fill_grid(members, layout, ["quality"]))
+    assert "(left out, as Base is at its floor: translation, rag)" in text
+
+
 def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: Path) -> None:
     run = synthetic_run(quality=0)
     layout = PaperLayout(venue="icml", labels={"ptp": "PTP"})
@@ -149,7 +192,7 @@ def test_a_caption_names_the_primary_comparison(synthetic_run: Write, tmp_path: 
 
     text = caption('primary = "ptp"\n')
     assert "Primary comparison: PTP; all others are exploratory." in text
-    assert "t-interval over prompts, this session" in text
+    assert "t-interval over prompts of one session" in text
     assert "rimary" not in caption('primary = "none"\n')
 
 

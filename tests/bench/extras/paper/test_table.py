@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +23,7 @@ from bench.text import percent
 
 ROOT = Path(__file__).parents[4]
 REFERENCES = ROOT / "results" / "reference"
+Write = Callable[..., Path]
 LABELS = {"ptp": "PTP (ours)", "idlm@isd": "I-DLM, strided"}
 
 
@@ -77,7 +80,7 @@ def test_several_runs_are_groups_of_rows_without_a_column_of_times() -> None:
     assert first < text.index("\nptp & ") < second
     assert text.count(r"\midrule") == 2
     assert "ms/tok." not in text
-    assert "Bold: the best of a run of those with a guarantee" in text
+    assert "Bold: the best of each run among decoders with a guarantee" in text
     assert "ms/tok." in table(
         parse_layout("neurips", [], "time_per_token_s", "best"), "cpu-zoo", "cpu-zoo-t07"
     )
@@ -91,6 +94,21 @@ def test_columns_labels_and_bold_follow_the_options() -> None:
     assert "Speed-up" not in text
     assert r"\bfseries" in text
     assert r"\bfseries" not in table(parse_layout("neurips", [], "tokens_per_call", "none"))
+
+
+def test_a_usual_column_that_is_unknown_in_every_row_is_left_out(synthetic_run: Write) -> None:
+    members, layout = load_members([str(synthetic_run(quality=0))], ROOT), PaperLayout(venue="icml")
+    text = latex(members, layout, partial(write_caption, members, layout))
+    assert "quality" not in text.lower().replace("qualities", "")
+    layout = replace(layout, columns=("quality",))
+    assert "{Quality}" in latex(members, layout, partial(write_caption, members, layout))
+
+
+@pytest.mark.parametrize("name", ["[ours]", "*PTP*", "a_b & 5 % #1"])
+def test_a_label_is_text_and_no_argument_of_the_line_before(name: str) -> None:
+    text = table(PaperLayout(venue="neurips", labels={"ptp": name}))
+    (row,) = (line for line in text.splitlines() if " & 3.85 & " in line)
+    assert row.startswith(("{}[ours] &", "{}*PTP* &", r"a\_b \& 5 \% \#1 &"))
 
 
 def of_four(**columns: list[float]) -> pd.DataFrame:
@@ -149,6 +167,17 @@ def test_tokens_per_step_are_bold_only_among_decoders_with_as_many_calls() -> No
     assert "tokens per step only among decoders with as many calls per step" in caption
 
 
+def test_tokens_per_step_that_nothing_verifies_are_in_brackets() -> None:
+    text = table(parse_layout("neurips", [], "acceptance_length", "best"))
+    assert "S[table-format={(}2.2{)}]@{~}l" in text
+    assert re.search(r"^nar & \{\(\}13\.\d\d\{\)\} & \[", text, re.MULTILINE)
+    assert re.search(r"^spec & \d\.\d\d & \[", text, re.MULTILINE)
+    assert "with its 95\\,\\% interval (in brackets if nothing verifies them); target" in text
+    alone = of_four(acceptance_length=[1.0, 3.0, 2.0, 9.0], acceptance_rate=[0, 0.1, 0.1, 0.1])
+    members, layout = made_up(alone), PaperLayout(venue="icml")
+    assert "brackets" not in latex(members, layout, partial(write_caption, members, layout))
+
+
 def test_calls_per_step_stand_beside_tokens_per_step() -> None:
     assert "{Calls/step}" in table(PaperLayout(venue="icml"))
     chosen = parse_layout("neurips", [], "acceptance_length,quality", "best")
@@ -167,8 +196,8 @@ def test_a_quality_is_bold_only_above_every_other_interval() -> None:
 @pytest.mark.parametrize(
     ("labels", "columns", "said"),
     [
-        (["ptp"], None, "--label ptp: write DECODER=TEXT"),
-        (["=x"], None, "write DECODER=TEXT"),
+        (["ptp"], None, "--label ptp: write NAME=TEXT"),
+        (["=x"], None, "write NAME=TEXT"),
         ([], "speedup,speed", "no column 'speed'; did you mean 'speedup'"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,14 @@ from rich.console import Console
 from scipy import stats
 
 from bench.errors import BenchError, Exit
-from bench.extras.sessions.pooled import frame, load_pool, print_pool, sessions, table
+from bench.extras.sessions.pooled import (
+    frame,
+    load_pool,
+    print_pool,
+    sessions,
+    table,
+    write_pool,
+)
 from tests.bench.conftest import over_spec
 from tests.bench.extras.together.test_runs import configured, with_options
 from tests.command_line import bench
@@ -67,6 +75,27 @@ def test_a_folder_of_sessions_becomes_one_table(synthetic_run: Write) -> None:
     assert "one occasion" not in page
     assert "are one occasion" in " ".join(load_pool(["s0", "s1"], folder).notes)
     assert bench("pool", folder).out == ended.out  # and again the same, its own files beside them
+
+
+def test_a_pool_is_a_table_for_a_paper_with_a_group_of_rows_by_machine(
+    synthetic_run: Write, tmp_path: Path
+) -> None:
+    envs = [MACHINE, on("Xeon_%"), MACHINE, on("Xeon_%")]
+    runs = [session(synthetic_run, number, env=env) for number, env in enumerate(envs)]
+    write_pool(load_pool([*map(str, runs)], runs[0]), tmp_path)
+    text = (tmp_path / "pool.tex").read_text()
+    assert r"\label{tab:pool}" in text
+    assert "95 %" not in text.replace(r"\%", "")
+    body = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0]
+    groups = re.findall(r"\\multicolumn\{6\}\{@\{\}l\}\{\\emph\{(.*)\}\} ", body)
+    assert groups == ["all machines", "EPYC, 2 cores, 2 threads", r"Xeon\_\%, 2 cores, 2 threads"]
+    rows = [line for line in body.splitlines() if " & " in line]
+    assert {line.count("&") for line in rows} == {5}
+    assert re.match(r"spec & same tokens & \\textbf\{2\.\d\dx \[.*\]\} & -- & ", rows[1])
+    assert r"\begin{tabular}{@{}llrrrr@{}}" in text
+    assert text.count("{") == text.count("}")
+    for each in ("over prompts and sessions", "Decoders of zoo", "4 sessions, "):
+        assert each in text
 
 
 def on(cpu: str, **more: Any) -> dict[str, Any]:
@@ -244,11 +273,15 @@ def test_no_column_of_a_pool_is_cut_by_a_narrow_terminal(synthetic_run: Write) -
         assert set(cell.split()) <= set(shown.split())
 
 
-def test_two_sessions_predict_no_third_session_and_a_note_explains_it(synthetic_run: Write) -> None:
+def test_no_session_is_left_to_check_what_two_predict_and_a_note_says_so(
+    synthetic_run: Write,
+) -> None:
     one = {"device": "cpu", "machine": {"cpu": "EPYC", "affinity": 2}, "torch": {"threads": 1}}
     runs = [session(synthetic_run, number, env=one) for number in (0, 2)]
     found = load_pool([str(run) for run in runs], Path("nowhere"))
-    assert "Two sessions tell little about a third, and predict none: measure more." in found.notes
+    (line,) = [note for note in found.notes if note.startswith("Two sessions")]
+    assert "no other is left to check the prediction (Predicted: -)" in line
+    assert table(found).rows[-1][-1].text == "-"
     assert found.title.endswith("EPYC, 2 cores, 1 thread")
     assert "0 of 0" not in table(found).to_markdown()
 

@@ -39,6 +39,11 @@ def edited(run: Path, name: str, edit: Edit) -> Path:
     return run
 
 
+def another(run: Path) -> Path:
+    """The run as if it were measured once more."""
+    return edited(run, "env.json", lambda d: d["process"].update(peak_rss_bytes=1))
+
+
 def submitted(run: Path, *options: object) -> Output:
     return bench("submit", run, "--to", run.parents[1] / "stored", *options)
 
@@ -56,14 +61,24 @@ def test_a_submitted_run_is_stored_without_its_report_and_reads_back_unchanged(r
     assert load_run(stored).records == load_run(run).records
     for name in ("summary.csv", "config.toml", "env.json"):
         assert (stored / name).read_bytes() == (run / name).read_bytes()
-    submitted(run)
+    submitted(another(run))
     assert (stored.parent / "amd-epyc-zoo-2" / "summary.csv").is_file()
+
+
+def test_a_run_that_is_stored_already_is_not_stored_again_under_another_name(run: Path) -> None:
+    assert submitted(run).code == 0
+    stored = run.parents[1] / "stored"
+    for same, name in ((run, run.name), (stored / "amd-epyc-zoo", "amd-epyc-zoo")):
+        again = bench("submit", same, "--to", stored, "--name", "again")
+        assert again.code == 4
+        assert again.err == f"bench: {name} is stored already: {stored / 'amd-epyc-zoo'}\n"
+    assert [folder.name for folder in stored.iterdir()] == ["amd-epyc-zoo"]
 
 
 def test_a_run_is_stored_under_its_name_which_cannot_be_used_twice(run: Path) -> None:
     assert submitted(run, "--name", "mine").code == 0
     assert (run.parents[1] / "stored" / "mine" / "env.json").is_file()
-    again = submitted(run, "--name", "mine")
+    again = submitted(another(run), "--name", "mine")
     assert again.code == 2
     assert "mine exists; remove it, or give another --name" in again.err
 
@@ -393,8 +408,8 @@ def test_a_session_joins_only_a_pool_of_the_same_job(run: Path, tmp_path: Path) 
     assert set(pd.read_csv(pool / "pool.csv")["sessions"]) == {3}
     assert "| amd-epyc-zoo |" in (pool / "pool.md").read_text()
     again = bench("submit", run, "--to", pool)
-    assert again.code == 2
-    assert "are one run: name it once" in again.err
+    assert again.code == 4
+    assert "is stored already" in again.err
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("temperature = 0.0", "temperature = 0.7"))
     shutil.rmtree(pool / "amd-epyc-zoo")

@@ -309,7 +309,7 @@ def test_an_invalid_part_is_a_usage_error_and_leaves_no_folder(
 def test_a_failed_check_of_one_part_is_kept_in_pooled_runs() -> None:
     cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
     failed = Difference(cell="mine", check="fails")
-    statuses = [RunStatus(differences=(failed,)), RunStatus(differences=())]
+    statuses = [RunStatus(differences=each, num_records=1) for each in ((failed,), ())]
     assert pool_differences(cells, statuses, []) == (failed,)
     assert RunStatus(differences=pool_differences(cells, statuses, [])).wrong == ["mine"]
 
@@ -325,7 +325,7 @@ def test_pooled_differences_keep_every_distance_and_the_largest_offset_of_their_
     ]
     part = Difference(cell="spec", num_answers=1, num_compared=1, num_wrong=0)
     statuses = [
-        RunStatus(differences=(replace(part, gaps=(gap,), places_off=places),))
+        RunStatus(differences=(replace(part, gaps=(gap,), places_off=places),), num_records=2)
         for gap, places in ((0.1, 2.0), (0.2, 5.0), (0.3, 1.0))
     ]
     (whole,) = pool_differences(cells, statuses, records) or ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,15 @@ def test_the_numbers_in_a_column_are_not_clipped_beside_notes_on_lossy_decoders(
     assert list(data["decoder"])[-1] == "nar"
     assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in axes.texts)
     assert axes.bbox.width > 0.2 * figure.bbox.width  # as much as names and numbers leave
+
+
+def test_an_axis_of_quality_ends_at_0_and_100_per_cent(synthetic_run: Write) -> None:
+    run = synthetic_run({"spec": 3.0})
+    (member,) = name_runs([load_side(str(run), run)])
+    wide = member.summary.assign(quality=0.5, quality_low=0.0, quality_high=1.0)
+    drawn = dots.dots_figure([replace(member, summary=wide)], dots.QUALITY, 3.25)
+    assert drawn is not None
+    assert drawn[0].axes[0].get_xlim() == (0, 1)
 
 
 def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(

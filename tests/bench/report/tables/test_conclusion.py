@@ -71,6 +71,11 @@ def test_a_wrong_decoder_is_named_and_never_the_fastest() -> None:
     assert said == "fast claims to be lossless and is not."
 
 
+def test_the_likelihood_that_a_lossy_decoder_loses_is_per_token() -> None:
+    said = conclusion(summary(row("nar", 2.0, 1.5, 2.5, guarantee="none", nll_over_ar=12.789)), {})
+    assert said.endswith("its tokens are on average 12.79 nats less likely than ar's.")
+
+
 def test_pairs_of_a_batched_run_are_counted_as_groups() -> None:
     many = conclusion(summary(row("spec", 2.0, 1.5, 2.5, batch_size=4, pairs=7)), {})
     assert "7 groups)" in many
@@ -113,8 +118,14 @@ def test_a_decoder_that_leads_beyond_the_noise_is_called_the_fastest() -> None:
 
 
 def test_a_speed_up_within_the_noise_is_not_claimed() -> None:
-    noisy = row("spec", 1.06, 1.02, 1.10, aa_speedup=1.0, aa_low=0.9, aa_high=1.11)
-    assert conclusion(summary(noisy), {}).startswith("No decoder with a guarantee is shown")
+    floor = {"aa_speedup": 0.9, "aa_low": 0.5, "aa_high": 1.11}
+    noisy = row("spec", 1.47, 1.27, 1.71, **floor)
+    said = conclusion(summary(noisy, row("ptp", 1.2, 0.9, 1.6, **floor)), {})
+    assert said.startswith("No decoder with a guarantee is shown")
+    assert said.endswith(
+        "An interval above 1 (spec) is not beyond the noise: ar against itself differs by up to "
+        "2.00x."
+    )
 
 
 def test_an_uncertain_higher_speed_up_does_not_hide_a_decoder_that_is_shown_to_be_faster() -> None:

@@ -125,7 +125,7 @@ def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floore
     shown = percent(spec.telling_quality, "")
     assert cells["spec"][last].text.startswith(shown)
     assert f"at quality {shown} %" in findings.conclusion
-    assert "under the target, its tokens are 0.5" in findings.conclusion
+    assert "under the target, its tokens are on average 0.5" in findings.conclusion
     front = draw_all(findings).plots["quality_speed"][1].set_index("decoder")
     assert front.loc["spec", "quality"] == pytest.approx(spec.telling_quality)
     (likelihood,) = [

@@ -66,6 +66,7 @@ def test_reports_state_the_resolution_of_the_runs_own_intervals(reported_run: Pa
     findings = Findings(load_run(reported_run))
     rows = findings.summary.query("family == 'all'").set_index("decoder")
     low, high = rows["speedup_low"]["spec"], rows["speedup_high"]["spec"]
-    assert f"{math.sqrt(high / low):.2f}x (" in findings.resolution
+    said = resolution(findings.report_summary)
+    assert f"{math.sqrt(high / low):.2f}x (" in said
     for file in ("report.md", "report.html"):
-        assert findings.resolution in (reported_run / file).read_text(encoding="utf-8")
+        assert said in (reported_run / file).read_text(encoding="utf-8")

@@ -20,12 +20,17 @@ def row(**values: Any) -> SummaryRow:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"pairs": 1, "repeats": 1, "clusters": 1}, "n = 1 prompt x 1 repeat in 1 cluster (one"),
+        ({"pairs": 1, "repeats": 1, "clusters": 1}, "n = 1 prompt x 1 repeat in 1 cluster, no"),
         ({"pairs": 8, "repeats": 3, "clusters": 4}, "n = 8 prompts x 3 repeats in 4 clusters"),
         ({"pairs": 0, "repeats": 0, "clusters": 0}, "n = 0: no prompt was timed with ar"),
         (
             {"pairs": 2, "repeats": 1, "clusters": 2, "batch_size": 4, "pairs_dropped": 1},
             "n = 2 groups of prompts x 1 repeat in 2 clusters, 1 pair dropped for errors",
+        ),
+        (
+            {"pairs": 1, "repeats": 1, "clusters": 1, "pairs_decode": 0},
+            "n = 1 prompt x 1 repeat in 1 cluster, none for the decode speed-up (all ended in "
+            "their first step), no interval from one conversation (raise --limit)",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from transformers import (
 
 from decoders import transformers_generate
 from decoders.ar import Autoregressive
+from decoders.core.adapter.gating import cache_argument
 from decoders.core.adapter.heads import DraftHeads
 from decoders.core.adapter_config import AdapterConfig
 from decoders.core.engine.models import Models
@@ -207,9 +208,10 @@ def test_generate_options_that_a_decoder_cannot_honour_are_refused(
 
 def test_a_cache_that_holds_tokens_is_refused(adapter: Path) -> None:
     model = fresh("llama")
-    cache = model(torch.tensor([PROMPTS[0][:3]])).past_key_values
+    name = cache_argument(model)
+    cache = getattr(model(torch.tensor([PROMPTS[0][:3]])), name)
     with pytest.raises(ValueError, match="ar begins with an empty cache of its own"):
-        generated(model, PROMPTS[:1], past_key_values=cache, custom_generate=ours("ar", adapter))
+        generated(model, PROMPTS[:1], custom_generate=ours("ar", adapter), **{name: cache})
 
 
 @pytest.mark.parametrize(

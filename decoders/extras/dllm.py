@@ -25,8 +25,6 @@ from decoders.core.model import Model
 from decoders.core.registry import register
 from decoders.core.types import MAX_DRAFTS, Emit
 
-_USUAL_BLOCK = 32
-
 
 @register("dllm")
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ class BlockDiffusion(Decoder):
         assert form is not None
         full = self.attention == "full" or (self.attention == "model" and not form.block)
         mask_id = -1 if form.mask_id is None else form.mask_id
-        return mask_id, self.block or form.block or _USUAL_BLOCK, full, int(form.shifted)
+        return mask_id, self.block or form.block or 32, full, int(form.shifted)
 
     def steps(self, request: Request) -> Steps:
         """Fill in block after block, and emit after each pass the tokens that are final."""

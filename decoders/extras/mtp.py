@@ -1,9 +1,12 @@
-"""`MtpLayer`: a model's own layer for multi-token prediction (MTP), read from its checkpoint.
+"""MTP: a model's own layer for multi-token prediction drafts (DeepSeek-V3, arXiv 2412.19437).
 
-An input row joins the hidden state at a position with the embedding of the token picked there. A
-decoder layer of the target's own class and a norm turn it into the next state: the target's head
-predicts a token from it, and the layer continues from it. Source: DeepSeek-V3 (arXiv 2412.19437,
-section 2.2); tensors, their order, and the norm before the layer continues as in SGLang.
+The layer was trained with the model and lies in its checkpoint. An input row joins the target's
+hidden state at a position with the embedding of the token picked there. A decoder layer of the
+target's own class and a norm turn it into the next state: the target's head predicts a token from
+it, and the layer continues from it. All drafts of a step are one call; each run of the layer
+counts. Sources: DeepSeek-V3, section 2.2; tensors, their order, and the norm before the layer
+continues as in SGLang.
+
 Letters: B sequences, N rows, D hidden width.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -20,7 +24,16 @@ from torch import Tensor, nn
 
 from decoders.core.adapter.draft_layer import LayerPass
 from decoders.core.adapter.draft_pass import Inputs, write
+from decoders.core.adapter.gating import cache_argument
 from decoders.core.adapter.module import HiddenAdapter, TargetParts
+from decoders.core.decoder import Request
+from decoders.core.drafting.drafter import Drafter
+from decoders.core.drafting.length import Length
+from decoders.core.drafting.loop import DraftAndVerify
+from decoders.core.drafting.states import TreeDrafter
+from decoders.core.drafting.verification import ExactChain
+from decoders.core.registry import register
+from decoders.core.types import MAX_DRAFTS, DraftShape
 
 _MARK = re.compile(r"(.*\blayers\.\d+\.)enorm\.weight|(mtp\.)fc\.weight")
 """A tensor that only MTP layers have, after their prefix: DeepSeek-V3's, and Qwen3-Next's."""
@@ -45,6 +58,7 @@ class MtpLayer(HiddenAdapter):
     layer: Any
     norm: Any
     turn: Any
+    cache_argument: str
 
     @classmethod
     def check_tensors(cls, names: Collection[str]) -> None:
@@ -81,6 +95,7 @@ class MtpLayer(HiddenAdapter):
             tensors[name] = tensor.to(embedding.device, like.dtype)
         network.load_state_dict(tensors, assign=True)
         network.turn = target.body.rotary_emb
+        network.cache_argument = cache_argument(network.layer)
         network.plane_shapes = target.planes[2 * index : 2 * index + 2]
         row, first = embedding[None, :1], torch.zeros(1, 1, dtype=torch.int64).to(embedding.device)
         inputs = {"states": row, "positions": first, "entries": first}
@@ -103,8 +118,8 @@ class MtpLayer(HiddenAdapter):
             attention_mask=rows.new_zeros(()).where(sees, torch.finfo(rows.dtype).min),
             position_ids=inputs["positions"],
             position_embeddings=self.turn(rows, inputs["positions"]),
-            past_key_values=SimpleNamespace(update=update),
             use_cache=True,
+            **{self.cache_argument: SimpleNamespace(update=update)},
         )
         states: Tensor = self.norm(out)
         return states
@@ -135,3 +150,32 @@ def _stacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         rest[f"{place}gate_up_proj"] = torch.stack(gates)
         rest[f"{place}down_proj"] = torch.stack([each["down"] for each in weights])
     return rest
+
+
+@register("mtp")
+@dataclass(frozen=True, kw_only=True)
+class MultiTokenPrediction(DraftAndVerify):
+    """Draft by the multi-token prediction layer of the checkpoint and verify. Lossless.
+
+    Args:
+        k: maximum drafts per step; each is one run of the layer, which was trained for the first.
+        verify: `coupled` (the target's own picks, exactly AR's tokens) or `rejection` (drafts are
+            drawn, then accepted or rejected: AR's distribution; the same at temperature 0);
+            `block` tests drawn drafts jointly.
+    """
+
+    k: int = 1
+    verify: ExactChain = "coupled"
+
+    needs = ("network",)
+    variants = ("mtp",)
+    by_default = False
+
+    def __post_init__(self) -> None:
+        self.demand(1 <= self.k <= MAX_DRAFTS, "k", f"1 to {MAX_DRAFTS}")
+
+    def drafter(self, request: Request) -> Drafter:
+        """Draft from the target's hidden states of the text."""
+        draws = self.verification.draws(request.sampling)
+        shape = DraftShape(depth=self.k, draws=draws)
+        return TreeDrafter(request, "mtp", shape, Length(self.k), branches=False)

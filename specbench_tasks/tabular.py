@@ -101,7 +101,7 @@ def conversations(
         keys = (key for key in COLUMNS if key != "prompt")
         read = prompt.fields | {columns.get(key) or _usual(row, key) for key in keys}
         rest = (name for name, cell in row.items() if cell not in (None, "", [], {}))
-        unread |= dict.fromkeys(name for name in rest if name not in read)
+        unread |= dict.fromkeys(name or "''" for name in rest if name not in read)
     if not by_id:
         raise ValueError(left_out[0] if left_out else f"{_name(table)} holds no rows")
     return Reading(
@@ -196,8 +196,9 @@ def _cell(row: Row, key: str, columns: Mapping[str, str]) -> Any:
 
 
 def _usual(row: Row, key: str) -> str:
-    """Return the first usual column for `key` with a value in the row, or empty if none has one."""
-    return next((name for name in COLUMNS[key] if row.get(name) is not None), "")
+    """Return the first usual column for `key` with a value in the row, else the first of all."""
+    names = COLUMNS[key]
+    return next((name for name in names if row.get(name) is not None), names[0])
 
 
 def _family(row: Row, columns: Mapping[str, str], reference: Any, shape: str) -> str:

@@ -36,6 +36,17 @@ def test_gsm8k_loads_as_math_with_the_final_number_as_answer() -> None:
     assert first.references[0].answers == ("18",)
 
 
+def test_the_unnamed_index_that_pandas_writes_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(",prompt,note\n7,first,n\n8,second,n\n", encoding="utf-8")
+    reading = load_file(file)
+    assert [(one.id, one.system, one.references) for one in reading.conversations] == [
+        ("a-00000", None, (None,)),
+        ("a-00001", None, (None,)),
+    ]
+    assert reading.notes[-1] == "fields that are not read: '', note"
+
+
 def test_commas_and_signs_of_gsm8k_answers_are_read() -> None:
     assert gsm8k_answer("so\n#### 1,080") == "1080"
     assert gsm8k_answer("so\n#### -3.5") == "-3.5"

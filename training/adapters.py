@@ -39,7 +39,7 @@ from training.heads.job import HiddenJob
 from training.heads.recipe import HeadsRecipe
 from training.loop import Best, Job, fingerprint
 from training.reporter import Reporter, TrainingProgress
-from training.run import BEST, JobContext, TrainingOptions, located, open_checkpoint, train_jobs
+from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_jobs
 from training.text.completions import Teacher
 from training.text.data import PoolSource, Row
 from training.text.sources import Source, build_source
@@ -92,7 +92,7 @@ def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
         return open_checkpoint(path, "AutoModelForCausalLM", dtype=dtype).to(device)
 
     leave_out_cudnn(device)
-    path = taught_by = located(recipe.model.path, locate)
+    path = taught_by = locate(recipe.model.path)
     model, state = HFModel(open_model(path), in_place=False), output / ".training"
     base = {"architecture": type(model.module).__name__, "weights_sha256": weights_sha256(path)}
     if isinstance(recipe, HeadsRecipe):
@@ -101,7 +101,7 @@ def build_job(recipe: AdapterRecipe | HeadsRecipe, context: JobContext) -> Any:
     else:
         room, teacher = max_row_length(model.architecture), None
         if recipe.model.teacher is not None:
-            taught_by = located(recipe.model.teacher, locate)
+            taught_by = locate(recipe.model.teacher)
             teacher, base["teacher_sha256"] = open_model(taught_by), weights_sha256(taught_by)
         tokenizer = open_checkpoint(taught_by, "AutoTokenizer")
         adapter, make = _begin_slots(recipe, model, tokenizer, teacher, reporter)

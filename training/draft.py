@@ -27,7 +27,7 @@ from decoders.core.hf.checkpoint import weights_sha256
 from training.adapter.job import rows_at
 from training.adapter.lean_job import GREEDY_TEMPERATURE, Top, WordHead, teacher_loss
 from training.forward import fresh_llama, last_states
-from training.loop import Best, Piece, fingerprint, muon_and_adamw
+from training.loop import Best, JudgedJob, Piece, Report, fingerprint, muon_and_adamw
 from training.recipe import (
     Count,
     LoopTable,
@@ -99,7 +99,28 @@ def train_draft(
     train_jobs({"draft": DraftJob}, DraftRecipe.of(tables), output, options)
 
 
-class DraftJob:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DraftReport(Report):
+    """Hold a draft model's figures, among them the mean number of right drafts in a row."""
+
+    agreement: float
+    drafts_that_stand: float
+    of_drafts: int = _MAX_DRAFTS
+    loss: float
+    rows: int
+
+    @property
+    def score(self) -> float:
+        """Return the mean number of drafts that stand."""
+        return self.drafts_that_stand
+
+    def summary(self) -> str:
+        """Return one line for the terminal."""
+        line = f"{self.drafts_that_stand:.2f} of {self.of_drafts} drafts accepted"
+        return f"{line}, agreement {self.agreement:.3f}, loss {self.loss:.3f}"
+
+
+class DraftJob(JudgedJob):
     """Train a draft model on the answers of a source's rows, one group of rows at a time."""
 
     def __init__(self, recipe: DraftRecipe, context: JobContext) -> None:
@@ -108,7 +129,7 @@ class DraftJob:
         self.device = device
         state, folder = output / ".training", locate(recipe.model.path)
         self.run, self.reporter, self.taught_by = recipe.run, reporter, weights_sha256(folder)
-        self._best, self._mean_run = Best(state / BEST), 0.0
+        self.best = Best(state / BEST)
         dtype = getattr(torch, recipe.model.dtype)
         target = open_checkpoint(folder, "AutoModelForCausalLM", dtype=dtype).to(device)
         self._target, self._head = target, target.get_output_embeddings()
@@ -187,8 +208,8 @@ class DraftJob:
         return last_states(self.trained, input_ids=ids)[:, :-1][mask[:, 1:]], ids[mask]
 
     @torch.no_grad()
-    def evaluate(self, progress: TrainingProgress) -> None:
-        """Report the loss and the accepted drafts on held-out greedy text of the target."""
+    def held_out(self) -> DraftReport:
+        """Return the loss and the accepted drafts on held-out greedy text of the target."""
         rows = rows_at(self.source.held_out(self.run.eval_rows), 0.0)
         runs, loss = [], 0.0
         for row in rows:
@@ -197,26 +218,19 @@ class DraftJob:
             loss += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
             runs += leading_runs((logits.argmax(-1) == target).tolist())
         count = max(1, len(runs))
-        self._mean_run = sum(runs) / count
-        test = {
-            "agreement": round(sum(run > 0 for run in runs) / count, 4),
-            "drafts_that_stand": round(self._mean_run, 4),
-            "of_drafts": _MAX_DRAFTS,
-            "loss": round(loss / count, 4),
-            "rows": len(rows),
-        }
-        record = {"held_out": test, "parameters": sum(p.numel() for p in self.trained.parameters())}
-        line = f"{test['drafts_that_stand']:.2f} of {_MAX_DRAFTS} drafts accepted, "
-        line += f"agreement {test['agreement']:.3f}, loss {test['loss']:.3f}"
-        self.reporter.evaluation(progress, line, record)
-        self._best.offer(progress.step, self._mean_run, self.trained)
+        return DraftReport(
+            agreement=round(sum(run > 0 for run in runs) / count, 4),
+            drafts_that_stand=round(sum(runs) / count, 4),
+            loss=round(loss / count, 4),
+            rows=len(rows),
+        )
 
     def export(self, output: Path) -> None:
         """Write the model with the most accepted drafts, and its target's hash."""
+        self.chosen()
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
-        best = self._best.better_than(self._mean_run)
-        fresh.load_state_dict(self.trained.state_dict() if best is None else best)
+        fresh.load_state_dict(self.trained.state_dict())
         fresh.to(torch.float16).save_pretrained(output)
         file = output / "model.safetensors"
         weights = load_file(file)

@@ -235,7 +235,7 @@ class Report:
 
 
 class JudgedJob:
-    """Define an adapter's job, which reports on held-out rows and offers weights to `best` if set.
+    """Define a job that reports on held-out rows and offers weights to `best` if set.
 
     `base` holds facts about the base model.
     """
@@ -263,13 +263,17 @@ class JudgedJob:
         if self.best is not None:
             self.best.offer(progress.step, report.score, self.trained)
 
-    def export(self, folder: Path) -> None:
-        """Write the adapter and its report, with the best weights if they beat the last ones."""
+    def chosen(self) -> Any:
+        """Take the best weights if they beat the last ones, and return their report."""
         report = self.report or self.held_out()
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:
             self.trained.load_state_dict(better)
             report = self.held_out()
-        config = replace(self.trained.config, base=self.base, measured=report.measured())
+        return report
+
+    def export(self, folder: Path) -> None:
+        """Write the chosen weights as an adapter with their report."""
+        config = replace(self.trained.config, base=self.base, measured=self.chosen().measured())
         fresh = type(self.trained)(config)
         fresh.load_state_dict(self.trained.state_dict())
         fresh.save(folder, getattr(torch, self.run.stored))

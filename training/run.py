@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -23,13 +24,20 @@ Locate = Callable[[str], str]
 """Maps a model's name in a recipe to its folder or hub id."""
 
 
+def located(name: str, locate: Locate = str) -> str:
+    """Return a model's folder or hub id (``zoo`` and ``zoo/NAME`` are the zoo's models)."""
+    if name == "zoo" or name.startswith("zoo/"):
+        return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
+    return locate(name)
+
+
 class JobContext(NamedTuple):
     """Hold everything that a job needs besides its recipe."""
 
     output: Path
     device: torch.device
     reporter: Reporter
-    locate: Locate = str
+    locate: Locate = located
 
 
 Build = Callable[[Any, JobContext], Job]
@@ -90,13 +98,16 @@ def _train(
     for name, build in builds.items():
         log, unit = state / f"{name}.jsonl", "slots" if name == "adapter" else "tokens"
         with Reporter(progress, name, log if first else None, unit) as reporter:
-            device, locate = _choose_device(options.get("device")), options.get("locate", str)
+            device = _choose_device(options.get("device"))
+            locate = partial(located, locate=options.get("locate", str))
             job = build(recipe, JobContext(output, device, reporter, locate))
-            if not options.get("resume", True):  # after `build`: a bad recipe deletes nothing
-                for file in (f"{name}.pt", log.name, BEST) if first else ():
-                    (state / file).unlink(missing_ok=True)
-                wait_for_all()
-            Loop(job, state / f"{name}.pt").train()
+            checkpoint = state / f"{name}.pt"
+            # after `build`: a bad recipe deletes nothing
+            if first and not (options.get("resume", True) and checkpoint.exists()):
+                for file in (checkpoint, log, state / BEST):
+                    file.unlink(missing_ok=True)
+            wait_for_all()
+            Loop(job, checkpoint).train()
         if first:
             job.export(output)
         trained[name] = job.trained
@@ -112,13 +123,6 @@ def _choose_device(name: str | None) -> torch.device:
         return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"{name!r} is not a device; use cpu or cuda") from error
-
-
-def located(name: str, locate: Locate) -> str:
-    """Return a model's folder or hub id (``zoo`` and ``zoo/NAME`` are the zoo's models)."""
-    if name == "zoo" or name.startswith("zoo/"):
-        return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
-    return locate(name)
 
 
 def open_checkpoint(path: str, kind: str, **options: Any) -> Any:

@@ -25,11 +25,13 @@ from training.adapter.lean_job import GREEDY_TEMPERATURE
 from training.draft import (
     DraftJob,
     DraftRecipe,
+    DraftReport,
     DraftTable,
     fresh_draft,
     leading_runs,
     train_draft,
 )
+from training.recipe import ZOO
 from training.reporter import Reporter, TrainingProgress
 from training.run import JobContext
 from training.text.completions import Completion, write_completions
@@ -112,6 +114,25 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     folders = whole_and_parts(train_draft, tables, tmp_path)
     whole, parts = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in folders)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_target_may_be_the_zoos(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["model"]["path"] = "zoo"
+    context = JobContext(tmp_path, torch.device("cpu"), Reporter("none", "draft", None))
+    job = DraftJob(DraftRecipe.of(tables), context)
+    assert job.taught_by == weights_sha256(ZOO / "target")
+
+
+def test_a_finished_run_writes_the_same_model_again(tables: dict[str, Any], tmp_path: Path) -> None:
+    tables["run"] |= {"num_steps": 2, "eval_steps": 1, "muon_lr": 1e-4, "adamw_lr": 1e-4}
+    written = []
+    for _ in range(2):
+        train_draft(tables, tmp_path, progress="none")
+        written.append((tmp_path / "model.safetensors").read_bytes())
+    log = (tmp_path / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
+    first, last = (json.loads(line)["held_out"]["drafts_that_stand"] for line in log)
+    assert first == last  # a tie: the last weights are written
+    assert written[0] == written[1]
 
 
 def test_a_fresh_draft_models_embeddings_keep_the_cosines_of_the_targets_embeddings() -> None:
@@ -248,8 +269,8 @@ def test_the_model_with_the_longest_mean_run_of_correct_drafts_is_written(
     weight = job.trained.model.norm.weight
     for step, stood in ((1, 0.5), (2, last)):
         weight.data.fill_(step)
-        job._mean_run = stood
-        job._best.offer(step, stood, job.trained)
+        job.report = DraftReport(agreement=0.5, drafts_that_stand=stood, loss=1.0, rows=1)
+        job.best.offer(step, stood, job.trained)
     job.export(tmp_path / "out")
     kept = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
     assert kept["model.norm.weight"].unique().tolist() == [written]

@@ -389,6 +389,20 @@ def test_the_weights_of_the_best_score_are_kept(tmp_path: Path) -> None:
     assert best.better_than(0.9) is None
 
 
+def test_the_best_weights_of_a_run_without_a_checkpoint_are_not_those_of_the_next_run(
+    lean: dict[str, Any], tmp_path: Path
+) -> None:
+    """A run that ends before its first checkpoint has no recipe that the next could be held to."""
+    train_adapter(lean, tmp_path / "alone", progress="none")
+    expected = SlotAdapter.load(tmp_path / "alone").state_dict()
+    earlier = SlotAdapter.load(tmp_path / "alone")
+    earlier.load_state_dict({name: 0 * weight for name, weight in expected.items()})
+    Best(tmp_path / "again" / ".training" / "best.pt").offer(4, 99.0, earlier)
+    train_adapter(lean, tmp_path / "again", progress="none")
+    written = SlotAdapter.load(tmp_path / "again").state_dict()
+    assert all(torch.equal(expected[name], written[name]) for name in expected)
+
+
 def test_ptp_training_starts_from_the_weights_of_an_initial_isd_adapter(
     lean: dict[str, Any], tmp_path: Path, home: Path
 ) -> None:

@@ -239,14 +239,18 @@ class LayerJob(HiddenJob):
     def _compute(self, rows: Sequence[Row], ids: Tensor, compute: _Compute) -> list[Tensor]:
         """Return the tensors ``[B, T, …]`` that `compute` computes for rows.
 
-        Padding is arbitrary. With `keep_states`, `compute` runs once per row, in half precision.
+        Padding is arbitrary. With `keep_states`, `compute` runs once per row, whose tensors stay
+        in half precision.
         """
         if not self.run.keep_states:
             return list(compute(rows, ids))
         keys = [(row.temperature, *row.ids) for row in rows]
-        if missing := [n for n, key in enumerate(keys) if key not in self._kept]:
-            tensors = compute([rows[n] for n in missing], ids[missing])
-            for place, n in enumerate(missing):
+        missing = [n for n, key in enumerate(keys) if key not in self._kept]
+        # on a CPU one by one: beside other rows, as after a stop, a row is rounded otherwise
+        for some in [missing] * bool(missing) if ids.is_cuda else [[n] for n in missing]:
+            known = [rows[n] for n in some]
+            tensors = compute(known, ids[some, : max(len(row.ids) for row in known)])
+            for place, n in enumerate(some):
                 parts = (each[place, : len(rows[n].ids)] for each in tensors)
                 self._kept[keys[n]] = [
                     each.to(_KEPT_DTYPES.get(each.dtype, each.dtype), copy=True) for each in parts

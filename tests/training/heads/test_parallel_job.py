@@ -29,6 +29,7 @@ from training.heads.recipe import DrafterTable, HeadsRecipe
 from training.recipe import RECIPES, read_recipe
 from training.reporter import Reporter, TrainingProgress
 from training.run import JobContext
+from training.text.data import padded
 
 SLOTS = 3
 
@@ -353,6 +354,22 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     folders = whole_and_parts(train_heads, tables, tmp_path)
     whole, parts = (ParallelLayers.load(folder).state_dict() for folder in folders)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_kept_states_of_a_row_do_not_depend_on_the_rows_beside_it(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """After a stop a row comes again beside other rows, and the run ends in the same weights."""
+    tables["run"]["keep_states"] = True
+    job = job_of(tables, tmp_path)
+    rows = job.source.rows(0)
+    job._compute(rows, padded(rows), job._targets)
+    together, job._kept = job._kept, {}
+    for row in rows:
+        job._compute([row], torch.tensor([row.ids]), job._targets)
+    assert together.keys() == job._kept.keys()
+    for key, tensors in together.items():
+        assert all(map(torch.equal, tensors, job._kept[key]))
 
 
 def test_kept_states_equal_new_states_and_are_computed_once(

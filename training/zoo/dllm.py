@@ -30,9 +30,8 @@ from training.recipe import Count, RecipeTable, Share
 from training.reporter import TrainingProgress
 from training.run import JobContext, TrainingOptions, train_jobs
 from training.text.data import Row, padded, worker_groups
-from training.text.tokenizer import build_tokenizer
 from training.workers import worker
-from training.zoo.train import EVAL_SEED, SizeTable, ZooJob, ZooRecipe
+from training.zoo.train import EVAL_SEED, SizeTable, ZooJob, ZooRecipe, write_tokenizer
 
 MASK = "<|mask|>"
 
@@ -138,9 +137,6 @@ class MaskedJob(ZooJob):
 
 def train_masked(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
     """Train a recipe's masked model into ``output/dllm``."""
-    recipe, tokenizer = MaskedRecipe.of(tables), output / ".training" / "tokenizer"
-    if not tokenizer.exists():
-        built = build_tokenizer(**recipe.tokenizer.model_dump())
-        built.add_special_tokens({"additional_special_tokens": [MASK]})
-        built.save_pretrained(tokenizer)
+    recipe = MaskedRecipe.of(tables)
+    write_tokenizer(recipe, output, MASK)
     train_jobs({"dllm": MaskedJob}, recipe, output, options)

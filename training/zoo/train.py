@@ -6,7 +6,6 @@ Writes finished models to ``OUTPUT/target`` and ``OUTPUT/draft`` as Hugging Face
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,16 +177,20 @@ def adapted_counts(base: dict[str, int], scores: dict[str, float]) -> dict[str, 
     return {family: max(2, round(weight * factor)) for family, weight in weights.items()}
 
 
+def write_tokenizer(recipe: ZooRecipe, output: Path, *specials: str) -> None:
+    """Write the recipe's tokenizer, with further special tokens, to where its jobs read it."""
+    tokenizer = build_tokenizer(**recipe.tokenizer.model_dump())
+    tokenizer.add_special_tokens({"additional_special_tokens": [*specials]})
+    tokenizer.save_pretrained(output / ".training" / "tokenizer")
+
+
 MODELS = ("target", "draft")
 
 
 def train_zoo(tables: dict[str, Any], output: Path, **options: Unpack[TrainingOptions]) -> None:
     """Train the models of a recipe into `output`. Resuming does not retrain finished models."""
-    recipe, state = ZooRecipe.of(tables), output / ".training"
-    if not options.get("resume", True):
-        shutil.rmtree(state, ignore_errors=True)
-    if not (state / "tokenizer").exists():
-        build_tokenizer(**recipe.tokenizer.model_dump()).save_pretrained(state / "tokenizer")
+    recipe = ZooRecipe.of(tables)
+    write_tokenizer(recipe, output)
     builds = {name: partial(ZooJob, name) for name in MODELS}
     train_jobs(builds, recipe, output, options)
 

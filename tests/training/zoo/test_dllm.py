@@ -95,6 +95,16 @@ def test_a_resumed_run_reaches_the_same_weights(trained: Path, tmp_path: Path) -
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_restart_with_another_tokenizer_takes_it(tmp_path: Path) -> None:
+    sizes = []
+    for merges in (20, 5):
+        tokenizer = {**RECIPE["tokenizer"], "num_merges": merges}
+        train_masked({**TINY, "tokenizer": tokenizer}, tmp_path, progress="none", resume=False)
+        config = json.loads((tmp_path / "dllm" / "config.json").read_text(encoding="utf-8"))
+        sizes.append(config["vocab_size"])
+    assert sizes[0] == sizes[1] + 15
+
+
 def test_the_checkpoint_declares_its_masks_and_dllm_decodes_it(trained: Path) -> None:
     folder = trained / "dllm"
     assert is_masked(str(folder))

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from specbench_tasks.loaders import open_dataset
-from specbench_tasks.shapes import PROMPTS, Message, read_messages, read_prompt
+from specbench_tasks.shapes import Message, read_messages, read_prompt
 from specbench_tasks.tables import read_table, short
 from training.text.data import Row
 
@@ -123,8 +123,11 @@ def _document(record: Mapping[str, Any], prompts_only: bool) -> Document:
         return text
     if text is not None:
         raise ValueError(f"text is {short(text)}; it must be a text")
-    if prompts_only and record.keys() & {*PROMPTS}:
-        return [{"role": "user", "content": read_prompt(record, None).turns[0]}]
+    if prompts_only:
+        prompt = read_prompt(record, None)
+        system = "\n".join(str(text) for text in (record.get("system"), prompt.system) if text)
+        opening = [{"role": "system", "content": system}] if system else []
+        return [*opening, {"role": "user", "content": prompt.turns[0]}]
     raise ValueError(
         f"none of {', '.join(_CONVERSATIONS)}, text in it; it has {', '.join(record) or 'nothing'}"
     )

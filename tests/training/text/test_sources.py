@@ -681,6 +681,22 @@ def test_prompts_can_come_from_a_task_file_of_bench_run(teacher: Teacher, tmp_pa
         build(letters, tmp_path, kind="text", path=str(file))
 
 
+def test_prompts_of_a_task_file_keep_their_system_text(tokenizer: Any, tmp_path: Path) -> None:
+    system, user = ({"role": role, "content": f"red {role}"} for role in ("system", "user"))
+    rows = [
+        {"prompt": user["content"], "system": system["content"]},
+        {"prompt": [system, user]},
+        {"messages": [system, user]},
+        {"problem": "red user", "answer": "4", "level": 1, "system": "red system"},
+    ]
+    use = partial(first_prompt, tokenizer=tokenizer)
+    path = str(lines_of(tmp_path / "a.jsonl", rows))
+    prompts = [*read_documents("text", use, path=path, prompts_only=True)]
+    assert {tokenizer.decode(ids) for ids in prompts} == {
+        "<|user|> red system red user<|assistant|>"
+    }
+
+
 def test_a_recipes_zoo_prompts_end_where_the_answer_begins(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import typer
 from bench.cli.group import AllVerbs, Arguments, Configured, VerbGroup
 from bench.cli.make import PANEL
 from bench.cli.options import RESULTS, Progressing
-from bench.errors import UsageError, as_error
+from bench.errors import BenchError, UsageError, as_error
 
 train = typer.Typer(help="Train models and adapters.", no_args_is_help=True)
 imports = typer.Typer(help="Convert published checkpoints to adapters.", no_args_is_help=True)
@@ -149,7 +149,7 @@ def _train(kind: str, arguments: Arguments) -> None:
 
     options = dict(arguments)
     resume, progress = not options.pop("restart"), options.pop("progress")
-    with as_error(UsageError):
+    with as_error(BenchError, OSError), as_error(UsageError):
         model = options.get("model")
         if model is not None and not is_local(model):
             located(model, checkpoint)  # imported here, where an error becomes one line
@@ -210,5 +210,5 @@ def import_idlm(
     """Turn a published I-DLM into a base model and an isd adapter, or its LoRA into an adapter."""
     from training.importers import idlm
 
-    with as_error(UsageError):
+    with as_error(BenchError, OSError), as_error(UsageError):
         typer.echo(idlm.import_idlm(checkpoint, output, base=base, stride=stride, mask_id=mask_id))

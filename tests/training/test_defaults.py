@@ -43,6 +43,15 @@ def test_no_verb_writes_to_the_shipped_zoo_unless_it_is_named(
     assert shown == f"{written[0]}\n"
 
 
+@pytest.mark.parametrize("verb", ["zoo", "medusa"])
+def test_an_output_that_is_a_file_is_named_in_one_line(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = bench("train", verb, "--output", tmp_path / "file", "--progress", "none")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+    assert ended.err.startswith("bench: ")
+    assert str(tmp_path / "file") in ended.err
+
+
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_training_chooses_the_same_default_device_as_bench_run(
     has_gpu: bool, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,9 @@ class AdapterRecipe(Recipe):
             f"[blocks] is for adapter.variant refine, not {variant}": (
                 self.blocks is not None and variant != "refine"
             ),
+            f"run.lean trains on data of kind 'completions', not {self.data.get('kind')!r}": (
+                run.lean and self.data.get("kind") != "completions"
+            ),
             "run.lean is for adapters without another teacher": (
                 run.lean and self.model.teacher is not None
             ),

@@ -316,6 +316,11 @@ def test_a_resumed_lean_run_ends_in_the_weights_of_an_uninterrupted_one(
         ("run", {"objective": "reverse-kl"}, "run.lean knows one-hot and kl"),
         ("model", {"teacher": "zoo"}, "without another teacher"),
         (
+            "data",
+            {"kind": "on-policy"},
+            "run.lean trains on data of kind 'completions', not 'on-policy'",
+        ),
+        (
             "run",
             {"lean": False},
             "run.teacher_top is 4; run.lean = false ignores it: unset it \\(16\\)",

@@ -38,6 +38,12 @@ _REPLACED = (
     (re.compile(r"\\[dt]frac"), r"\\frac"),
 )
 """LaTeX that does not change the meaning."""
+_SYMBOLS = str.maketrans({
+    "\u00b2": "^2", "\u00b3": "^3", "\N{MINUS SIGN}": "-", "\u00b7": r"\cdot ",
+    "∞": r"\infty ", "±": r"\pm ", "∈": r"\in ",
+})  # fmt: skip
+_ROOT = re.compile(r"√\s*(\d+|[A-Za-z]|\([^()]*\))")
+"""Signs that a text without LaTeX writes."""
 _OPERATOR = re.compile(
     r"[+*/=^_(){}\[\]<>|\\\d~√π∞≤≥±\u00d7÷·]|(?<!\w)[-\u2212](?!\w)|[-\u2212](?=[A-Za-z]\b)"
 )
@@ -172,7 +178,7 @@ def _key(text: str) -> str:
 def _simple(text: str) -> str:
     for pattern, new in _REPLACED[:1] + _REPLACED[3:4]:
         text = pattern.sub(new, text)
-    return text
+    return _ROOT.sub(r"\\sqrt{\1}", text.translate(_SYMBOLS))
 
 
 def _without_latex(text: str) -> str:

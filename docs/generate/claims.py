@@ -30,10 +30,7 @@ FIGURE = re.compile(
     r"\{(?P<value>[+-]?\d[\d,.]*)(?P<unit>x| ?[%A-Za-z]+)??(?P<ends> \[.*?\])?"
     r" from (?P<source>[^}]+)\}"
 )
-_SCALES = {"%": 100, "points": 100, "M": 1e-6, "MB": 1e-6, "GB": 1e-9, "kB": 1e-3} | {
-    "minutes": 1 / 60,
-    "ms": 1000,
-}
+_SCALES = {"%": 100, "M": 1e-6, "MB": 1e-6, "kB": 1e-3, "minutes": 1 / 60}
 _BOUNDS: dict[str, Callable[[float, float], bool]] = {"above": operator.gt, "below": operator.lt}
 _HEADINGS = ("claim", "run", "figure", "in a sentence", "verdict")
 

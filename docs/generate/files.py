@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.report.tables.table import interval, with_interval
 from bench.text import UNKNOWN
 from docs.generate.places import ROOT
 from docs.generate.sources import num_weights, paths_of
@@ -40,11 +39,7 @@ def csv_rows(name: str, columns: str, *filters: str) -> str:
 
 
 def _cell(row: Mapping[str, str], column: str) -> str:
-    """Return a value with three digits, and its interval if the file has one."""
-    ends = [row.get(f"{column}_{end}") for end in ("low", "high")]
-    if all(ends):
-        low, high = (float(end) for end in ends if end)
-        return with_interval(f"{float(row[column]):.2f}", interval(low, high))
+    """Return a value with three digits."""
     try:
         value = float(row[column])
     except ValueError:

@@ -2,24 +2,20 @@
 
 * The file is in ``results/reference``, else relative to the repository's root. A pattern with
   ``*`` names several files, whose values are summed.
-* A table (.csv) needs filters that leave one row (``family=all`` by default), and a column or
-  arithmetic on columns without spaces. ``over FILTERS`` divides by the value in another row;
+* A table (.csv) needs filters that leave one row (``family=all`` by default), and a column or the
+  ratio of two, ``A/B``. ``over FILTERS`` divides by the value in another row;
   ``short-of FILTERS`` subtracts that ratio from 1. In ``tables/by_prompt.csv``, speed-ups are
-  paired by prompt, over `ar` or another decoder, with the interval of the report.
-* A record (.json, .jsonl, .toml) needs the path of a value: ``measured.accuracy.0``, or with
-  ``/`` if a key contains a dot. In a .jsonl file, the last line with the value counts. Weights
-  (.safetensors) have only ``parameters``.
+  paired by prompt, over another decoder, with the interval of the report.
+* A record (.json, .jsonl) needs the keys of a value: ``perplexity.ratio``. In a .jsonl file, the
+  last line with the value counts.
 """
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 import math
-import operator
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,13 +25,6 @@ from bench.stats.intervals import geometric_mean
 from docs.generate.places import ROOT
 
 _REFERENCE = "results/reference/"
-_OPERATORS: dict[type, Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
 _RELATIONS = ("over", "short-of")
 _BESIDE = "ar_time_per_token_s"
 """A column that only tables by prompt have: `ar`'s time, next to the decoder's."""
@@ -86,15 +75,11 @@ def _of_table(path: Path, words: list[str]) -> Interval:
     column = first[-1]
     kept, other = _filters(first[:-1]), _filters(first[:-1]) | _filters(second)
     if _BESIDE in _table(path)[0]:
-        said = _paired(path, kept, other)
-    elif relation:
-        said = Interval(_value(path, kept, column).value / _value(path, other, column).value)
-    else:
-        said = _value(path, kept, column)
-    if relation != "short-of":
-        return said
-    low = 1 - said.high if said.high is not None else None
-    return Interval(1 - said.value, low, 1 - said.low if said.low is not None else None)
+        return _paired(path, kept, other)
+    if not relation:
+        return _value(path, kept, column)
+    ratio = _value(path, kept, column).value / _value(path, other, column).value
+    return Interval(ratio if relation == "over" else 1 - ratio)
 
 
 def _filters(words: list[str]) -> dict[str, str]:
@@ -113,9 +98,9 @@ def _value(path: Path, filters: Mapping[str, str], column: str) -> Interval:
     if len(rows) != 1:
         raise ValueError(f"{path.relative_to(ROOT)} has {len(rows)} rows of {dict(filters)}, not 1")
     (row,) = rows
-    value = _computed(ast.parse(column, mode="eval").body, row)
-    stem = column.removesuffix("_speedup") if column == "aa_speedup" else column
-    low, high = (row.get(f"{stem}_{end}") for end in ("low", "high"))
+    over, _, under = column.partition("/")
+    value = _number(row, over) / (_number(row, under) if under else 1)
+    low, high = (row.get(f"{column}_{end}") for end in ("low", "high"))
     return Interval(value, float(low) if low else None, float(high) if high else None)
 
 
@@ -125,21 +110,14 @@ def _table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _computed(node: ast.expr, row: Mapping[str, str]) -> float:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return float(number)
-        case ast.Name(id=name) if row.get(name):
-            return float(row[name])
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_computed(left, row), _computed(right, row))
-    raise ValueError(f"{ast.unparse(node)} is no number of the row {dict(row)}")
+def _number(row: Mapping[str, str], column: str) -> float:
+    if not row.get(column):
+        raise ValueError(f"{column} is no number of the row {dict(row)}")
+    return float(row[column])
 
 
 def _paired(path: Path, kept: Mapping[str, str], other: Mapping[str, str]) -> Interval:
     """Return the speed-up of one decoder over another, as the report computes it."""
-    if kept == other:
-        other = {"decoder": "ar"}
     mine, theirs = (dict(_times(path, each["decoder"])) for each in (kept, other))
     shared = [prompt for prompt in mine if prompt in theirs]
     logs = [math.log(theirs[prompt][0] / mine[prompt][0]) for prompt in shared]
@@ -159,20 +137,11 @@ def _times(path: Path, decoder: str) -> Iterator[tuple[str, tuple[float, str]]]:
 
 
 def _of_record(path: Path, place: str) -> float:
-    if path.suffix == ".safetensors" and place == "parameters":
-        return float(num_weights(path))
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".toml":
-        read = [tomllib.loads(text)]
-    elif path.suffix == ".jsonl":
-        read = [json.loads(line) for line in text.splitlines() if line.strip()]
-    else:
-        read = [json.loads(text)]
-    for record in reversed(read):
-        found: Any = record
-        for key in place.split("/" if "/" in place else "."):
-            inside = isinstance(found, dict) and key in found
-            found = found[key] if inside else found[int(key)] if isinstance(found, list) else None
+    for record in reversed(text.splitlines() if path.suffix == ".jsonl" else [text]):
+        found: Any = json.loads(record)
+        for key in place.split("."):
+            found = found.get(key) if isinstance(found, dict) else None
         if found is not None:
             return float(found)
     raise ValueError(f"{path.relative_to(ROOT)} has no {place}")

@@ -227,7 +227,7 @@ class DraftJob(JudgedJob):
 
     def export(self, output: Path) -> None:
         """Write the model with the most accepted drafts, and its target's hash."""
-        self.chosen()
+        self.take_best()
         output.mkdir(parents=True, exist_ok=True)
         fresh = type(self.trained)(self.trained.config)
         fresh.load_state_dict(self.trained.state_dict())

@@ -263,7 +263,7 @@ class JudgedJob:
         if self.best is not None:
             self.best.offer(progress.step, report.score, self.trained)
 
-    def chosen(self) -> Any:
+    def take_best(self) -> Any:
         """Take the best weights if they beat the last ones, and return their report."""
         report = self.report or self.held_out()
         if self.best is not None and (better := self.best.better_than(report.score)) is not None:
@@ -273,7 +273,7 @@ class JudgedJob:
 
     def export(self, folder: Path) -> None:
         """Write the chosen weights as an adapter with their report."""
-        config = replace(self.trained.config, base=self.base, measured=self.chosen().measured())
+        config = replace(self.trained.config, base=self.base, measured=self.take_best().measured())
         fresh = type(self.trained)(config)
         fresh.load_state_dict(self.trained.state_dict())
         fresh.save(folder, getattr(torch, self.run.stored))

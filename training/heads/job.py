@@ -248,8 +248,8 @@ class LayerJob(HiddenJob):
         missing = [n for n, key in enumerate(keys) if key not in self._kept]
         # on a CPU one by one: beside other rows, as after a stop, a row is rounded otherwise
         for some in [missing] * bool(missing) if ids.is_cuda else [[n] for n in missing]:
-            known = [rows[n] for n in some]
-            tensors = compute(known, ids[some, : max(len(row.ids) for row in known)])
+            length = max(len(rows[n].ids) for n in some)
+            tensors = compute([rows[n] for n in some], ids[some, :length])
             for place, n in enumerate(some):
                 parts = (each[place, : len(rows[n].ids)] for each in tensors)
                 self._kept[keys[n]] = [

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jinja2 import TemplateError
-
+from bench.plan.template import chat_template
 from specbench_tasks.loaders import open_dataset
 from specbench_tasks.shapes import Message, read_messages, read_prompt
 from specbench_tasks.tables import read_table, short
@@ -27,6 +26,9 @@ from training.text.data import Row
 _CONVERSATIONS = ("messages", "conversations")
 BLOCK_CHARACTERS = 2**20
 """Size of a block of whole lines. A long document is tokenised by block to bound the memory."""
+
+_DATE = "2026-01-01"
+"""The date that every chat template writes: tomorrow's run has the same rows, and resumes."""
 
 T = TypeVar("T")
 Document = str | list[Message]
@@ -111,7 +113,7 @@ def first_prompt(document: Document, tokenizer: Any) -> list[int]:
     users = (i for i, message in enumerate(document) if message["role"] == "user")
     prompt = document[: next(users, len(document) - 1) + 1]
     if tokenizer.chat_template:
-        return _rendered(prompt, tokenizer, add_generation_prompt=True)
+        return _rendered(prompt, tokenizer, ask=True)
     return first_prompt("\n".join(message["content"] for message in prompt), tokenizer)
 
 
@@ -140,14 +142,14 @@ def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
     template may render earlier turns differently, e.g. without reasoning). It ends at the
     tokenizer's end token or, without one, at the end of the conversation up to that answer.
     """
-    ids = _rendered(messages, tokenizer, add_generation_prompt=False)
+    ids = _rendered(messages, tokenizer, ask=False)
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
         return _learnt_whole(ids[:max_tokens])
     starts, fallbacks = [], []
     for i in answers:
-        prompt = _rendered(messages[:i], tokenizer, add_generation_prompt=True) if i else []
-        through = _rendered(messages[: i + 1], tokenizer, add_generation_prompt=False)
+        prompt = _rendered(messages[:i], tokenizer, ask=True) if i else []
+        through = _rendered(messages[: i + 1], tokenizer, ask=False)
         starts.append(_num_common(prompt, ids))
         fallbacks.append(_num_common(through, ids))
     learn = [False] * len(ids)
@@ -158,12 +160,15 @@ def _chat_row(messages: list[Message], tokenizer: Any, max_tokens: int) -> Row:
     return Row(ids[:max_tokens], learn[:max_tokens])
 
 
-def _rendered(messages: list[Message], tokenizer: Any, *, add_generation_prompt: bool) -> list[int]:
+def _rendered(messages: list[Message], tokenizer: Any, *, ask: bool) -> list[int]:
+    template = chat_template(tokenizer, {}, _DATE)
     try:
-        text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
-    except TemplateError as error:
+        if template is None:
+            options = {"add_generation_prompt": ask}
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        else:
+            text = template.render(messages, ask=ask)
+    except Exception as error:  # a template can raise anything
         raise ValueError(f"the chat template refuses a conversation: {error}") from error
     return _encode(tokenizer, text)
 

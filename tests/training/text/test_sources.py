@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -679,6 +680,29 @@ def test_prompts_can_come_from_a_task_file_of_bench_run(teacher: Teacher, tmp_pa
     assert {row.ids[0] for row in asked.rows(0) + asked.held_out(9)} == {17, 18, 19}
     with pytest.raises(ValueError, match=r"none of messages, conversations, text in it; it has p"):
         build(letters, tmp_path, kind="text", path=str(file))
+
+
+def test_a_template_that_writes_the_date_gives_the_same_rows_on_another_day(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Later:
+            return cls(2099, 1, 28)
+
+    dated = "{{ strftime_now('%d') }}" + tokenizer.chat_template
+    monkeypatch.setattr(tokenizer, "chat_template", dated)
+    rows = cut_rows(chat("red", "old"), tokenizer, 400)
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Later)
+    assert cut_rows(chat("red", "old"), tokenizer, 400) == rows
+
+
+def test_a_template_that_computes_nonsense_refuses_in_one_line(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ 1 / 0 }}")
+    with pytest.raises(ValueError, match="template refuses a conversation: ZeroDivisionError"):
+        cut_rows(chat("red", "old"), tokenizer, 400)
 
 
 def test_prompts_of_a_task_file_keep_their_system_text(tokenizer: Any, tmp_path: Path) -> None:

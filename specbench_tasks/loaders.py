@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import json
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -210,15 +209,15 @@ def _cached_questions() -> Path:
     try:
         with urllib.request.urlopen(URL, timeout=_TIMEOUT_S) as response:
             data: bytes = response.read()
-    except (OSError, urllib.error.URLError) as error:  # URLError is an OSError, named for readers
+    except OSError as error:
         reason = getattr(error, "reason", None) or error
         raise DataUnavailable(
             f"cannot download Spec-Bench's question.jsonl ({reason}); offline, pass "
             f"specbench=PATH of a copy (source: {URL})"
         ) from error
-    if _sha256(data) != SHA256:
+    if (digest := hashlib.sha256(data).hexdigest()) != SHA256:
         raise DataUnavailable(
-            f"{URL} has sha256 {_sha256(data)[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
+            f"{URL} has sha256 {digest[:16]}…, but {SHA256[:16]}… is pinned; nothing was "
             "kept. Pass specbench=PATH of a copy you trust"
         )
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
@@ -237,8 +236,4 @@ def _cached_questions() -> Path:
 def is_pinned(path: Path) -> bool:
     """Return whether a path is of exactly the file that Spec-Bench publishes, or of its folder."""
     file = path / "question.jsonl" if path.is_dir() else path
-    return file.is_file() and _sha256(file.read_bytes()) == SHA256
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == SHA256

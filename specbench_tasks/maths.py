@@ -126,7 +126,7 @@ def boxed(text: str) -> str | None:
 def one_number(text: str) -> float | None:
     """Return the number of a text with only words, a currency or a unit besides it, or None."""
     text = plain(_without_latex(text)).strip().removeprefix("####")
-    matches = numbers(text)
+    matches = [*_NUMBER.finditer(text)]
     if len(matches) != 1:
         return None
     before, after = text[: matches[0].start()], text[matches[0].end() :]
@@ -138,7 +138,11 @@ def one_number(text: str) -> float | None:
 def _formula_at_end(text: str) -> str | None:
     """Return the last formula in LaTeX if no number or long text follows it."""
     match = [None, *_SPAN.finditer(text)][-1]
-    if match is None or numbers(plain(rest := text[match.end() :])) or "." in rest.strip(" .\n*"):
+    if (
+        match is None
+        or _NUMBER.search(plain(rest := text[match.end() :]))
+        or "." in rest.strip(" .\n*")
+    ):
         return None
     inside = next(group for group in match.groups() if group is not None)
     if match[4] is not None and not re.search(r"[\\^_{=]|^.$|^\S+ [-+*/] \S+$", inside.strip()):
@@ -203,18 +207,13 @@ def _written(match: re.Match[str]) -> str:
     return before + " " * bool(before) + unicodedata.normalize("NFKC", sign)
 
 
-def numbers(text: str) -> list[re.Match[str]]:
-    """Return the numbers in a `plain` text, with their places."""
-    return [*_NUMBER.finditer(text)]
-
-
 def final_number(text: str) -> float | None:
     """Return the last number of `text`, or None if it has none.
 
     Signs, thousands separators, decimal commas, fractions and mixed numbers are parsed; currencies,
     units and per cent signs are ignored, so that 75% is 75.
     """
-    last = [None, *numbers(plain(text))][-1]
+    last = [None, *_NUMBER.finditer(plain(text))][-1]
     return None if last is None else value(last)
 
 

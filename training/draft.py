@@ -174,9 +174,8 @@ class DraftJob(JudgedJob):
             warm = torch.tensor([[row.temperature or GREEDY_TEMPERATURE] for row in group])
             temperature = torch.where(learn, warm, 1.0)[mask].to(self.device)
             weight = torch.where(learn, 1.0, run.prompt_weight)[mask].to(self.device)
-            loss = teacher_loss(
-                states, head.of, target, top, temperature, weight, label_share=run.label_share
-            )
+            read = head.read(states, target, top)
+            loss = teacher_loss(*read, temperature, weight, label_share=run.label_share)
             yield loss, len(target), sum(len(row.ids) for row in group)
 
     @torch.no_grad()

@@ -45,36 +45,14 @@ class WordHead:
         index[missing] = torch.arange(first, first + len(missing), device=index.device)
         return self.weight[torch.cat([self.words, missing])], index[words]
 
+    def read(self, states: Tensor, target: Tensor, top: Top | None) -> tuple[Tensor, ...]:
+        """Return the first three arguments of `teacher_loss` for states ``[M, D]``."""
+        ids, soft = (target.new_empty(len(target), 0), None) if top is None else top
+        rows, index = self.of(torch.cat([target[:, None], ids], 1))
+        return F.linear(states, rows).float(), index, soft
+
 
 def teacher_loss(
-    states: Tensor,
-    rows_of: Callable[[Tensor], tuple[Tensor, Tensor]],
-    target: Tensor,
-    top: Top | None,
-    temperature: Tensor,
-    weight: Tensor,
-    *,
-    label_share: float | Tensor,
-) -> Tensor:
-    """Return the summed loss of slots: cross-entropies with the teacher and with labels, mixed.
-
-    Args:
-        states: final hidden states ``[M, D]``.
-        rows_of: selects rows of the head (`WordHead.of`), whose words the student chooses from.
-        target: labels ``[M]``.
-        top: the T words the teacher chooses from, and their logits; None: only labels count.
-        temperature: of both distributions, ``[M]``.
-        weight: factor on each slot's loss, ``[M]``.
-        label_share: share of the labels in the loss, one number or ``[M]``.
-    """
-    words = target[:, None] if top is None else torch.cat([target[:, None], top[0]], 1)
-    rows, index = rows_of(words)
-    logits = F.linear(states, rows).float()
-    soft = None if top is None else top[1]
-    return mixed_loss(logits, index, soft, temperature, weight, label_share=label_share)
-
-
-def mixed_loss(
     logits: Tensor,
     index: Tensor,
     top: Tensor | None,
@@ -83,15 +61,15 @@ def mixed_loss(
     *,
     label_share: float | Tensor,
 ) -> Tensor:
-    """Return `teacher_loss` of logits.
+    """Return the summed loss of slots: cross-entropies with the teacher and with labels, mixed.
 
     Args:
         logits: the student's, ``[M, U]``.
         index: words of the label and of the teacher's likeliest tokens, ``[M, 1 + T]``.
-        top: the teacher's logits of these tokens, ``[M, T]``.
-        temperature: as in `teacher_loss`.
-        weight: as in `teacher_loss`.
-        label_share: as in `teacher_loss`.
+        top: the teacher's logits of these tokens, ``[M, T]``; None: only labels count.
+        temperature: of both distributions, ``[M]``.
+        weight: factor on each slot's loss, ``[M]``.
+        label_share: share of the labels in the loss, one number or ``[M]``.
     """
     logs = (logits / temperature[:, None]).log_softmax(-1)
     values = logs.gather(1, index)
@@ -136,11 +114,9 @@ class LeanJob(AdapterJob):
         count = int(usable.sum())
         if not count:
             return None
+        states = student.states(cache, u, windows)[usable]
         loss = teacher_loss(
-            student.states(cache, u, windows)[usable],
-            self.head.of,
-            target[usable],
-            None if run.objective == "one-hot" else top,
+            *self.head.read(states, target[usable], None if run.objective == "one-hot" else top),
             torch.where(windows.greedy, GREEDY_TEMPERATURE, windows.warp[..., 0])[usable],
             torch.exp(-windows.slot(variant)[usable] * run.position_decay),
             label_share=run.label_share,

@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.core.adapter.parallel_layers import ParallelLayers
 from decoders.core.device import upload
 from decoders.core.types import NO_UNIFORM
-from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, mixed_loss
+from training.adapter.lean_job import GREEDY_TEMPERATURE, compute_teacher, teacher_loss
 from training.adapter.windows import MIN_MASS
 from training.forward import additive, attend, head_logits
 from training.heads.job import ByKind, HeldOut, LayerJob
@@ -95,7 +95,7 @@ class ParallelJob(LayerJob):
         words = torch.cat([slots.label[..., None], slots.top[0]], -1)
         with self._autocast():
             logits = F.linear(slots.features, self._rows).float()
-            loss = mixed_loss(
+            loss = teacher_loss(
                 logits.flatten(0, 2),
                 self._indices(words).clamp(min=0).flatten(0, 2),
                 slots.top[1].flatten(0, 2),

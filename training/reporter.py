@@ -34,7 +34,7 @@ class Reporter:
     """
 
     def __init__(self, style: str, name: str, log: Path | None, unit: str = "tokens") -> None:
-        self.shown = None if style == "none" else choose(style)
+        self.shown, self._notes = choose(style), style != "none"
         self.name, self.log, self.unit = name, log, unit
         self._recent: list[float] = []
 
@@ -42,13 +42,11 @@ class Reporter:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self.shown is not None:
-            self.shown.close()
+        self.shown.close()
 
     def start(self, num_steps: int, progress: TrainingProgress) -> None:
         """Show the step that the run starts from."""
-        if self.shown is not None:
-            self.shown.start(f"training {self.name}", num_steps, progress.step)
+        self.shown.start(f"training {self.name}", num_steps, progress.step)
 
     def step(self, loss: float, progress: TrainingProgress) -> None:
         """Report one step's mean loss (nats per answer token)."""
@@ -57,14 +55,13 @@ class Reporter:
         mean = sum(self._recent) / max(1, len(self._recent))
         if progress.step % LOG_EVERY == 0:
             self._write({"loss": round(mean, 5)}, progress)
-        if self.shown is not None:
-            pace = progress.tokens / progress.seconds
-            self.shown.step(f"loss {mean:.3f}, {pace:.0f} {self.unit}/s")
+        pace = progress.tokens / progress.seconds
+        self.shown.step(f"loss {mean:.3f}, {pace:.0f} {self.unit}/s")
 
     def evaluation(self, progress: TrainingProgress, line: str, record: dict[str, Any]) -> None:
         """Report an evaluation: show one line, and write the record to the log."""
         self._write(record, progress)
-        if self.shown is not None:
+        if self._notes:
             self.shown.note(f"{self.name} step {progress.step} {line}")
 
     def _write(self, record: dict[str, Any], progress: TrainingProgress) -> None:

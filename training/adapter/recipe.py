@@ -12,6 +12,7 @@ from training.adapter.windows import BlocksTable, WindowSampling
 from training.recipe import (
     Count,
     LoopTable,
+    ModelTable,
     NotNegative,
     Rate,
     Recipe,
@@ -23,14 +24,13 @@ from training.recipe import (
 )
 
 
-class _ModelTable(RecipeTable):
+class _ModelTable(ModelTable):
     """[model]: the base model, and the dtype of its weights and activations.
 
     `teacher` is another model with the same vocabulary, for which a small base model drafts; the
     adapter learns the teacher's picks. None: the base model is the teacher.
     """
 
-    path: str
     teacher: str | None = None
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
 

@@ -127,12 +127,12 @@ class Teacher:
     shown: Progress = field(default_factory=Progress)
 
     @classmethod
-    def at(cls, path: str, device: torch.device, shown: Progress | None = None) -> Teacher:
+    def at(cls, path: str, device: torch.device, shown: Progress) -> Teacher:
         """Return a teacher that loads a checkpoint in float32."""
         return cls(
             name=weights_sha256(path) or path,
             open=lambda: HFModel.load(path, dtype=torch.float32, device=device),
-            shown=shown or Progress(),
+            shown=shown,
         )
 
 

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def _start(
     rank: int, world: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    store, wait = f"file://{folder}/store", timedelta(days=365)  # the first samples for hours
+    dist.init_process_group("gloo", store, wait, rank=rank, world_size=world)
     try:
         function(*arguments)
     except ValueError as error:  # the parent sees only that a process failed

@@ -6,9 +6,13 @@ import queue
 import subprocess
 import sys
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import torch
 
+from training import workers
 from training.workers import spawn, worker
 
 MEASURED = """
@@ -40,6 +44,22 @@ def test_memory_in_gaps_between_live_blocks_is_returned_to_the_system() -> None:
     )
     before, after = map(int, done.stdout.split())
     assert before - after > 350
+
+
+def test_workers_wait_for_the_first_as_long_as_it_samples_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default a worker gives up after half an hour, and ends all."""
+    waits = []
+
+    def begin(backend: str, store: str, wait: timedelta, **_: int) -> None:
+        waits.append(wait)
+
+    monkeypatch.setattr(workers.dist, "init_process_group", begin)
+    monkeypatch.setattr(workers.dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda num: None)
+    workers._start(0, 2, tmp_path, lambda: None, ())
+    assert waits[0] > timedelta(days=30)
 
 
 def fail_while_another_works() -> None:

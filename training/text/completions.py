@@ -18,6 +18,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,7 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> list[Row]:
 
     Each row has its sampling temperature; rows longer than `max_tokens` are skipped.
     """
-    pattern = Path(path).expanduser()
-    files = sorted(pattern.parent.glob(pattern.name))
+    files = [*map(Path, sorted(glob(str(Path(path).expanduser()), include_hidden=True)))]
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
     rows: list[Row] = []

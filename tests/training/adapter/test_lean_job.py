@@ -102,6 +102,10 @@ def test_rows_keep_their_temperature_and_no_prompt_is_both_trained_on_and_held_o
     assert 0 < cut < whole
 
 
+def test_a_pattern_of_folders_finds_completions_too(answers: str) -> None:
+    assert source(answers.replace("/answers/", "/a*s/")).digest == source(answers).digest
+
+
 def test_frequent_words_are_counted_in_answers_alone(answers: str) -> None:
     found = source(answers, rows_per_step=500)
     counts: dict[int, int] = {}

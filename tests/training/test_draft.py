@@ -270,6 +270,7 @@ def test_the_model_with_the_longest_mean_run_of_correct_drafts_is_written(
     for step, stood in ((1, 0.5), (2, last)):
         weight.data.fill_(step)
         job.report = DraftReport(agreement=0.5, drafts_that_stand=stood, loss=1.0, rows=1)
+        assert job.best is not None
         job.best.offer(step, stood, job.trained)
     job.export(tmp_path / "out")
     kept = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()

@@ -55,8 +55,8 @@ def test_workers_wait_for_the_first_as_long_as_it_samples_answers(
     def begin(backend: str, store: str, wait: timedelta, **_: int) -> None:
         waits.append(wait)
 
-    monkeypatch.setattr(workers.dist, "init_process_group", begin)
-    monkeypatch.setattr(workers.dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", begin)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda num: None)
     workers._start(0, 2, tmp_path, lambda: None, ())
     assert waits[0] > timedelta(days=30)

@@ -45,7 +45,9 @@ class WordHead:
         index[missing] = torch.arange(first, first + len(missing), device=index.device)
         return self.weight[torch.cat([self.words, missing])], index[words]
 
-    def read(self, states: Tensor, target: Tensor, top: Top | None) -> tuple[Tensor, ...]:
+    def read(
+        self, states: Tensor, target: Tensor, top: Top | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the first three arguments of `teacher_loss` for states ``[M, D]``."""
         ids, soft = (target.new_empty(len(target), 0), None) if top is None else top
         rows, index = self.of(torch.cat([target[:, None], ids], 1))

@@ -18,7 +18,6 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +181,8 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> list[Row]:
 
     Each row has its sampling temperature; rows longer than `max_tokens` are skipped.
     """
-    files = [*map(Path, sorted(glob(str(Path(path).expanduser()), include_hidden=True)))]
+    pattern = Path(path).expanduser()
+    files = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
     rows: list[Row] = []

@@ -251,7 +251,12 @@ def test_slots_learn_at_the_temperature_of_their_text_and_weigh_less_with_depth(
     names = ("compute_teacher", "explain", "teacher_loss")
     asked, explained, taught = (Spy(monkeypatch, name) for name in names)
     labels, read = list[torch.Tensor](), job.head.read
-    monkeypatch.setattr(job.head, "read", lambda *fed: labels.append(fed[1]) or read(*fed))
+
+    def reading(states: Any, target: torch.Tensor, top: Any) -> Any:
+        labels.append(target)
+        return read(states, target, top)
+
+    monkeypatch.setattr(job.head, "read", reading)
     rows = {tuple(row.ids): row for row in job.source.rows(0)}
     assert len({row.temperature for row in rows.values()}) > 1
     num = sum(count for _, count, _ in job.pieces(TrainingProgress()))

@@ -707,7 +707,7 @@ def test_a_template_that_computes_nonsense_refuses_in_one_line(
 
 def test_prompts_of_a_task_file_keep_their_system_text(tokenizer: Any, tmp_path: Path) -> None:
     system, user = ({"role": role, "content": f"red {role}"} for role in ("system", "user"))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": user["content"], "system": system["content"]},
         {"prompt": [system, user]},
         {"messages": [system, user]},

@@ -188,9 +188,8 @@ def _shape(row: Row, field: str, named: str | None) -> str:
     answer = row.get("answer")
     if field == "question" and isinstance(answer, str) and gsm8k_answer(answer) != answer:
         return "GSM8K"
-    names = {"conversations": SHAREGPT, "messages": "OpenAI messages", "instruction": "Alpaca"}
-    names["problem"] = MATH
-    return names.get(field, f"prompts in {field!r}")
+    names = {"conversations": SHAREGPT, "messages": "OpenAI messages", "problem": MATH}
+    return {**names, "instruction": "Alpaca"}.get(field, f"prompts in {field!r}")
 
 
 def _turns(field: str, cell: Any) -> Turns:

@@ -41,7 +41,7 @@ from training.recipe import (
 )
 from training.reporter import TrainingProgress
 from training.run import BEST, JobContext, TrainingOptions, open_checkpoint, train_jobs
-from training.text.data import Row, learnt, padded, row_hash, stored_completions, worker_groups
+from training.text.data import PoolSource, Row, learnt, padded, row_hash, worker_groups
 from training.text.sources import build_source
 from training.workers import worker
 
@@ -139,7 +139,9 @@ class DraftJob(JudgedJob):
             max_length=target.config.max_position_embeddings,
             folder=state,
         )
-        self.source = stored_completions(source, "a draft")
+        if not isinstance(source, PoolSource) or source.kind != "completions":
+            raise ValueError(f"a draft trains on data of kind 'completions', not {source.kind!r}")
+        self.source = source
         self.fingerprint = fingerprint(recipe.decisive(), self.taught_by, source.digest)
         self.trained = fresh_draft(target, recipe.draft).to(device)
         self.storage_dtype: torch.dtype = getattr(torch, recipe.draft.stored)

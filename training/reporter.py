@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ class TrainingProgress:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class Reporter:
+class Reporter(AbstractContextManager["Reporter"]):
     """Show progress in one style, and log every `LOG_EVERY` steps and every evaluation.
 
     The style ``none`` shows nothing but still logs. Only the first worker has a log; without one
@@ -37,9 +38,6 @@ class Reporter:
         self.shown, self._notes = choose(style), style != "none"
         self.name, self.log, self.unit = name, log, unit
         self._recent: list[float] = []
-
-    def __enter__(self) -> Reporter:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.shown.close()

@@ -26,9 +26,8 @@ Locate = Callable[[str], str]
 
 def located(name: str, locate: Locate = str) -> str:
     """Return a model's folder or hub id (``zoo`` and ``zoo/NAME`` are the zoo's models)."""
-    if name == "zoo" or name.startswith("zoo/"):
-        return str(ZOO / (name.removeprefix("zoo").removeprefix("/") or "target"))
-    return locate(name)
+    folder, _, inside = name.partition("/")
+    return str(ZOO / (inside or "target")) if folder == "zoo" else locate(name)
 
 
 class JobContext(NamedTuple):

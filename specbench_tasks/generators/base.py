@@ -19,7 +19,6 @@ from specbench_tasks.task import GoldAnswer
 
 T = TypeVar("T")
 Split = Literal["train", "test"]
-SPLITS: tuple[Split, ...] = ("train", "test")
 _TEST_SHARE = 8
 """One content key in this many is held out."""
 

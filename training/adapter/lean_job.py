@@ -19,7 +19,7 @@ from decoders.core.types import NO_UNIFORM
 from training.adapter.job import AdapterJob
 from training.adapter.windows import Windows, edges, explain, sources
 from training.loop import Piece
-from training.text.data import Row, learnt, stored_completions
+from training.text.data import PoolSource, Row, learnt
 
 GREEDY_TEMPERATURE = 0.7
 """Temperature of the compared distributions where the text is greedy."""
@@ -87,9 +87,10 @@ class LeanJob(AdapterJob):
     """Train an adapter with the lean loss, on rows with their sampling temperature."""
 
     def __init__(self, *parts: Any, **options: Any) -> None:
-        """Take the arguments of `AdapterJob` (data other than completions raise `ValueError`)."""
+        """Take the arguments of `AdapterJob`, with completions as data."""
         super().__init__(*parts, **options)
-        words = stored_completions(self.source, "run.lean").frequent(self.run.head_words)
+        assert isinstance(self.source, PoolSource), "the recipe asks for completions"
+        words = self.source.frequent(self.run.head_words)
         weight = self.student.head.weight
         self.head = WordHead(weight, torch.tensor(words, dtype=torch.int64, device=weight.device))
 

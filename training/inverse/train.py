@@ -23,7 +23,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -174,8 +174,7 @@ def _ppl(nats: Tensor) -> float:
     return round(nats.double().mean().exp().item(), 5)
 
 
-_ModelName = Literal["ar", "c-ptp"]
-MODELS: tuple[_ModelName, ...] = get_args(_ModelName)
+MODELS = ("ar", "c-ptp")
 
 
 class RunSettings(LoopTable):
@@ -217,7 +216,7 @@ class InverseRecipe(Recipe):
 class InverseJob:
     """Train one of the two models on the source's rows."""
 
-    def __init__(self, name: _ModelName, recipe: InverseRecipe, context: JobContext) -> None:
+    def __init__(self, name: str, recipe: InverseRecipe, context: JobContext) -> None:
         """Set up a recipe. The AR model ignores the recipe's embedding of uniforms."""
         self.name, self.run, self.reporter = name, recipe.run, context.reporter
         self.trips = Trips(recipe.source)

@@ -195,13 +195,6 @@ class PoolSource:
 _Packed = tuple["array[int]", bytes, float | None]
 
 
-def stored_completions(source: Any, field: str) -> PoolSource:
-    """Return a source after checking that it has stored completions (errors name `field`)."""
-    if not isinstance(source, PoolSource) or source.kind != "completions":
-        raise ValueError(f"{field} trains on data of kind 'completions', not {source.kind!r}")
-    return source
-
-
 def row_hash(row: Row) -> int:
     """Return a hash below 2**64 of a row's token ids."""
     return int.from_bytes(hashlib.blake2b(array("i", row.ids).tobytes(), digest_size=8).digest())

@@ -203,6 +203,5 @@ def _learnt_whole(ids: list[int]) -> Row:
 
 def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common prefix of two sequences."""
-    return len(
-        list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    )
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

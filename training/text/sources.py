@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,14 +134,13 @@ def build_source(
         return PoolSource(itertools.chain.from_iterable(cuts), kind=kind, name=path, **common)
     if teacher is None:
         raise ValueError("kind 'on-policy' samples from a teacher, which is missing here")
-    settings = {**options, "seed": seed}
+    settings = {name: each for name, each in options.items() if name in _PLAN}
     if (temperatures := options.get("temperatures")) is not None:
         listed = [temperatures] if isinstance(temperatures, _NUMBER) else temperatures
         if not all(isinstance(temperature, _NUMBER) for temperature in listed):
             raise ValueError(f"temperatures are {temperatures}; give a number or a list of numbers")
         settings["temperatures"] = tuple(map(float, listed))
-    names = {field.name for field in fields(CompletionPlan)}
-    plan = CompletionPlan(**{name: each for name, each in settings.items() if name in names})
+    plan = CompletionPlan(**settings, seed=seed)
     if (prompts := options.get("prompts")) is not None:
         prompts = _prompts(prompts, tokenizer, plan.num_completions)
     extra = {"max_tokens": max_tokens, "prompts": prompts, "tempered": tempered}

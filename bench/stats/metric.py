@@ -97,11 +97,12 @@ class CellData:
     def acceptance_length(self) -> Estimate:
         """Tokens per step, with a jackknife interval over conversations.
 
-        The steps of an answer depend on each other, so their number is not the sample size.
+        The steps of an answer depend on each other, so their number is not the sample size. Unless
+        steps are empty, each emits a token, and the interval ends at 1.
         """
         pooled = {name: Tally.pool(group) for name, group in by_cluster(self.timed).items()}
         steps = {n: (t.emitted - t.first_emitted, t.later_steps) for n, t in pooled.items()}
-        return ratio_of_sums(steps)
+        return ratio_of_sums(steps).clipped(0 if self.tally.empty_steps else 1)
 
     @cached_property
     def time_per_token_s(self) -> float | None:

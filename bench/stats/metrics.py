@@ -35,7 +35,7 @@ from bench.stats.metric import (
     metric,
 )
 from bench.stats.parallel_counters import COPIED_RUN
-from bench.stats.quality import scored
+from bench.stats.quality import failed, scored
 
 _count = partial(metric, section="Counts")
 _counter = partial(metric, section="Counters")
@@ -70,7 +70,8 @@ class SummaryRow:
         "repeats of each prompt", lambda data: len({r.repeat for r in data.timed})
     )
     quality_prompts: int | None = _count(
-        "prompts of the quality pass", lambda data: len({r.prompt for r in scored(data.records)})
+        "prompts of the quality pass, those of failed answers included",
+        lambda data: len({r.prompt for r in [*scored(data.records), *failed(data.records)]}),
     )
     tokens_per_call: float | None = _counter(
         "emitted / target calls, prefill and its token included",

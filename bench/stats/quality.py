@@ -56,6 +56,11 @@ def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
 
 
+def failed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """Return the records of the quality pass with an error, which count as wrong."""
+    return [r for r in records if r.kind == "quality" and r.error is not None]
+
+
 def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> Quality:
     """Estimate one decoder's quality in one family, clustered by conversation.
 
@@ -64,19 +69,19 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     answers = scored(records)
     if not answers:
         return Quality(Estimate(), None)
-    failed = [r for r in records if r.kind == "quality" and r.error is not None]
-    clusters = cluster_names([*answers, *failed])
+    wrong = failed(records)
+    clusters = cluster_names([*answers, *wrong])
     from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        scorable = [*answers, *(r for r in failed if r.prompt in gold)]
+        scorable = [*answers, *(r for r in wrong if r.prompt in gold)]
         groups = group_by(scorable, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
         return Quality(_within_bounds(jackknife(items, corpus_bleu)), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
-    rows += [(0.0, r) for r in failed]
+    rows += [(0.0, r) for r in wrong]
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
     names = [clusters[r.conversation] for _, r in rows]
     estimate = cluster_mean([value for value, _ in rows], names)

@@ -224,10 +224,7 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
 
 
 def quality_limits(summary: pd.DataFrame) -> list[str]:
-    """State what limits the quality scores: missing gold or scores, floors, unequal prompts.
-
-    Only existing answers are scored, so a decoder that fails on hard prompts looks better.
-    """
+    """State what limits the quality scores: missing gold or scores, floors, unequal prompts."""
     scored: dict[str, dict[str, int]] = {}
     for row in summary_rows(summary[summary["family"] != ALL], None):
         counts = scored.setdefault(row.decoder, {})

@@ -288,12 +288,22 @@ def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> No
 def test_quality_on_fewer_prompts_than_ars_is_reported_with_both_numbers(
     synthetic_run: Write,
 ) -> None:
+    path = synthetic_run()
+    lines = (path / "samples.jsonl").read_text().splitlines()
+    kept = [line for line in lines if not ('"ptp"' in line and '"qa-held-2' in line)]
+    (path / "samples.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    lines = [line for line in Findings(load_run(path)).caveats if line.startswith("Quality of")]
+    assert lines == ["Quality of ptp is from other numbers of prompts than ar's: qa 3 (ar 4)."]
+
+
+def test_a_failed_answer_counts_among_the_prompts_of_the_quality_that_it_lowers(
+    synthetic_run: Write,
+) -> None:
     path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
     findings = Findings(load_run(path))
-    line = "Quality of ptp is from other numbers of prompts than ar's: qa 3 (ar 4)."
-    assert line in findings.caveats
-    assert not any("no quality over all" in caveat for caveat in findings.caveats)
-    assert "of spec" not in " ".join(findings.caveats)
+    row = findings.summary.set_index(["decoder", "family"]).loc[("ptp", "qa")]
+    assert (row["quality_prompts"], row["errors"]) == (4, 1)
+    assert "from other numbers of prompts" not in " ".join(findings.caveats)
 
 
 def test_a_decode_speedup_from_fewer_clusters_is_noted_with_their_number(

@@ -26,7 +26,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,12 @@ from bench.records.environment import Environment, read_environment
 from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import (
     MANIFEST,
-    REFUTED,
     STATUS,
     Plan,
     RunStatus,
+    checked_status,
     read_plan,
     read_status,
-    with_checks,
 )
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
@@ -73,11 +72,8 @@ class Run:
     events: tuple[_Event, ...]
 
     def __post_init__(self) -> None:
-        """Add the checks that cells failed to the status, also if the run did not end."""
-        failed = {c.cell: str(c.check_note) for c in self.plan.cells if c.checked == REFUTED}
-        if failed:
-            differences = tuple(with_checks(self.status.differences or (), failed))
-            object.__setattr__(self, "status", replace(self.status, differences=differences))
+        """Add the checks that cells failed to the status."""
+        object.__setattr__(self, "status", checked_status(self.status, self.plan))
 
     @property
     def dtype(self) -> str:

@@ -25,7 +25,7 @@ from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metric import FACTOR, Heading, Metric
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.text import counted
+from bench.text import UNKNOWN, counted
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which the report calls the text nearly determined."""
@@ -80,10 +80,13 @@ def main_columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
 
 COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 """The main table of every report, by heading; a narrow terminal drops columns from the right."""
+KEPT = list(COLUMNS)[:3]
+"""Columns of every table: the decoder, its guarantee and its speed-up."""
+_EMPTY = (UNKNOWN, TableCell(UNKNOWN))
 
 
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
-    """Make the table of every decoder's main numbers over all families."""
+    """Make the table of every decoder's main numbers, without columns that no decoder fills."""
     note = (
         f"Speed-up: geometric mean over prompts of {over(summary)} time / decoder time per token, "
         "paired, from request start to last token (decode: from the first token on); median "
@@ -98,10 +101,14 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"tokens per step. {SESSIONS} {entropy_sentence(summary)} {bases(summary)}. "
         f"Model: {model}. Verdict of the run: {verdict}."
     )
-    columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    table = Table.from_rows("All families", note, columns, ranked_rows(summary))
-    folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
-    return replace(table, folded=frozenset(folded))
+    rows = ranked_rows(summary)
+    columns: Columns = {
+        heading: column.cell
+        for heading, column in COLUMNS.items()
+        if heading in KEPT or any(column.cell(row) not in _EMPTY for row in rows)
+    }
+    folded = frozenset(name for name in columns if not COLUMNS[name].heading.first)
+    return replace(Table.from_rows("All families", note, columns, rows), folded=folded)
 
 
 def ranked_rows(summary: pd.DataFrame) -> list[SummaryRow]:

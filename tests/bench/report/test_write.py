@@ -406,6 +406,15 @@ def test_every_column_of_the_main_table_is_declared_once_for_all_its_places(
     }
 
 
+def test_a_column_that_no_decoder_fills_is_left_out_everywhere(synthetic_run: Write) -> None:
+    path = synthetic_run(quality=0)
+    table = Findings(load_run(path)).headline
+    empty = "quality % [95 %]"
+    assert table.headings == tuple(name for name in main.COLUMNS if name != empty)
+    assert table.folded < set(table.headings)
+    assert "quality" not in printed(path, wide=True).split("\n\n")[1]
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_terminal_ends_with_the_next_commands(tmp_path: Path, wide: bool) -> None:
     console = Console(width=40, color_system=None)

@@ -15,7 +15,7 @@ import pandas as pd
 from bench.extras.sections.aup import area, curves
 from bench.extras.sections.families import by_family
 from bench.extras.sections.lists import ceilings
-from bench.records.plan import BASELINE, Cell
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, Cell
 from bench.records.record import SampleRecord
 from bench.report.figures.style import GREY, Look
 from bench.report.findings import Findings
@@ -224,10 +224,14 @@ def _caption(data: pd.DataFrame) -> str:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         why = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
         front = f" The Pareto front {why}."
+    claims = data[~data["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED])]
+    shared = claims[claims["quality"].round(9).duplicated(keep=False)]
+    ticks = " Ticks: decoders with a guarantee that share one quality" if len(shared) else ""
+    if (shared["quality_low"] < shared["quality_high"]).any():
+        ticks += "; the grey band is its interval"
     return (
         f"Quality against speed-up{WITH_INTERVALS}: up and right is better.{front}{methods} "
-        "Qualities that their intervals cannot tell apart count as equal. Ticks: decoders with a "
-        "guarantee that share one quality; the grey band is its interval."
+        f"Qualities that their intervals cannot tell apart count as equal.{ticks and f'{ticks}.'}"
     )
 
 

@@ -155,7 +155,8 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
         return ""
     entropy = rows[0].base_entropy
     if entropy is None:
-        return "The entropy of ar's next token was not measured (no quality pass)."
+        why = "" if rows[0].quality_prompts else " (no quality pass)"
+        return f"The entropy of ar's next token was not measured{why}."
     ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""
     return f"The mean entropy of ar's next token along its answers is {entropy:.3g} nats{ease}."
 
@@ -163,7 +164,7 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
 def floor_sentence(floor: Estimate, name: str = BASELINE) -> str:
     """State the A/A noise floor of the baseline `name`."""
     if floor.value is None:
-        return f"A/A noise floor: unknown (the second arm of {name} was not measured)."
+        return f"A/A noise floor: unknown (no prompt was timed in both arms of {name})."
     return (
         f"A/A noise floor: {name} against a second {name} measures {estimated(floor)}, "
         f"n = {floor.num}; a difference of this size is noise."

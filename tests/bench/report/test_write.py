@@ -306,6 +306,19 @@ def test_a_failed_answer_counts_among_the_prompts_of_the_quality_that_it_lowers(
     assert "from other numbers of prompts" not in " ".join(findings.caveats)
 
 
+def test_a_baseline_that_failed_is_called_neither_unmeasured_nor_a_measure_of_qualities(
+    synthetic_run: Write,
+) -> None:
+    def fail(row: dict[str, Any]) -> None:
+        if row["decoder"] in ("ar", "ar@aa"):
+            row |= {"error": "late", "tokens": None, "text": None, "steps": None, "scores": None}
+
+    findings = Findings(load_run(with_records(synthetic_run(), fail)))
+    assert findings.floor_sentence.endswith("unknown (no prompt was timed in both arms of ar).")
+    said = [line for line in findings.caveats if "quality" in line.lower()]
+    assert said == ["No answer scored, and so no quality: ar."]
+
+
 def test_a_decode_speedup_from_fewer_clusters_is_noted_with_their_number(
     synthetic_run: Write,
 ) -> None:

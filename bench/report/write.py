@@ -105,7 +105,7 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
     printed = (section for section in sections() if section.is_printed)
-    for table in (t for section in printed for t in section.tables(findings) if t is not None):
+    for table in (t for section in printed for t in section.tables(findings) if t and t.rows):
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
         console.print(*table.bare().to_blocks(console, headings, lambda row, index: ""))

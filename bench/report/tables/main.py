@@ -108,7 +108,7 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         if heading in KEPT or any(column.cell(row) not in _EMPTY for row in rows)
     }
     folded = frozenset(name for name in columns if not COLUMNS[name].heading.first)
-    return replace(Table.from_rows("All families", note, columns, rows), folded=folded)
+    return replace(Table.of("All families", note, columns, rows), folded=folded)
 
 
 def ranked_rows(summary: pd.DataFrame) -> list[SummaryRow]:

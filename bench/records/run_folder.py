@@ -102,7 +102,7 @@ def load_run(run_dir: Path | str) -> Run:
     """
     path = Path(run_dir)
     plan = read_plan(path)
-    if lost_plan(path):
+    if plan is None and planned(path):
         raise InvalidRunError(
             f"{path} is damaged: {MANIFEST} is missing, the plan that its answers are judged by; "
             f"put it back, or measure again: bench run --config {path / CONFIG}"
@@ -128,11 +128,6 @@ def planned(path: Path) -> bool:
     """Return whether a folder has a plan, or answers or numbers of a lost plan."""
     kept = (path / "summary.csv").is_file() and (path / STATUS).is_file()
     return kept or any((path / name).is_file() for name in (MANIFEST, SAMPLES, SAMPLES_TABLE))
-
-
-def lost_plan(path: Path) -> bool:
-    """Return whether a folder has answers or numbers but no plan."""
-    return planned(path) and not (path / MANIFEST).is_file()
 
 
 def is_stored(path: Path) -> bool:

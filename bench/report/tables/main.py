@@ -41,17 +41,15 @@ class Column:
     @property
     def text(self) -> str:
         """The heading in a report."""
-        return f"{self.heading.text} [{LEVEL}]" if self._has_interval else self.heading.text
+        has_interval = self.metric.name in INTERVALS
+        return f"{self.heading.text} [{LEVEL}]" if has_interval else self.heading.text
 
     @property
     def terminal(self) -> str:
         """The heading on a terminal, in several lines."""
         short = self.heading.terminal or self.heading.text
-        return f"{short}\n[{LEVEL}]" if self._has_interval and not self.heading.bare else short
-
-    @property
-    def _has_interval(self) -> bool:
-        return self.metric.name in INTERVALS
+        has_interval = self.metric.name in INTERVALS and not self.heading.bare
+        return f"{short}\n[{LEVEL}]" if has_interval else short
 
     def cell(self, row: SummaryRow) -> TableCell | str:
         """Format the metric of a decoder: a speed-up, a share, text, or another number."""

@@ -20,10 +20,8 @@ from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import (
     FACTOR,
     GIGABYTES_PER_SECOND,
-    JOULES,
     MEGABYTES,
     MILLISECONDS,
-    NATS,
     PER_SECOND,
     SHARE,
     Gated,
@@ -292,7 +290,6 @@ class SummaryRow:
         "mean -log P of a token of a quality answer under the target at temperature 1, "
         "teacher-forced, in nats",
         lambda data: parallel_counters.per_token(data.records, "nll"),
-        unit=NATS,
         better="less",
     )
     base_agreement: float | None = _parallel_share(
@@ -302,7 +299,6 @@ class SummaryRow:
     base_entropy: float | None = _parallel(
         "mean entropy of the target's next-token distributions along a quality answer, in nats",
         lambda data: parallel_counters.per_token(data.records, "entropy"),
-        unit=NATS,
     )
     pairs_decode: int | None = _speedup(
         "prompts in `speedup_decode`: those with more than one step on both sides",
@@ -343,14 +339,12 @@ class SummaryRow:
     energy_per_token_j: float | None = metric(
         "joules of timed answers / their tokens",
         lambda data: counters.energy_per_token_j(data.records),
-        unit=JOULES,
         better="less",
         section="Energy",
     )
     nll_over_ar: float | None = _parallel(
         "`base_nll` minus that of `ar`'s answers to the same prompts, in nats per token",
         lambda data: parallel_counters.nll_over(data.records, data.baseline),
-        unit=NATS,
         better="less",
     )
     nll_over_ar_low: float | None = end("nll_over_ar", "low")

@@ -68,8 +68,8 @@ class Estimate:
 
     def clipped(self, low: float, high: float = math.inf) -> Estimate:
         """Return the estimate with its interval cut at its smallest and largest possible values."""
-        ends = (None if end is None else min(max(end, low), high) for end in (self.low, self.high))
-        return replace(self, **dict(zip(("low", "high"), ends, strict=True)))
+        ends = [None if end is None else min(max(end, low), high) for end in (self.low, self.high)]
+        return replace(self, low=ends[0], high=ends[1])
 
     def columns(self, name: str) -> dict[str, float | None]:
         """Return the columns ``name``, ``name_low`` and ``name_high`` of a table."""

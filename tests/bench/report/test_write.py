@@ -24,6 +24,7 @@ from bench.report.tables import main
 from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_findings, print_next, write_report
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import summary_rows
 from tests.bench.conftest import REPORTED, tables_of, write_run
 from tests.conftest import only_svg
 
@@ -301,8 +302,8 @@ def test_a_failed_answer_counts_among_the_prompts_of_the_quality_that_it_lowers(
 ) -> None:
     path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
     findings = Findings(load_run(path))
-    row = findings.summary.set_index(["decoder", "family"]).loc[("ptp", "qa")]
-    assert (row["quality_prompts"], row["errors"]) == (4, 1)
+    (row,) = [row for row in summary_rows(findings.summary, "qa") if row.decoder == "ptp"]
+    assert (row.quality_prompts, row.errors) == (4, 1)
     assert "from other numbers of prompts" not in " ".join(findings.caveats)
 
 

@@ -319,9 +319,9 @@ def test_a_check_that_failed_in_one_part_is_kept_in_the_merged_run(
 ) -> None:
     parts = [measured("1/2"), measured("2/2")]
     plan = load_run(parts[1]).plan
-    failing = {"checked": REFUTED, "check_note": "fails"}
-    cells = [replace(c, **failing) if c.cell == "spec" else c for c in plan.cells]
-    write_plan(parts[1], replace(plan, cells=tuple(cells)))
+    cells = {cell.cell: cell for cell in plan.cells}
+    cells["spec"] = replace(cells["spec"], checked=REFUTED, check_note="fails")
+    write_plan(parts[1], replace(plan, cells=tuple(cells.values())))
     merged = load_run(merge(parts, tmp_path / "merged")[0])
     assert merged.status.wrong == ["spec"]
     assert {c.cell: c.checked for c in merged.plan.cells}["spec"] == REFUTED

@@ -159,7 +159,7 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
     return f"The mean entropy of ar's next token along its answers is {entropy:.3g} nats{ease}."
 
 
-def floor_sentence(floor: Estimate, name: str = BASELINE) -> str:
+def floor_sentence(floor: Estimate, name: str) -> str:
     """State the A/A noise floor of the baseline `name`."""
     if floor.value is None:
         return f"A/A noise floor: unknown (no prompt was timed in both arms of {name})."

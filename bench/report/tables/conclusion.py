@@ -242,7 +242,7 @@ def quality_limits(summary: pd.DataFrame) -> list[str]:
     lines = []
     unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
     if unscored and families:
-        lines.append(f"No gold answers in {', '.join(unscored)}: see the agreement with ar.")
+        lines.append(f"No answer was scored in {', '.join(unscored)}: see the agreement with ar.")
     floored = summary[(summary["decoder"] == BASELINE) & summary["quality_tells"].eq(False)]
     if names := ", ".join(floored.loc[floored["family"] != ALL, "family"]):
         lines.append(

@@ -276,6 +276,16 @@ def test_a_decoder_with_unscored_families_has_no_overall_quality_and_a_caveat_na
     assert missing in tables_of(findings)["quality"][0].note
 
 
+def test_a_family_in_which_all_answers_failed_is_not_said_to_have_no_gold_answers(
+    synthetic_run: Write,
+) -> None:
+    path = synthetic_run()
+    for decoder in ("ar", "spec", "ptp"):
+        with_records(path, fail_quality_of(decoder, "rag"))
+    said = [line for line in Findings(load_run(path)).caveats if " in rag" in line]
+    assert said == ["No answer was scored in rag: see the agreement with ar."]
+
+
 def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> None:
     path = synthetic_run()
     lines = (path / "samples.jsonl").read_text().splitlines()

@@ -164,7 +164,7 @@ def test_families_without_gold_answers_refer_to_the_agreement_with_ar(looping: P
             line["scores"] = None
     samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
     findings = Findings(load_run(looping))
-    assert "No gold answers in qa: see the agreement with ar." in findings.caveats
+    assert "No answer was scored in qa: see the agreement with ar." in findings.caveats
     titled = {table.title: table for table in tables_of(findings)["parallel"]}
     table = titled["Agreement with ar by family"]
     spec = next(row for row in table.rows if row[0].text == "spec")

@@ -113,7 +113,7 @@ def by_part(
     kind: Literal["worker", "machine"], parts: Sequence[Part], decoders: Iterable[str]
 ) -> Table | None:
     """Make the table of a run's workers, or of a merged run's machines if there are several."""
-    if kind == "machine" and len(parts) == 1:
+    if not parts or (kind == "machine" and len(parts) == 1):
         return None
     columns: Columns = {
         kind: lambda part: part.name,
@@ -128,7 +128,7 @@ def by_part(
         ratio = paired_speedup(part.units[baseline], part.units[decoder])
         return against_floor(ratio, part.floor)
 
-    for decoder in decoders if parts else ():
+    for decoder in decoders:
         if decoder != baseline_arms(parts[0].units)[0]:
             columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."

@@ -224,7 +224,7 @@ def _choose_attempt(
     run: ResolvedRun, spread: WorkerConfig, opener: Opener
 ) -> tuple[ResolvedRun, Callable[..., Attempt]]:
     """Choose this process or workers to measure. Workers' number of threads becomes the run's."""
-    if spread.alone:
+    if spread == ALONE:
         return run, Attempt
     refuse_sharing(run, "--workers" if spread.workers > 1 else "--executor")
     return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]

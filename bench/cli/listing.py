@@ -143,7 +143,7 @@ def _run(folder: Path) -> Facts:
         "run": folder.name,
         "path": str(folder),
         "status": (status and status.status) or "unfinished",
-        "verdict": run_verdict(folder, status, num_records),
+        "verdict": run_verdict(folder, status, plan, num_records),
         **{key: str(config[key]) if config.get(key) else None for key in named},
         "decoders": [planned.cell for planned in plan.cells] if plan else [],
         "records": num_records,

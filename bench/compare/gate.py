@@ -49,7 +49,7 @@ HARD: dict[str, tuple[Literal["more", "less", "same"], bool]] = {
     "changed_answers": ("less", False),
     "quality": ("more", False),
     "errors": ("less", False),
-    **{name: (m.gate.better, m.gate.relative) for name, m in GATED.items() if m.gate is not None},
+    **{name: (m.gate.better, True) for name, m in GATED.items() if m.gate is not None},
 }
 """For every hard measure: the better direction, and True if its change is relative to the base."""
 _DEFAULTS = {name: each.gate.tolerance for name, each in GATED.items() if each.gate is not None}

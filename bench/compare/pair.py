@@ -83,9 +83,9 @@ class RunPair:
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not comparable."""
-        base, head = self.base.config, self.head.config
+        base, head = ({"law": None, **side.config} for side in self.sides.values())
         lines = [
-            f"{key} is {base[key]} in base and {head[key]} in head"
+            f"{key} is {shown_value(base[key])} in base and {shown_value(head[key])} in head"
             for key in (*_WORK, *(["seed"] if base.get("temperature") else []))
             if key in base and key in head and base[key] != head[key]
         ]

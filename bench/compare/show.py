@@ -79,7 +79,7 @@ def to_table(comparison: Comparison, *, absolute: bool = False) -> Table:
     }
     base = _at(comparison.base, comparison.base_code)
     title = f"{_at(comparison.head, comparison.head_code)} against {base}: {comparison.verdict}"
-    return Table.from_rows(title, _note(comparison), columns, comparison.cells)
+    return Table.of(title, _note(comparison), columns, comparison.cells)
 
 
 def measure_heading(measure: str) -> str:

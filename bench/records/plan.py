@@ -321,12 +321,13 @@ class RunStatus:
         return {key: value for key, value in data.items() if value is not None}
 
 
-def with_checks(differences: Iterable[Difference], failed: Mapping[str, str]) -> list[Difference]:
-    """Add the checks that cells failed, by cell, to the differences of a run."""
-    by_cell = {each.cell: each for each in differences}
+def checked_status(status: RunStatus, plan: Plan) -> RunStatus:
+    """Add the checks that a plan's cells failed to the status, also if the run did not end."""
+    by_cell = {each.cell: each for each in status.differences or ()}
+    failed = {each.cell: str(each.check_note) for each in plan.cells if each.checked == REFUTED}
     for cell, check in failed.items():
         by_cell[cell] = replace(by_cell.get(cell, Difference(cell=cell)), check=check)
-    return list(by_cell.values())
+    return replace(status, differences=tuple(by_cell.values())) if failed else status
 
 
 def read_status(run_dir: Path) -> RunStatus:

@@ -26,7 +26,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,12 @@ from bench.records.environment import Environment, read_environment
 from bench.records.files import cannot_write, parse, write_text
 from bench.records.plan import (
     MANIFEST,
-    REFUTED,
     STATUS,
     Plan,
     RunStatus,
+    checked_status,
     read_plan,
     read_status,
-    with_checks,
 )
 from bench.records.record import SampleRecord
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
@@ -73,11 +72,8 @@ class Run:
     events: tuple[_Event, ...]
 
     def __post_init__(self) -> None:
-        """Add the checks that cells failed to the status, also if the run did not end."""
-        failed = {c.cell: str(c.check_note) for c in self.plan.cells if c.checked == REFUTED}
-        if failed:
-            differences = tuple(with_checks(self.status.differences or (), failed))
-            object.__setattr__(self, "status", replace(self.status, differences=differences))
+        """Add the checks that cells failed to the status."""
+        object.__setattr__(self, "status", checked_status(self.status, self.plan))
 
     @property
     def dtype(self) -> str:
@@ -106,7 +102,7 @@ def load_run(run_dir: Path | str) -> Run:
     """
     path = Path(run_dir)
     plan = read_plan(path)
-    if lost_plan(path):
+    if plan is None and planned(path):
         raise InvalidRunError(
             f"{path} is damaged: {MANIFEST} is missing, the plan that its answers are judged by; "
             f"put it back, or measure again: bench run --config {path / CONFIG}"
@@ -132,11 +128,6 @@ def planned(path: Path) -> bool:
     """Return whether a folder has a plan, or answers or numbers of a lost plan."""
     kept = (path / "summary.csv").is_file() and (path / STATUS).is_file()
     return kept or any((path / name).is_file() for name in (MANIFEST, SAMPLES, SAMPLES_TABLE))
-
-
-def lost_plan(path: Path) -> bool:
-    """Return whether a folder has answers or numbers but no plan."""
-    return planned(path) and not (path / MANIFEST).is_file()
 
 
 def is_stored(path: Path) -> bool:

@@ -49,7 +49,7 @@ class Section:
 
     Args:
         name: the section's anchor on the page.
-        tables: makes its tables from findings; None is left out.
+        tables: makes its tables from findings; None and tables without rows are left out.
         rank: its place among the sections, equal ranks by name (5: behind published figures).
         title: title of a section with all its tables; empty: each table is a section of its own.
         empty: text of a section with a title and without tables.
@@ -78,8 +78,8 @@ def sections() -> list[Section]:
 
 
 def tables_by_section(findings: Findings) -> dict[Section, list[Table]]:
-    """Return the tables of all sections, with rows of WRONG decoders marked."""
+    """Return the tables with rows of all sections, where WRONG decoders are marked."""
     return {
-        section: [mark_wrong(t, findings.wrong) for t in section.tables(findings) if t is not None]
+        section: [mark_wrong(t, findings.wrong) for t in section.tables(findings) if t and t.rows]
         for section in sections()
     }

@@ -105,7 +105,7 @@ def print_findings(findings: Findings, console: Console, *, wide: bool = False) 
             console.print(Text(line, style="dim"))
     _print_caveats(findings, console, reasons=False)
     printed = (section for section in sections() if section.is_printed)
-    for table in (t for section in printed for t in section.tables(findings) if t is not None):
+    for table in (t for section in printed for t in section.tables(findings) if t and t.rows):
         headings = {name: name.split(" [")[0].replace(" ", "\n") for name in table.headings}
         console.print(Text(f"\n{table.title}", style="bold"))
         console.print(*table.bare().to_blocks(console, headings, lambda row, index: ""))
@@ -146,9 +146,9 @@ def _print_caveats(findings: Findings, console: Console, *, reasons: bool) -> No
 
 def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]:
     """Return the main table's columns that fit the console, or all in blocks if `wide`."""
-    columns = main.COLUMNS.items()
-    shown = {name: c.terminal for name, c in columns if wide or c.heading.first}
-    table = findings.headline.bare([name for name in shown if main.COLUMNS[name].heading.bare])
+    columns = {name: main.COLUMNS[name] for name in findings.headline.headings}
+    shown = {name: c.terminal for name, c in columns.items() if wide or c.heading.first}
+    table = findings.headline.bare([name for name in shown if columns[name].heading.bare])
     guarantee = table.headings.index("guarantee")
 
     def style(row: Sequence[TableCell], index: int) -> str:
@@ -157,6 +157,6 @@ def _blocks(findings: Findings, console: Console, wide: bool) -> list[RichTable]
         lossy = row[guarantee].text in (NO_GUARANTEE, NOT_VERIFIED)
         return row[index].bold * ("bold" if lossy else "bold green")
 
-    expendable = list(shown)[:2:-1]  # always keep the decoder, its guarantee and its speed-up
+    expendable = [name for name in reversed(shown) if name not in main.KEPT]
     blocks = table.to_blocks(console, shown, style, expendable)
     return blocks if wide else blocks[:1]

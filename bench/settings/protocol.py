@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from bench.text import shown_value
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -30,6 +32,8 @@ SPECBENCH: Mapping[str, Any] = {
     "top_p": 1.0,
     "top_k": 0,
     "fixed_length": False,
+    "reuse_prefix": False,
+    **dict.fromkeys(("law", "prompt_tokens", "quantize")),
 }
 """Values of the configuration that the protocol sets."""
 DTYPE = "float16"
@@ -62,7 +66,7 @@ def recount(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 def departures(config: Mapping[str, Any], num_turns: int) -> list[str]:
     """List the departures from the protocol of a run that timed `num_turns`, one line each."""
     lines = [
-        f"{key} is {config[key]}, not {value}"
+        f"{key} is {shown_value(config[key])}, not {shown_value(value)}"
         for key, value in SPECBENCH.items()
         if key not in _FREE and key in config and config[key] != value
     ]

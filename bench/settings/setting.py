@@ -123,13 +123,9 @@ class WorkerConfig:
     workers: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def alone(self) -> bool:
-        """Return whether the run's own process does all measurements."""
-        return self.kind == "local" and self.workers == 1
-
 
 ALONE = WorkerConfig()
+"""The run's own process does all measurements."""
 
 
 def parse_workers(kind: Kind, workers: int, options: Sequence[str] | None) -> WorkerConfig:

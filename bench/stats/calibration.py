@@ -8,7 +8,6 @@ probability that the drafter gives it, a claim about this test. Sources: ECE, Gu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +40,7 @@ def calibrate(records: Iterable[SampleRecord]) -> tuple[Estimate, Estimate]:
     """Compute ECE and Brier score, with jackknife intervals over conversations."""
     groups = {n: [*count_drafts(group).values()] for n, group in by_cluster(timed(records)).items()}
     drafting = {name: counts for name, counts in groups.items() if counts}
-    both = (jackknife(drafting, error) for error in (_ece, _brier))
-    ece, brier = (replace(each, low=each.low and max(0.0, each.low)) for each in both)
+    ece, brier = (jackknife(drafting, error).clipped(0, 1) for error in (_ece, _brier))
     return ece, brier
 
 

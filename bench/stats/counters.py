@@ -111,7 +111,7 @@ class Tally:
     """Hold sums over answers, from which all counter ratios are computed.
 
     `first_*` and `prefill_*` count step 0. `later_*` count all other steps, including cold steps
-    (no drafts) and steps that commit nothing. `drafted`, `depth` and `accepted` count all steps.
+    (no drafts) and empty ones (no tokens). `drafted`, `depth` and `accepted` count all steps.
     """
 
     answers: int = 0
@@ -121,6 +121,7 @@ class Tally:
     prefill_calls: int = 0
     later_rows: int = 0
     later_steps: int = 0
+    empty_steps: int = 0
     drafted: int = 0
     depth: int = 0
     accepted: int = 0
@@ -139,6 +140,7 @@ class Tally:
             prefill_calls=steps.target_calls[0],
             later_rows=sum(steps.target_rows[1:]),
             later_steps=len(steps.emitted) - 1,
+            empty_steps=steps.emitted[1:].count(0),
             drafted=sum(steps.drafted),
             depth=sum(steps.depths),
             accepted=sum(steps.accepted),

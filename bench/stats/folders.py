@@ -1,4 +1,4 @@
-"""Look through a folder of runs: find run folders and their verdicts without reading plans."""
+"""Look through a folder of runs: find run folders and their verdicts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from pathlib import Path
 
 from bench.errors import BenchError
 from bench.records.frames import num_samples
-from bench.records.plan import WRONG, RunStatus
-from bench.records.run_folder import load_records, lost_plan
+from bench.records.plan import WRONG, Plan, RunStatus, checked_status
+from bench.records.run_folder import load_records, planned
 from bench.records.samples import SAMPLES, SAMPLES_TABLE, intact_lines
 from bench.stats.validity import DAMAGED, INCOMPLETE, VALID
 
 
-def run_verdict(folder: Path, status: RunStatus | None, num_records: int) -> str:
-    """Return a run's verdict from its status and `count_records`, without its plan.
+def run_verdict(folder: Path, status: RunStatus | None, plan: Plan | None, num_records: int) -> str:
+    """Return a run's verdict from its status, plan and `count_records`.
 
-    `status` is None if it cannot be read.
+    Args:
+        folder: the run's folder.
+        status: its status, or None if it cannot be read.
+        plan: its plan, or None if there is none or it cannot be read.
+        num_records: number of its records.
     """
-    if status is None or lost_plan(folder) or num_records < (status.num_records or 0):
+    unplanned = plan is None and planned(folder)
+    if status is None or unplanned or num_records < (status.num_records or 0):
         return DAMAGED
     if status.verdict not in (None, VALID):
         return str(status.verdict)
-    if status.wrong:
+    if checked_status(status, plan or Plan()).wrong:
         return WRONG
     return VALID if status.complete else INCOMPLETE
 

@@ -66,6 +66,11 @@ class Estimate:
             return False
         return max(self.value, 1 / self.value) > floor.noise
 
+    def clipped(self, low: float, high: float = math.inf) -> Estimate:
+        """Return the estimate with its interval cut at its smallest and largest possible values."""
+        ends = [None if end is None else min(max(end, low), high) for end in (self.low, self.high)]
+        return replace(self, low=ends[0], high=ends[1])
+
     def columns(self, name: str) -> dict[str, float | None]:
         """Return the columns ``name``, ``name_low`` and ``name_high`` of a table."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
@@ -110,17 +115,16 @@ def jackknife(
 def ratio_of_sums(sums: Mapping[str, tuple[float, float]]) -> Estimate:
     """Return the sum of all a / sum of all b over the clusters' (a, b), and its interval.
 
-    The jackknife t-interval is on the logarithm, so it stays above 0. No value if the b sum to 0;
-    no interval if leaving out one cluster leaves a sum of 0.
+    The jackknife t-interval is on the logarithm, so it stays above 0. A cluster without b tells
+    nothing and is left out. No value if none is left; no interval if fewer than two have an a.
     """
-    pairs = list(sums.values())
-    whole = sum(b for _, b in pairs)
-    if not whole:
+    parts = {name: [pair] for name, pair in sums.items() if pair[1]}
+    pairs = [pair for (pair,) in parts.values()]
+    if not pairs:
         return Estimate()
-    value = sum(a for a, _ in pairs) / whole
-    if min(sum(a > 0 for a, _ in pairs), sum(b > 0 for _, b in pairs)) < 2:
+    value = sum(a for a, _ in pairs) / sum(b for _, b in pairs)
+    if sum(a > 0 for a, _ in pairs) < 2:
         return Estimate(value=value, num=len(pairs), clusters=len(pairs))
-    parts = {name: [pair] for name, pair in sums.items()}
     logs = jackknife(parts, lambda p: math.log(sum(a for a, _ in p) / sum(b for _, b in p)))
     return replace(exponential(logs), value=value)
 

@@ -97,11 +97,12 @@ class CellData:
     def acceptance_length(self) -> Estimate:
         """Tokens per step, with a jackknife interval over conversations.
 
-        The steps of an answer depend on each other, so their number is not the sample size.
+        The steps of an answer depend on each other, so their number is not the sample size. Unless
+        steps are empty, each emits a token, and the interval ends at 1.
         """
         pooled = {name: Tally.pool(group) for name, group in by_cluster(self.timed).items()}
         steps = {n: (t.emitted - t.first_emitted, t.later_steps) for n, t in pooled.items()}
-        return ratio_of_sums(steps)
+        return ratio_of_sums(steps).clipped(0 if self.tally.empty_steps else 1)
 
     @cached_property
     def time_per_token_s(self) -> float | None:
@@ -161,27 +162,23 @@ class CellData:
 
 @dataclass(frozen=True, slots=True)
 class MetricUnit:
-    """Hold a metric's unit, the format of printed numbers, and the factor before formatting."""
+    """Hold the format of a metric's printed numbers, and the factor before formatting."""
 
-    name: str = ""
     spec: str = ".2f"
     scale: float = 1.0
     is_time: bool = False
 
 
-NUMBER = MetricUnit()
-SHARE = MetricUnit("share", ".1f", 100)
+SHARE = MetricUnit(".1f", 100)
 """A fraction from 0 to 1, printed in per cent."""
-FACTOR = MetricUnit("x", is_time=True)
+FACTOR = MetricUnit(is_time=True)
 """A ratio of times, printed with its interval."""
-MILLISECONDS = MetricUnit("s", ".2f", 1e3, is_time=True)
+MILLISECONDS = MetricUnit(".2f", 1e3, is_time=True)
 """Seconds, printed in milliseconds."""
-PER_SECOND = MetricUnit("1/s", ",.0f", is_time=True)
-GIGABYTES_PER_SECOND = MetricUnit("bytes/s", ",.1f", 1e-9, is_time=True)
-MEGABYTES = MetricUnit("bytes", ",.1f", 1e-6)
+PER_SECOND = MetricUnit(",.0f", is_time=True)
+GIGABYTES_PER_SECOND = MetricUnit(",.1f", 1e-9, is_time=True)
+MEGABYTES = MetricUnit(",.1f", 1e-6)
 """Bytes, printed in megabytes."""
-NATS = MetricUnit("nats")
-JOULES = MetricUnit("J")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +215,11 @@ class Gated:
 
     Args:
         better: the better direction.
-        relative: whether its change is relative to the base.
         tolerance: tolerance without a gate file; None: the gate's general tolerance.
         name: its key in a gate file; empty: the metric's name.
     """
 
     better: Literal["more", "less", "same"]
-    relative: bool = True
     tolerance: float | None = None
     name: str = ""
 
@@ -250,7 +245,7 @@ class Metric:
     compute: Callable[[CellData], object] | None = None
     end_of: str | None = None
     end: Literal["value", "low", "high"] = "value"
-    unit: MetricUnit = NUMBER
+    unit: MetricUnit = MetricUnit()
     better: Literal["more", "less", "none"] = "none"
     spec: str = ""
     heading: Heading | None = None

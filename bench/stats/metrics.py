@@ -20,10 +20,8 @@ from bench.stats.intervals import TEX_LEVEL, Estimate, paired_speedup
 from bench.stats.metric import (
     FACTOR,
     GIGABYTES_PER_SECOND,
-    JOULES,
     MEGABYTES,
     MILLISECONDS,
-    NATS,
     PER_SECOND,
     SHARE,
     Gated,
@@ -35,7 +33,7 @@ from bench.stats.metric import (
     metric,
 )
 from bench.stats.parallel_counters import COPIED_RUN
-from bench.stats.quality import scored
+from bench.stats.quality import failed, scored
 
 _count = partial(metric, section="Counts")
 _counter = partial(metric, section="Counters")
@@ -70,7 +68,8 @@ class SummaryRow:
         "repeats of each prompt", lambda data: len({r.repeat for r in data.timed})
     )
     quality_prompts: int | None = _count(
-        "prompts of the quality pass", lambda data: len({r.prompt for r in scored(data.records)})
+        "prompts of the quality pass, those of failed answers included",
+        lambda data: len({r.prompt for r in [*scored(data.records), *failed(data.records)]}),
     )
     tokens_per_call: float | None = _counter(
         "emitted / target calls, prefill and its token included",
@@ -291,7 +290,6 @@ class SummaryRow:
         "mean -log P of a token of a quality answer under the target at temperature 1, "
         "teacher-forced, in nats",
         lambda data: parallel_counters.per_token(data.records, "nll"),
-        unit=NATS,
         better="less",
     )
     base_agreement: float | None = _parallel_share(
@@ -301,7 +299,6 @@ class SummaryRow:
     base_entropy: float | None = _parallel(
         "mean entropy of the target's next-token distributions along a quality answer, in nats",
         lambda data: parallel_counters.per_token(data.records, "entropy"),
-        unit=NATS,
     )
     pairs_decode: int | None = _speedup(
         "prompts in `speedup_decode`: those with more than one step on both sides",
@@ -342,14 +339,12 @@ class SummaryRow:
     energy_per_token_j: float | None = metric(
         "joules of timed answers / their tokens",
         lambda data: counters.energy_per_token_j(data.records),
-        unit=JOULES,
         better="less",
         section="Energy",
     )
     nll_over_ar: float | None = _parallel(
         "`base_nll` minus that of `ar`'s answers to the same prompts, in nats per token",
         lambda data: parallel_counters.nll_over(data.records, data.baseline),
-        unit=NATS,
         better="less",
     )
     nll_over_ar_low: float | None = end("nll_over_ar", "low")

@@ -56,6 +56,11 @@ def scored(records: Iterable[SampleRecord]) -> list[SampleRecord]:
     return [r for r in records if r.kind == "quality" and r.error is None and r.scores]
 
 
+def failed(records: Iterable[SampleRecord]) -> list[SampleRecord]:
+    """Return the records of the quality pass with an error, which count as wrong."""
+    return [r for r in records if r.kind == "quality" and r.error is not None]
+
+
 def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> Quality:
     """Estimate one decoder's quality in one family, clustered by conversation.
 
@@ -64,35 +69,33 @@ def family_quality(family: str, records: Sequence[SampleRecord], gold: Gold) -> 
     answers = scored(records)
     if not answers:
         return Quality(Estimate(), None)
-    failed = [r for r in records if r.kind == "quality" and r.error is not None]
-    clusters = cluster_names([*answers, *failed])
+    wrong = failed(records)
+    clusters = cluster_names([*answers, *wrong])
     from specbench_tasks.scorers import PRIMARY, corpus_bleu
 
     if family == _CORPUS_FAMILY and all(r.text is not None and r.prompt in gold for r in answers):
-        scorable = [*answers, *(r for r in failed if r.prompt in gold)]
+        scorable = [*answers, *(r for r in wrong if r.prompt in gold)]
         groups = group_by(scorable, lambda record: clusters[record.conversation]).items()
         items = {name: [(r.text or "", gold[r.prompt]) for r in of] for name, of in groups}
-        return Quality(_clipped(_extreme_interval(jackknife(items, corpus_bleu))), "corpus BLEU")
+        return Quality(_within_bounds(jackknife(items, corpus_bleu)), "corpus BLEU")
     primary = PRIMARY.get(family)
     metric = primary or min(key for r in answers for key in r.scores or ())
     rows = [(r.scores[metric], r) for r in answers if r.scores and metric in r.scores]
-    rows += [(0.0, r) for r in failed]
+    rows += [(0.0, r) for r in wrong]
     name = f"mean sentence {metric}" if family == _CORPUS_FAMILY else metric
     names = [clusters[r.conversation] for _, r in rows]
     estimate = cluster_mean([value for value, _ in rows], names)
-    return Quality(_clipped(_extreme_interval(estimate)), name)
+    return Quality(_within_bounds(estimate), name)
 
 
-def _extreme_interval(estimate: Estimate) -> Estimate:
-    """Return an interval of scores that are all 0 or all 1, and thus have no spread.
-
-    It is Clopper and Pearson's interval for as many right or wrong conversations.
-    """
+def _within_bounds(estimate: Estimate) -> Estimate:
+    """Cut an interval at 0 and 1. Scores that are all 0 or all 1 have Clopper and Pearson's."""
     if estimate.error != 0.0 or estimate.df is None or estimate.value not in (0.0, 1.0):
-        return estimate
+        return estimate.clipped(0, 1)
     reach = 1 - ((1 - CONFIDENCE) / 2) ** (1 / estimate.clusters)
     error = reach / t_ppf((1 + CONFIDENCE) / 2, estimate.df)
-    return replace(estimate, low=estimate.value - reach, high=estimate.value + reach, error=error)
+    low, high = estimate.value - reach, estimate.value + reach
+    return replace(estimate, low=low, high=high, error=error).clipped(0, 1)
 
 
 def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quality:
@@ -105,13 +108,7 @@ def overall_quality(families: Sequence[Quality], num_families: int = 0) -> Quali
     if len(estimates) < num_families:
         return Quality(Estimate(), None)
     name = f"mean of {len(estimates)} families" if len(estimates) != 1 else "1 family"
-    return Quality(_clipped(mean_of_estimates(estimates)), name if estimates else None)
-
-
-def _clipped(estimate: Estimate) -> Estimate:
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+    return Quality(mean_of_estimates(estimates).clipped(0, 1), name if estimates else None)
 
 
 def with_telling_quality(summary: pd.DataFrame) -> pd.DataFrame:

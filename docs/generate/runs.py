@@ -165,7 +165,7 @@ def run(name: str) -> str:
         "quality": lambda row: percent(row.quality),
         "identical to AR": lambda row: percent(row.identical_to_ar),
     }
-    return Table.from_rows("", "", columns, stored(name).rows.values()).to_markdown()
+    return Table.of("", "", columns, stored(name).rows.values()).to_markdown()
 
 
 def _per_step(row: SummaryRow) -> str:
@@ -222,7 +222,7 @@ def families(*names: str) -> str:
     columns: Columns = {"decoder": str} | {
         family: partial(quality, family=family) for family in scored
     }
-    return Table.from_rows("", "", columns, stored(names[0]).rows).to_markdown()
+    return Table.of("", "", columns, stored(names[0]).rows).to_markdown()
 
 
 def machines(*names: str) -> str:
@@ -259,7 +259,7 @@ def machines(*names: str) -> str:
         "tokens per step (first machine)": lambda cell: number(rows[cell].acceptance_length),
         "identical to AR, % (by machine)": identical,
     }
-    text = Table.from_rows("", "", columns, with_guarantee(runs[0])).to_markdown()
+    text = Table.of("", "", columns, with_guarantee(runs[0])).to_markdown()
     return re.sub(r"x \[(\S+) ", "x\N{NO-BREAK SPACE}[\\1\N{NO-BREAK SPACE}", text)
 
 

@@ -86,7 +86,11 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for n, text in enumerate(HOSTILE)
     ]
-    with (path / "samples.jsonl").open("a", encoding="utf-8") as file:
+    rows = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    failed = next(row for row in rows if row["decoder"] == HOSTILE[0] and row["kind"] == "timing")
+    failed |= {"error": "late", "tokens": None, "text": None, "steps": None}  # captions name it
+    with (path / "samples.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
         file.writelines(record.to_json() + "\n" for record in bad)
     pieces = {str(i): f"{ESCAPES}[bold]<b>" for i in range(80)}
     (path / "vocab.json").write_text(json.dumps(pieces), encoding="utf-8")
@@ -110,7 +114,8 @@ def test_the_page_holds_no_tag_or_handler_of_a_record(hostile_run: Path) -> None
     assert all(re.fullmatch(r"[A-Za-z0-9+/]+=*", chunk) for chunk in chunks), "data, and no code"
     assert not re.search(r"alert|spec@|owned", code), "the page's own code holds no record"
     assert not [name for name, _ in found.attributes if name.startswith("on")]
-    assert not [value for _, value in found.attributes if "javascript:" in value.lower()]
+    places = [value for name, value in found.attributes if name != "aria-label"]  # which is text
+    assert not [value for value in places if "javascript:" in value.lower()]
     assert "&lt;script&gt;" in page
     assert "{{7*7}}" in page, "nothing is rendered as a template"
 

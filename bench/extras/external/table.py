@@ -186,10 +186,8 @@ _COLUMNS: Columns = {
 }
 
 
-def other_engines(
-    answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]
-) -> Table | None:
-    """Make the table of other engines, if one was measured."""
+def other_engines(answers: Sequence[ExternalAnswer], records: Iterable[SampleRecord]) -> Table:
+    """Make the table of other engines."""
     return Table.of("Other engines", _NOTE, _COLUMNS, engine_sums(answers, records))
 
 

@@ -19,7 +19,7 @@ from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
 from bench.records.files import write_files
 from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG, read_status
+from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG, read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
 from bench.stats.folders import count_records, run_folders, run_verdict
@@ -75,12 +75,13 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 def _rows(run: Path) -> list[dict[str, Any]]:
     try:
         status, env, config = read_status(run), read_environment(run), read_config(run)
+        plan = read_plan(run)
     except BenchError as error:
         return [{"run": run.name, "verdict": DAMAGED, "reasons": error.message}]
     facts = {
         "run": run.name,
         "started_utc": status.started_utc,
-        "verdict": run_verdict(run, status, count_records(run)),
+        "verdict": run_verdict(run, status, plan, count_records(run)),
         "reasons": "; ".join(status.reasons) or None,
         "branch": status.revision or env.git.branch,
         "commit": env.git.commit,

@@ -111,7 +111,7 @@ def acceptance_table(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["decoder", "family", *names])
 
 
-def acceptance(table: pd.DataFrame) -> Table | None:
+def acceptance(table: pd.DataFrame) -> Table:
     """Make the table of three kinds of acceptance by position over all families."""
     overall = table[table["family"] == ALL].astype({"position": int})
     positions = sorted(overall["position"].unique())[:_MAX_POSITIONS]
@@ -218,7 +218,7 @@ def calibration_table(records: Sequence[SampleRecord], decoders: Sequence[str]) 
     return frame.astype({"drafts": int, "accepted": int})
 
 
-def calibration(summary: pd.DataFrame, table: pd.DataFrame) -> Table | None:
+def calibration(summary: pd.DataFrame, table: pd.DataFrame) -> Table:
     """Make the table of confidences against acceptance, for decoders that have confidences."""
     groups = dict(list(table.groupby("decoder")))
     rows = [

@@ -189,7 +189,7 @@ def _repeated(units: Iterable[times.Unit], answers: Iterable[PhasedAnswer]) -> l
     return [u for u in units if (u.key, u.repeat) in repeats]
 
 
-def split(splits: Sequence[Split]) -> Table | None:
+def split(splits: Sequence[Split]) -> Table:
     """Make the table of time by phase, if there was a second pass."""
 
     def share(item: Split, phase: str) -> str:
@@ -245,7 +245,7 @@ def instrument_bias_note(splits: Iterable[Split]) -> list[str]:
     ]
 
 
-def parts(decomposed: Sequence[Decomposition]) -> Table | None:
+def parts(decomposed: Sequence[Decomposition]) -> Table:
     """Make the table of speed-ups split into parts, if there was a second pass."""
     note = (
         "After the first token: speed-up = tokens per step / (target calls + draft + overhead). "

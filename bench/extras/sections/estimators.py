@@ -66,7 +66,7 @@ def second_arm(records: Sequence[SampleRecord]) -> Speedups:
     return speedups(*(units[arm] for arm in baseline_arms(units)))
 
 
-def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
+def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table:
     """Make the table of every estimator over all families, with the baseline's second arm last."""
     note = (
         f"End to end, over {over(summary)}. Geometric mean (the headline) of paired per-prompt "
@@ -78,8 +78,8 @@ def estimators(summary: pd.DataFrame, second_arm: Speedups) -> Table | None:
     )
     rows = [row for row in summary_rows(summary, ALL) if row.decoder != row.over]
     table = Table.of("Speed-up by estimator", note, _ESTIMATORS, rows)
-    if table is None:
-        return None
+    if not rows:
+        return table  # which has no place for the noise floor alone
     texts = (
         f"{over(summary)}{SECOND} (A/A)",
         estimated(second_arm.geometric),
@@ -113,7 +113,7 @@ def by_part(
     kind: Literal["worker", "machine"], parts: Sequence[Part], decoders: Iterable[str]
 ) -> Table | None:
     """Make the table of a run's workers, or of a merged run's machines if there are several."""
-    if kind == "machine" and len(parts) == 1:
+    if not parts or (kind == "machine" and len(parts) == 1):
         return None
     columns: Columns = {
         kind: lambda part: part.name,
@@ -128,7 +128,7 @@ def by_part(
         ratio = paired_speedup(part.units[baseline], part.units[decoder])
         return against_floor(ratio, part.floor)
 
-    for decoder in decoders if parts else ():
+    for decoder in decoders:
         if decoder != baseline_arms(parts[0].units)[0]:
             columns[decoder] = partial(speedup, decoder=decoder)
     note = f"{_PARTS[kind]} Geometric means with {LEVEL} intervals over conversations."

@@ -60,7 +60,7 @@ def from_cells(cells: Mapping[tuple[str, str], TableCell | str], title: str, not
         return cells.get((decoder, family), UNKNOWN)
 
     columns: Columns = {"decoder": str, **{f: partial(cell, family=f) for f in families}}
-    return Table.from_rows(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
+    return Table.of(title, note, columns, dict.fromkeys(decoder for decoder, _ in cells))
 
 
 def step_lengths(summary: pd.DataFrame, timed: str) -> Table:

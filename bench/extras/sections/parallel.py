@@ -15,7 +15,7 @@ import pandas as pd
 from bench.extras.sections.aup import area, curves
 from bench.extras.sections.families import by_family
 from bench.extras.sections.lists import ceilings
-from bench.records.plan import BASELINE, Cell
+from bench.records.plan import BASELINE, NO_GUARANTEE, NOT_VERIFIED, Cell
 from bench.records.record import SampleRecord
 from bench.report.figures.style import GREY, Look
 from bench.report.findings import Findings
@@ -54,7 +54,7 @@ _MIN_DECODERS = 3
 """Smallest number of block decoders for the figure of passes."""
 
 
-def rounds(summary: pd.DataFrame) -> Table | None:
+def rounds(summary: pd.DataFrame) -> Table:
     """Make the table of rounds, distributions and passes, for decoders that have such counters."""
     note = (
         "Shares of steps after the prefill that verified nothing (cold), accepted all drafts, or "
@@ -71,7 +71,7 @@ def rounds(summary: pd.DataFrame) -> Table | None:
     return Table.of("Rounds and passes", note, _ROUNDS, rows)
 
 
-def likelihood(summary: pd.DataFrame) -> Table | None:
+def likelihood(summary: pd.DataFrame) -> Table:
     """Make the table of likelihood lost against ar's answers, if it is known."""
     rest = summary[(summary["decoder"] != BASELINE) & summary["nll_over_ar"].notna()]
     note = (
@@ -87,8 +87,7 @@ def likelihood(summary: pd.DataFrame) -> Table | None:
         text = with_interval(number(row.nll_over_ar, "+.2f"), ends)
         return TableCell(text, bold=low > 0 or high < 0)
 
-    title = "Likelihood lost against ar by family"
-    return None if rest.empty else by_family(rest, title, note, lost)
+    return by_family(rest, "Likelihood lost against ar by family", note, lost)
 
 
 def agreement(summary: pd.DataFrame) -> Table | None:
@@ -109,11 +108,9 @@ def agreement(summary: pd.DataFrame) -> Table | None:
     )
 
 
-def repetition(summary: pd.DataFrame) -> Table | None:
+def repetition(summary: pd.DataFrame) -> Table:
     """Make the table of repeated 3-grams, with loops in red, if they were counted."""
     counted = summary[summary["repeated_trigrams"].notna()]
-    if counted.empty:
-        return None
     note = (
         "% of 3-grams that already occurred in the same answer. Loops: above "
         f"{100 * LOOP_SHARE:.0f} %, or more than {100 * LOOP_EXCESS:.0f} points above ar's."
@@ -135,7 +132,7 @@ def accepted_by_drafter(records: Iterable[SampleRecord]) -> dict[str, int]:
     return dict(counts)
 
 
-def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
+def by_drafter(records: Sequence[SampleRecord]) -> Table:
     """Make the table of accepted drafts per step, for decoders with several drafters."""
     columns: Columns = {
         "decoder": lambda row: row[0],
@@ -151,7 +148,7 @@ def by_drafter(records: Sequence[SampleRecord]) -> Table | None:
     return Table.of("Accepted drafts by drafter", note, columns, rows)
 
 
-def memory(cells: Sequence[Cell], records: Sequence[SampleRecord]) -> Table | None:
+def memory(cells: Sequence[Cell], records: Sequence[SampleRecord]) -> Table:
     """Make the table of tokens per step by answers seen, if a decoder remembers."""
     rows = [cell for cell in cells if cell.drafts] if any(c.remembers for c in cells) else []
     seen: defaultdict[tuple[str, int], list[SampleRecord]] = defaultdict(list)
@@ -224,10 +221,14 @@ def _caption(data: pd.DataFrame) -> str:
         alone = ", ".join(data.loc[data["front"], "decoder"])
         why = f"is {alone} alone" if alone else "is not drawn: a loss of quality would not show"
         front = f" The Pareto front {why}."
+    claims = data[~data["guarantee"].isin([NO_GUARANTEE, NOT_VERIFIED])]
+    shared = claims[claims["quality"].round(9).duplicated(keep=False)]
+    ticks = " Ticks: decoders with a guarantee that share one quality" if len(shared) else ""
+    if (shared["quality_low"] < shared["quality_high"]).any():
+        ticks += "; the grey band is its interval"
     return (
         f"Quality against speed-up{WITH_INTERVALS}: up and right is better.{front}{methods} "
-        "Qualities that their intervals cannot tell apart count as equal. Ticks: decoders with a "
-        "guarantee that share one quality; the grey band is its interval."
+        f"Qualities that their intervals cannot tell apart count as equal.{ticks and f'{ticks}.'}"
     )
 
 

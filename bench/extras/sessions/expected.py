@@ -130,7 +130,7 @@ def section(findings: Findings) -> Sequence[Table]:
     columns: Columns = {"machine": str}
     columns |= {name: partial(lambda n, m: rows[m].get(n, UNKNOWN), name) for name in measured}
     note = f"{_NOTE} {_judge(findings, ranges)}."
-    return (Table.from_rows("Expected from stored sessions", note, columns, rows),)
+    return (Table.of("Expected from stored sessions", note, columns, rows),)
 
 
 def conclusion(run_dir: Path) -> list[str]:

@@ -373,7 +373,7 @@ def table(pool: Pool) -> Table:
     }
     if len(pool.by_machine) == 1:
         del columns["machine"]
-    return Table.from_rows("Pooled", _NOTE.format(pool.baseline), columns, frame(pool).itertuples())
+    return Table.of("Pooled", _NOTE.format(pool.baseline), columns, frame(pool).itertuples())
 
 
 def sessions(pool: Pool) -> Table:
@@ -399,4 +399,4 @@ def sessions(pool: Pool) -> Table:
         "Geometric means over a session's prompts. Occasion: sessions without a pause of ten "
         f"minutes between them. Drift: how much slower {pool.baseline} became within the session."
     )
-    return Table.from_rows("Sessions", note, columns, pool.sessions)
+    return Table.of("Sessions", note, columns, pool.sessions)

@@ -147,9 +147,7 @@ def speedups(points: Sequence[Point], rows: pd.DataFrame) -> Table:
         "paired time per token; bold if its interval excludes 1 and it exceeds the A/A floor. "
         "Points were measured one after another: their times are not compared."
     )
-    table = Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
-    assert table is not None  # a sweep has points
-    return table
+    return Table.of(f"Speed-up [{LEVEL}]", note, columns, cells)
 
 
 class Curve(NamedTuple):

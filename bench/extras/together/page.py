@@ -121,7 +121,7 @@ def _section(member: NamedRun, number: int, folder: Path) -> dict[str, Any]:
         "headline": tables.mark_wrong(
             main.headline(member.summary, side.verdict, describe_model(side)), wrong
         ),
-        "floor_sentence": main.floor_sentence(member.floor),
+        "floor_sentence": main.floor_sentence(member.floor, tables.over(member.summary)),
         "caveats": [portable(line) for line in lines],
         "link": page and quote(Path(os.path.relpath(page, folder.resolve())).as_posix()),
     }

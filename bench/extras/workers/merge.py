@@ -17,13 +17,13 @@ from bench.records.environment import write_environment
 from bench.records.files import only_writer, read_json, write_json, write_text
 from bench.records.plan import (
     COMPLETE,
+    REFUTED,
     Cell,
     Difference,
     Floor,
     Plan,
     PlannedPrompt,
     RunStatus,
-    with_checks,
     write_plan,
     write_status,
 )
@@ -104,8 +104,10 @@ def _join_plans(runs: Sequence[Run]) -> Plan:
         before = prompts.get(planned.prompt, planned)
         passes = dict.fromkeys([*before.passes, *planned.passes])
         prompts[planned.prompt] = replace(planned, passes=tuple(passes))
+    of_parts = zip(*(run.plan.cells for run in runs), strict=True)
     return replace(
         runs[0].plan,
+        cells=tuple(max(each, key=lambda cell: cell.checked == REFUTED) for each in of_parts),
         blocks=tuple(sorted(blocks, key=lambda block: block.block)),
         prompts=tuple(prompts.values()),
         parts=(),
@@ -172,8 +174,7 @@ def pool_differences(
             places = [d.places_off for d in unequal if d.places_off is not None]
             total = compared.difference(num_wrong, gaps)
             totals.append(replace(total, places_off=max(places, default=None)))
-    failed = {each.cell: each.check for each in differences if each.check}
-    return tuple(with_checks(totals, failed))
+    return tuple(totals)
 
 
 def pool_floors(floors: Sequence[Floor]) -> Floor | None:

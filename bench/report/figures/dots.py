@@ -91,17 +91,19 @@ def dots_figure(
         num_lines = [len(name_lines(labels.get(name, name))) for name in data["decoder"]]
         rows = len(data) * max(_ROW, _LINE * (1 + max(num_lines)))  # as high as the longest name
         heights.append(rows * size + titled * _TITLE)
+    together = pd.concat([data for _, data in panels])
+    limit = max_end(together[metric.column])
     with styled(size):
         figure = Figure(figsize=(width, sum(heights) + _AXIS), layout="constrained")
         ratios = {"height_ratios": heights}
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw=ratios)
         for axes, (run, data) in zip(grid[:, 0], panels, strict=True):
             _draw(axes, data, metric, Look(palette, lossy(run.summary)), labels, size)
-            if metric.column == SPEEDUP.column and None not in (run.floor.low, run.floor.high):
-                axes.axvspan(run.floor.low, run.floor.high, color=GREY, alpha=0.35, lw=0)
+            if metric.column == SPEEDUP.column and run.floor.low and run.floor.high:
+                ends = run.floor.low, min(run.floor.high, limit)
+                axes.axvspan(*ends, color=GREY, alpha=0.35, lw=0)
             if titled:
                 axes.set_title(run.label, fontsize=size)
-        together = pd.concat([data for _, data in panels])
         within = interval_note(together, metric.column, ", ")
         base = " or ".join(dict.fromkeys(labels.get(n := over(r.summary), n) for r, _ in panels))
         figure.supxlabel(metric.label.format(base=base) + within, fontsize=size)
@@ -110,6 +112,8 @@ def dots_figure(
         if metric.share:
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
             axis.axes.set_xlim(np.clip(axis.get_view_interval(), 0, 1))
+        elif axis.get_view_interval()[1] > limit:  # a band that goes on ends with the axis
+            axis.axes.set_xlim(right=limit)
     named = [data.assign(run=run.name) for run, data in panels]
     return figure, pd.concat(named, ignore_index=True)[["run", *together.columns]]
 

@@ -69,8 +69,11 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
                     if row.decoder == row.over and is_number(row.quality):
                         text += f" ({row.over}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
-                nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely"
-                text += f"; under the target, its tokens are on average {nats} than {BASELINE}'s"
+                less = (
+                    f"on average {abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely than"
+                )
+                likely = less if round(lost, 2) else "as likely as"
+                text += f"; under the target, its tokens are {likely} {BASELINE}'s"
             sentences.append(f"{text}.")
     sentences += [
         f"{row.decoder} claims to be lossless and is not." for row in rows if row.guarantee == WRONG
@@ -151,6 +154,8 @@ def _times(row: SummaryRow) -> str:
 def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
     """Name the run's primary comparison, and count the exploratory comparisons."""
     rows = [r for r in summary_rows(summary, None) if r.decoder != r.over and r.speedup is not None]
+    if len({row.family for row in rows} - {ALL}) == 1:  # it has the same numbers as all families
+        rows = [row for row in rows if row.family == ALL]
     there = any(row.decoder == primary and row.family == ALL for row in rows)
     num = len(rows) - there
     named = "No primary comparison was named"
@@ -158,6 +163,8 @@ def primary_sentence(summary: pd.DataFrame, primary: str | None) -> str:
         named = f"Primary comparison: {primary} over {over(summary)}, all families"
     elif primary not in (None, "none"):
         named = f"The primary comparison, {primary} over {over(summary)}, could not be made"
+    if not num:
+        return f"{named}."
     rest = f"{counted(num, 'comparison')} by decoder and family {'is' if num == 1 else 'are'}"
     return f"{named}; {rest} exploratory, not adjusted for their number."
 
@@ -224,10 +231,7 @@ def weights_sentence(summary: pd.DataFrame, gpu: str | None) -> str:
 
 
 def quality_limits(summary: pd.DataFrame) -> list[str]:
-    """State what limits the quality scores: missing gold or scores, floors, unequal prompts.
-
-    Only existing answers are scored, so a decoder that fails on hard prompts looks better.
-    """
+    """State what limits the quality scores: missing gold or scores, floors, unequal prompts."""
     scored: dict[str, dict[str, int]] = {}
     for row in summary_rows(summary[summary["family"] != ALL], None):
         counts = scored.setdefault(row.decoder, {})
@@ -238,7 +242,7 @@ def quality_limits(summary: pd.DataFrame) -> list[str]:
     lines = []
     unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
     if unscored and families:
-        lines.append(f"No gold answers in {', '.join(unscored)}: see the agreement with ar.")
+        lines.append(f"No answer was scored in {', '.join(unscored)}: see the agreement with ar.")
     floored = summary[(summary["decoder"] == BASELINE) & summary["quality_tells"].eq(False)]
     if names := ", ".join(floored.loc[floored["family"] != ALL, "family"]):
         lines.append(
@@ -255,7 +259,7 @@ def quality_limits(summary: pd.DataFrame) -> list[str]:
             )
         pairs = [(family, counts.get(family, 0), baseline.get(family, 0)) for family in families]
         unequal = [f"{family} {num} (ar {ars})" for family, num, ars in pairs if num != ars]
-        if counts and unequal and BASELINE in scored:
+        if counts and unequal and baseline:
             line = f"Quality of {decoder} is from other numbers of prompts than ar's"
             lines.append(f"{line}: {', '.join(unequal)}.")
     return lines

@@ -25,7 +25,7 @@ from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metric import FACTOR, Heading, Metric
 from bench.stats.metrics import INTERVALS, METRICS, SummaryRow, summary_rows
 from bench.stats.summary import ALL
-from bench.text import counted
+from bench.text import UNKNOWN, counted
 
 DETERMINED = 0.1
 """Mean entropy (nats) below which the report calls the text nearly determined."""
@@ -41,17 +41,15 @@ class Column:
     @property
     def text(self) -> str:
         """The heading in a report."""
-        return f"{self.heading.text} [{LEVEL}]" if self._has_interval else self.heading.text
+        has_interval = self.metric.name in INTERVALS
+        return f"{self.heading.text} [{LEVEL}]" if has_interval else self.heading.text
 
     @property
     def terminal(self) -> str:
         """The heading on a terminal, in several lines."""
         short = self.heading.terminal or self.heading.text
-        return f"{short}\n[{LEVEL}]" if self._has_interval and not self.heading.bare else short
-
-    @property
-    def _has_interval(self) -> bool:
-        return self.metric.name in INTERVALS
+        has_interval = self.metric.name in INTERVALS and not self.heading.bare
+        return f"{short}\n[{LEVEL}]" if has_interval else short
 
     def cell(self, row: SummaryRow) -> TableCell | str:
         """Format the metric of a decoder: a speed-up, a share, text, or another number."""
@@ -80,10 +78,13 @@ def main_columns(metrics: Mapping[str, Metric]) -> dict[str, Column]:
 
 COLUMNS: Mapping[str, Column] = main_columns(METRICS)
 """The main table of every report, by heading; a narrow terminal drops columns from the right."""
+KEPT = list(COLUMNS)[:3]
+"""Columns of every table: the decoder, its guarantee and its speed-up."""
+_EMPTY = (UNKNOWN, TableCell(UNKNOWN))
 
 
 def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
-    """Make the table of every decoder's main numbers over all families."""
+    """Make the table of every decoder's main numbers, without columns that no decoder fills."""
     note = (
         f"Speed-up: geometric mean over prompts of {over(summary)} time / decoder time per token, "
         "paired, from request start to last token (decode: from the first token on); median "
@@ -98,10 +99,14 @@ def headline(summary: pd.DataFrame, verdict: str, model: str) -> Table:
         f"tokens per step. {SESSIONS} {entropy_sentence(summary)} {bases(summary)}. "
         f"Model: {model}. Verdict of the run: {verdict}."
     )
-    columns: Columns = {heading: column.cell for heading, column in COLUMNS.items()}
-    table = Table.from_rows("All families", note, columns, ranked_rows(summary))
-    folded = (heading for heading, column in COLUMNS.items() if not column.heading.first)
-    return replace(table, folded=frozenset(folded))
+    rows = ranked_rows(summary)
+    columns: Columns = {
+        heading: column.cell
+        for heading, column in COLUMNS.items()
+        if heading in KEPT or any(column.cell(row) not in _EMPTY for row in rows)
+    }
+    folded = frozenset(name for name in columns if not COLUMNS[name].heading.first)
+    return replace(Table.of("All families", note, columns, rows), folded=folded)
 
 
 def ranked_rows(summary: pd.DataFrame) -> list[SummaryRow]:
@@ -148,15 +153,16 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
         return ""
     entropy = rows[0].base_entropy
     if entropy is None:
-        return "The entropy of ar's next token was not measured (no quality pass)."
+        why = "" if rows[0].quality_prompts else " (no quality pass)"
+        return f"The entropy of ar's next token was not measured{why}."
     ease = "; the text is nearly determined and easy to draft" if entropy < DETERMINED else ""
     return f"The mean entropy of ar's next token along its answers is {entropy:.3g} nats{ease}."
 
 
-def floor_sentence(floor: Estimate, name: str = BASELINE) -> str:
+def floor_sentence(floor: Estimate, name: str) -> str:
     """State the A/A noise floor of the baseline `name`."""
     if floor.value is None:
-        return f"A/A noise floor: unknown (the second arm of {name} was not measured)."
+        return f"A/A noise floor: unknown (no prompt was timed in both arms of {name})."
     return (
         f"A/A noise floor: {name} against a second {name} measures {estimated(floor)}, "
         f"n = {floor.num}; a difference of this size is noise."

@@ -60,7 +60,7 @@ class Table:
     folded: frozenset[str] = frozenset()
 
     @classmethod
-    def from_rows(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
+    def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table:
         """Make a table with one row per object.
 
         Args:
@@ -74,19 +74,6 @@ class Table:
             tuple(TableCell(c) if isinstance(c, str) else c for c in row) for row in contents
         )
         return cls(title=title, note=note, headings=tuple(columns), rows=cells)
-
-    @classmethod
-    def of(cls, title: str, note: str, columns: Columns, rows: Iterable[Any]) -> Table | None:
-        """Make a table with one row per object, or return None without objects.
-
-        Args:
-            title: heading above the table.
-            note: text below it.
-            columns: as of `from_rows`.
-            rows: the objects; none if there is nothing to show.
-        """
-        table = cls.from_rows(title, note, columns, rows)
-        return table if table.rows else None
 
     @property
     def words(self) -> tuple[bool, ...]:

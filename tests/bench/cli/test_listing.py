@@ -172,6 +172,21 @@ def test_a_listed_verdict_comes_from_the_runs_files_and_not_from_the_recorded_ve
     assert found["verdict"] == "DAMAGED"
 
 
+@pytest.mark.parametrize(
+    ("checked", "verdict"), [("wrong", "WRONG"), ("verified", "INCOMPLETE"), (3, "DAMAGED")]
+)
+def test_a_listed_run_is_wrong_once_a_decoder_failed_its_checks_and_damaged_without_a_plan(
+    checked: object, verdict: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "started"}')
+    cell = {"cell": "mine", "lossless": True, "checked": checked, "check_note": "fails"}
+    plan = {"cells": [cell], "blocks": []}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(plan))
+    (found,) = listing.list_facts("runs", tmp_path)
+    assert found["verdict"] == verdict
+
+
 def test_a_stored_reference_without_its_answers_is_listed_as_damaged(tmp_path: Path) -> None:
     reference = shutil.copytree(REFERENCES / "h100-zoo", tmp_path / "h100-zoo")
     status = json.loads((reference / "run.json").read_text())

@@ -99,6 +99,16 @@ def test_unverified_answers_are_not_counted_as_right(pair: Pair) -> None:
     assert "wrong_answers" in {m.name for m in judged(runs).cells[1].measures}
 
 
+def test_answers_under_a_law_are_not_compared_with_answers_without_one(pair: Pair) -> None:
+    base, head = pair()
+    config = (head / "config.toml").read_text()
+    (head / "config.toml").write_text(f'law = "json.py:Grammar"\n{config}')
+    line = "law is none in base and json.py:Grammar in head"
+    assert judged((base, head)).unlike == (line,)
+    assert judged((base, head)).exit_code == Exit.UNAVAILABLE
+    assert judged((head, head)).unlike == ()
+
+
 # ---------------------------------------------------------------- the prompts
 
 

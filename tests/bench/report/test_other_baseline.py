@@ -15,6 +15,7 @@ from bench.extras.index.index import write_index
 from bench.extras.paper.table import PaperLayout
 from bench.extras.paper.write import write_paper
 from bench.extras.sessions.pooled import Pool, PooledRun, table
+from bench.extras.together.page import write_joint
 from bench.extras.together.runs import load_members
 from bench.records.run_folder import load_run
 from bench.report.figures import dots
@@ -42,6 +43,15 @@ def test_captions_name_the_baseline_that_is_drawn(made: Gallery) -> None:
     assert made.captions["speedup"].startswith("Speed-up over spec by decoder: ")
     assert made.plots["speedup"][0].axes[0].get_title("right").startswith("line: spec, ")
     assert not any("over ar" in caption for caption in made.captions.values())
+
+
+def test_the_noise_floor_of_a_run_among_several_names_its_baseline(
+    run: Path, tmp_path: Path
+) -> None:
+    again = over_spec(write_run(tmp_path / "again", {"spec": 3.0, "ptp": 4.0}, seed=1))
+    write_joint(load_members([str(run), str(again)], tmp_path), tmp_path / "joint")
+    text = (tmp_path / "joint" / "report.md").read_text(encoding="utf-8")
+    assert text.count("A/A noise floor: spec against a second spec measures") == 2
 
 
 def test_the_reason_for_a_missing_figure_names_the_baseline(run: Path) -> None:

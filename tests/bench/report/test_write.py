@@ -24,6 +24,7 @@ from bench.report.tables import main
 from bench.report.tables.table import Table, TableCell
 from bench.report.write import print_findings, print_next, write_report
 from bench.stats.intervals import LEVEL
+from bench.stats.metrics import summary_rows
 from tests.bench.conftest import REPORTED, tables_of, write_run
 from tests.conftest import only_svg
 
@@ -275,6 +276,16 @@ def test_a_decoder_with_unscored_families_has_no_overall_quality_and_a_caveat_na
     assert missing in tables_of(findings)["quality"][0].note
 
 
+def test_a_family_in_which_all_answers_failed_is_not_said_to_have_no_gold_answers(
+    synthetic_run: Write,
+) -> None:
+    path = synthetic_run()
+    for decoder in ("ar", "spec", "ptp"):
+        with_records(path, fail_quality_of(decoder, "rag"))
+    said = [line for line in Findings(load_run(path)).caveats if " in rag" in line]
+    assert said == ["No answer was scored in rag: see the agreement with ar."]
+
+
 def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> None:
     path = synthetic_run()
     lines = (path / "samples.jsonl").read_text().splitlines()
@@ -288,12 +299,35 @@ def test_decoders_without_any_score_share_one_caveat(synthetic_run: Write) -> No
 def test_quality_on_fewer_prompts_than_ars_is_reported_with_both_numbers(
     synthetic_run: Write,
 ) -> None:
+    path = synthetic_run()
+    lines = (path / "samples.jsonl").read_text().splitlines()
+    kept = [line for line in lines if not ('"ptp"' in line and '"qa-held-2' in line)]
+    (path / "samples.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    lines = [line for line in Findings(load_run(path)).caveats if line.startswith("Quality of")]
+    assert lines == ["Quality of ptp is from other numbers of prompts than ar's: qa 3 (ar 4)."]
+
+
+def test_a_failed_answer_counts_among_the_prompts_of_the_quality_that_it_lowers(
+    synthetic_run: Write,
+) -> None:
     path = with_records(synthetic_run(), fail_quality_of("ptp", "qa", held="-held-2"))
     findings = Findings(load_run(path))
-    line = "Quality of ptp is from other numbers of prompts than ar's: qa 3 (ar 4)."
-    assert line in findings.caveats
-    assert not any("no quality over all" in caveat for caveat in findings.caveats)
-    assert "of spec" not in " ".join(findings.caveats)
+    (row,) = [row for row in summary_rows(findings.summary, "qa") if row.decoder == "ptp"]
+    assert (row.quality_prompts, row.errors) == (4, 1)
+    assert "from other numbers of prompts" not in " ".join(findings.caveats)
+
+
+def test_a_baseline_that_failed_is_called_neither_unmeasured_nor_a_measure_of_qualities(
+    synthetic_run: Write,
+) -> None:
+    def fail(row: dict[str, Any]) -> None:
+        if row["decoder"] in ("ar", "ar@aa"):
+            row |= {"error": "late", "tokens": None, "text": None, "steps": None, "scores": None}
+
+    findings = Findings(load_run(with_records(synthetic_run(), fail)))
+    assert findings.floor_sentence.endswith("unknown (no prompt was timed in both arms of ar).")
+    said = [line for line in findings.caveats if "quality" in line.lower()]
+    assert said == ["No answer scored, and so no quality: ar."]
 
 
 def test_a_decode_speedup_from_fewer_clusters_is_noted_with_their_number(
@@ -394,6 +428,15 @@ def test_every_column_of_the_main_table_is_declared_once_for_all_its_places(
     assert table.folded == {
         name for name, column in main.COLUMNS.items() if not column.heading.first
     }
+
+
+def test_a_column_that_no_decoder_fills_is_left_out_everywhere(synthetic_run: Write) -> None:
+    path = synthetic_run(quality=0)
+    table = Findings(load_run(path)).headline
+    empty = "quality % [95 %]"
+    assert table.headings == tuple(name for name in main.COLUMNS if name != empty)
+    assert table.folded < set(table.headings)
+    assert "quality" not in printed(path, wide=True).split("\n\n")[1]
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -73,6 +73,10 @@ def test_a_run_that_follows_the_protocol_has_no_departures() -> None:
     [
         ({"max_new_tokens": 64}, "max_new_tokens is 64, not 1024"),
         ({"temperature": 0.7}, "temperature is 0.7, not 0.0"),
+        ({"law": "json.py:Grammar"}, "law is json.py:Grammar, not none"),
+        ({"prompt_tokens": 128}, "prompt_tokens is 128, not none"),
+        ({"quantize": "int8"}, "quantize is int8, not none"),
+        ({"reuse_prefix": True}, "reuse_prefix is true, not false"),
         ({"dtype": "float32"}, "dtype is float32, not float16"),
         ({"tasks": "zoo"}, "the tasks are not Spec-Bench's questions"),
         ({"overlong": "truncate"}, "prompts longer than the context were cut at the beginning"),

@@ -375,5 +375,5 @@ def test_one_table_lists_rounds_per_decoder_and_another_the_area_per_method() ->
 
 def test_a_run_without_drafts_quality_or_settings_has_no_tables_of_rounds_and_area() -> None:
     found = frame({"decoder": "ar", "tpf": 1.0}, {"decoder": "mine", "tpf": 2.0})
-    assert parallel.rounds(found) is None
+    assert not parallel.rounds(found).rows
     assert aup.area(found) is None

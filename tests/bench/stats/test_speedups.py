@@ -195,3 +195,9 @@ def test_a_ratio_of_sums_without_steps_is_unknown_and_of_one_cluster_has_no_inte
     assert ratio_of_sums({"a": (4.0, 2.0), "b": (0.0, 0.0)}).value == 2.0
     one = ratio_of_sums({"a": (4.0, 2.0), "b": (0.0, 3.0)})  # without a, the logarithm of 0
     assert (one.value, one.low, one.high) == (0.8, None, None)
+
+
+def test_conversations_without_later_steps_do_not_narrow_the_interval() -> None:
+    stepped = {"a": (6.0, 3.0), "b": (2.0, 2.0), "c": (9.0, 3.0)}
+    ended = {f"ended {number}": (0.0, 0.0) for number in range(20)}
+    assert ratio_of_sums(stepped | ended) == ratio_of_sums(stepped)

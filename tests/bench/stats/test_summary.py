@@ -199,8 +199,18 @@ def test_accepted_tokens_per_step_have_an_interval_over_conversations(record: Ma
     found = row(summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "spec")
     expected = ratio_of_sums({"a": (3 + 1 + 2, 3), "b": (10, 2), "c": (4, 3)})
     assert found["acceptance_length"] == pytest.approx(expected.value)
-    assert found["acceptance_length_low"] == pytest.approx(expected.low)
+    assert expected.low is not None
+    assert expected.low < 1  # but a step emits a token at least
+    assert found["acceptance_length_low"] == 1
     assert found["acceptance_length_high"] == pytest.approx(expected.high)
+
+
+def test_tokens_per_step_may_be_below_one_if_steps_emit_nothing(record: Make) -> None:
+    later = {"a": (0, 0, 1), "b": (0, 4), "c": (0, 2, 0)}
+    rows = [record("nar", (1, *steps), conversation=name) for name, steps in later.items()]
+    found = row(summarise([*two_prompts(record, "ar", (1.0, 1.0)), *rows], PLAN), "nar")
+    assert found["acceptance_length"] == pytest.approx(7 / 8)
+    assert 0 < found["acceptance_length_low"] < found["acceptance_length"]
 
 
 def test_the_table_of_prompts_lists_only_prompts_that_both_arms_finished(record: Make) -> None:

@@ -98,6 +98,11 @@ def test_conversations_are_the_units_of_an_interval(record: Make) -> None:
     assert 0 < ece.low < 0.5 < ece.high
 
 
+def test_intervals_of_calibration_errors_end_at_0_and_1(record: Make) -> None:
+    sure = [with_drafts(record(conversation=f"c{n}"), [(SURE, not n)], (), ()) for n in range(2)]
+    assert [(each.low, each.high) for each in calibrate(sure)] == [(0, 1), (0, 1)]
+
+
 def test_a_decoder_without_confidences_has_no_calibration_errors(record: Make) -> None:
     row = compute(CellData(decoder="lookup", family="all", records=[record()]), METRICS)
     assert (row["ece"], row["brier"], row["ece_low"]) == (None, None, None)

@@ -11,6 +11,7 @@ import pytest
 
 from bench.extras.sections.pareto import quality_speed_figure
 from bench.report.figures import canvas
+from bench.report.sections import sections
 
 NAN = float("nan")
 NONE = {"nar": "none"}
@@ -95,6 +96,12 @@ def test_decoders_of_one_quality_are_a_row_of_ticks_on_one_band() -> None:
     low, high = band.get_paths()[0].get_extents().get_points()[:, 1]
     assert (low, high) == pytest.approx((0.97, 1.0))
     assert list(made[1]["front"]) == [False, False, True, True]
+    figures = {figure.name: figure for section in sections() for figure in section.figures}
+    describe = figures["quality_speed"].caption
+    assert not isinstance(describe, str)
+    assert describe(made[1]).endswith(" share one quality; the grey band is its interval.")
+    bare = made[1].assign(quality_low=NAN, quality_high=NAN)
+    assert describe(bare).endswith(" share one quality.")
 
 
 def test_a_lossy_decoder_of_the_same_quality_is_no_tick() -> None:

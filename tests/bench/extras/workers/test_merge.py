@@ -14,7 +14,15 @@ from bench import runs as bench_run
 from bench.errors import BenchError, Exit
 from bench.extras.workers.merge import merge, pool_differences, pool_floors
 from bench.records.environment import write_environment
-from bench.records.plan import Cell, Difference, Floor, RunStatus, write_plan, write_status
+from bench.records.plan import (
+    REFUTED,
+    Cell,
+    Difference,
+    Floor,
+    RunStatus,
+    write_plan,
+    write_status,
+)
 from bench.records.prompts import VOCABULARY, read_prompts
 from bench.records.run_folder import Run, load_run
 from bench.records.samples import ERRORS, SampleWriter, read_phases
@@ -306,12 +314,17 @@ def test_an_invalid_part_is_a_usage_error_and_leaves_no_folder(
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_a_failed_check_of_one_part_is_kept_in_pooled_runs() -> None:
-    cells = [Cell(cell="ar", lossless=True), Cell(cell="mine", lossless=True)]
-    failed = Difference(cell="mine", check="fails")
-    statuses = [RunStatus(differences=each, num_records=1) for each in ((failed,), ())]
-    assert pool_differences(cells, statuses, []) == (failed,)
-    assert RunStatus(differences=pool_differences(cells, statuses, [])).wrong == ["mine"]
+def test_a_check_that_failed_in_one_part_is_kept_in_the_merged_run(
+    measured: Any, tmp_path: Path
+) -> None:
+    parts = [measured("1/2"), measured("2/2")]
+    plan = load_run(parts[1]).plan
+    cells = {cell.cell: cell for cell in plan.cells}
+    cells["spec"] = replace(cells["spec"], checked=REFUTED, check_note="fails")
+    write_plan(parts[1], replace(plan, cells=tuple(cells.values())))
+    merged = load_run(merge(parts, tmp_path / "merged")[0])
+    assert merged.status.wrong == ["spec"]
+    assert {c.cell: c.checked for c in merged.plan.cells}["spec"] == REFUTED
 
 
 def test_pooled_differences_keep_every_distance_and_the_largest_offset_of_their_parts(

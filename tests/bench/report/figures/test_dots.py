@@ -49,6 +49,16 @@ def test_an_axis_of_quality_ends_at_0_and_100_per_cent(synthetic_run: Write) -> 
     assert drawn[0].axes[0].get_xlim() == (0, 1)
 
 
+def test_a_wide_noise_floor_does_not_stretch_the_axis(synthetic_run: Write) -> None:
+    run = synthetic_run({"spec": 3.0})
+    (member,) = name_runs([load_side(str(run), run)])
+    wide = replace(member, floor=Estimate(value=1.5, low=0.04, high=53.71))
+    drawn = dots.dots_figure([wide], dots.SPEEDUP, 3.25)
+    assert drawn is not None
+    figure, data = drawn
+    assert figure.axes[0].get_xlim()[1] == pytest.approx(3 * data["speedup"].max())
+
+
 def test_a_decoder_has_one_colour_in_every_panel_and_runs_share_the_axis(
     synthetic_run: Write,
 ) -> None:

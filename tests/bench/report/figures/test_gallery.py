@@ -66,6 +66,7 @@ def test_captions_and_labels_mention_intervals_and_bands_only_if_they_are_drawn(
     assert ("with 95 % intervals" in made.captions["speedup"]) == several
     assert "with 95 % intervals" in made.captions["quality_speed"]  # that of quality is there
     assert ("grey band" in made.captions["speedup"]) == several
+    assert "share one quality" not in made.captions["quality_speed"]  # no two of these do
     for name in ("speedup", "quality_speed"):
         figure = made.plots[name][0]
         labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]

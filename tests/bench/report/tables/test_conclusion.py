@@ -156,3 +156,25 @@ def test_a_failed_primary_comparison_is_not_reported_as_unnamed() -> None:
     )
     assert primary_sentence(frame, "none").startswith("No primary comparison was named; 1 ")
     assert primary_sentence(frame, "spec").startswith("Primary comparison: spec over ar, all")
+
+
+def test_the_comparisons_of_a_single_family_are_those_of_all_families() -> None:
+    both = [row(name, 2.0, 1.5, 2.5, family=f) for name in ("spec", "ptp") for f in ("qa", "all")]
+    assert primary_sentence(summary(*both), "spec").startswith(
+        "Primary comparison: spec over ar, all families; 1 comparison by decoder and family is"
+    )
+    assert primary_sentence(summary(*both[:2]), "spec").endswith("spec over ar, all families.")
+
+
+@pytest.mark.parametrize(
+    ("lost", "likely"),
+    [
+        (0.004, "as likely as"),
+        (0.0, "as likely as"),
+        (-0.5, "on average 0.50 nats more likely than"),
+    ],
+)
+def test_tokens_are_not_called_less_likely_by_0_00_nats(lost: float, likely: str) -> None:
+    lossy = row("nar", 2.0, 1.5, 2.5, guarantee="none", nll_over_ar=lost)
+    said = conclusion(summary(lossy), {})
+    assert said.endswith(f"; under the target, its tokens are {likely} ar's.")

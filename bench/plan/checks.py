@@ -73,9 +73,9 @@ def check_options(run: ResolvedRun) -> None:
             line = f"{option} cannot be combined with --device-map"
             raise UsageError(f"{line}; leave one of them out")
     uses_tiles(run)
-    if config.reuse_prefix and config.batch_size > 1:
-        line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
-        raise UsageError(line)
+    if config.reuse_prefix and (config.batch_size > 1 or config.prompt_tokens is not None):
+        line = "--reuse-prefix answers one prompt at a time, behind the text of the turn before"
+        raise UsageError(f"{line}; leave it out, or --batch-size and --prompt-tokens")
     for cell, decoder in run.decoders.items():
         tiled = run.numerics(cell) == INVARIANT
         if isinstance(decoder, SelfDriven) and (tiled or config.reuse_prefix):

@@ -86,7 +86,7 @@ def tokenise(
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
             max_prompt_tokens(config, setup.models.target.max_length),
-            config.overlong,
+            "truncate" if config.prompt_tokens is not None else config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
             chat=setup.template,

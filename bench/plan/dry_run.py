@@ -44,10 +44,12 @@ def dry_run(
             plan = select_part(plan, part)
         timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
         seconds, basis = estimate(setup, plan, timed)
-    lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
+    lines = [
+        f"about {duration(seconds)}, if every decoder were as fast as {plan.baseline} ({basis})"
+    ]
     if setup.config.compile:
         line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
-        eager = "; ar ran eagerly here, and compiled it may be several times as fast"
+        eager = f"; {plan.baseline} ran eagerly here, and compiled it may be several times as fast"
         lines.append(line + eager * bool(children.missing))
     prompt = timed[0]
     text = shortened(str(setup.tokenizer.decode(list(prompt.ids))))

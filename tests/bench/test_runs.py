@@ -656,7 +656,7 @@ def test_a_dry_run_prints_the_plan_and_an_estimate_and_writes_no_file(
     assert lines[6].startswith("  \N{SYMBOL FOR START OF HEADING}Which capital does"), "BOS and all"
     assert lines[-2] == "computed in float32 on cpu"
     assert lines[-1].startswith("about ")
-    part = dry_run(small(), progress(), opener, "1/8")
+    part = dry_run(small(), progress(), opener, part="1/8")
     assert re.fullmatch(r"1 prompt timed \((qa|math_reasoning) 1\)", part[2])
     assert list(tmp_path.iterdir()) == []
 

@@ -165,7 +165,8 @@ def test_a_tokenizer_with_its_own_apply_chat_template_keeps_using_it(tokenizer: 
 def test_an_argument_that_no_prompt_depends_on_is_noted(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "Hi"}\n')
-    job = ("--model", save_checkpoint(tmp_path / "tiny"), "--tasks", file, "--decoders", "lookup")
+    model = save_checkpoint(tmp_path / "tiny")
+    job: Any = ("--model", model, "--tasks", file, "--decoders", "lookup")
     job += ("--no-compile", "--no-self-check", "--max-new-tokens", 2, "--dry-run")
     noted = bench("run", *job, "--template-args", "enable_thinking=false").err
     assert "target: no prompt depends on enable_thinking of --template-args" in noted

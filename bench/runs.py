@@ -37,7 +37,6 @@ from bench.records.plan import (
     STATUS,
     Plan,
     RunStatus,
-    parse_part,
     read_status,
     select_part,
     write_plan,
@@ -110,11 +109,8 @@ def run(
         BenchError: any failure before the plan is written (the new folder is then removed), or a
             disk that cannot be written to.
     """
-    if part is not None:
-        parse_part(part)
     resolved = check_first(config, progress.note, brings_models=opener is not open_setup)
-    if part is not None:
-        refuse_sharing(resolved, "--part")
+    refuse_sharing(resolved, spread, part)
     resolved, attempt_by = _choose_attempt(resolved, spread, opener)
     started_utc = utc_now()
     run_dir = _new_folder(resolved, parent, started_utc, part)
@@ -172,6 +168,7 @@ def resume(
         elif result := _finished_result(stopped := load_run(run_dir), progress, report):
             return result
         resolved = stored_decoders(trusted_config(run_dir, allowed))
+        refuse_sharing(resolved, spread)
         for_workers, attempt_by = _choose_attempt(resolved, spread, opener)
         started_utc, number = None, 0
         if stopped is None:
@@ -226,7 +223,6 @@ def _choose_attempt(
     """Choose this process or workers to measure. Workers' number of threads becomes the run's."""
     if spread == ALONE:
         return run, Attempt
-    refuse_sharing(run, "--workers" if spread.workers > 1 else "--executor")
     return extra("bench.jobs", "workers")(run, spread, opener)  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ from decoders.core.model import Call, DraftCall
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult
 
-_PART = "a decoder that drafts by itself: eagle, jacobi, lookup, medusa, spec or your own"
+_PART = "eagle, jacobi, lookup, medusa, mtp, shallow, spec, suffix+answers=false or your own"
 _ONE_MODEL = "a decoder without a draft model, as `first` has one"
 
 

@@ -81,8 +81,7 @@ class _ChainDrafter(Drafter):
                 slot_confidences=(*[_OWN_CHANCE] * len(result.picks), *result.slot_confidences),
             )
         )
-        drafts = proposer.worthwhile(most)
-        return DraftTree.chain(text.last, drafts, proposer.chances)
+        return DraftTree.chain(text.last, proposer.worthwhile(most), proposer.chances)
 
     def observe(self, text: Text, verdict: Verdict) -> None:
         """Learn how many drafts are accepted."""

@@ -26,15 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specbench_tasks.shapes import (
-    MATH,
-    PROMPTS,
-    SPEC,
-    SPEED,
-    RowPrompt,
-    gsm8k_answer,
-    read_prompt,
-)
+from specbench_tasks.shapes import MATH, PROMPTS, SPEC, SPEED, RowPrompt, gsm8k_answer, read_prompt
 from specbench_tasks.tables import NumberedRows, Row, short
 from specbench_tasks.task import (
     FAMILIES,

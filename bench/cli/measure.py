@@ -48,13 +48,13 @@ def run(
     with options.choose(progress) as shown:
         several = sessions != 1 or every != 0
         if several:
-            if part is not None or spread != ALONE:
-                raise UsageError("--sessions does not go with --part or --workers: leave these out")
+            if part is not None or spread != ALONE or config.session is not None:
+                raise UsageError("--sessions excludes --part, --workers and --session: drop these")
             extra("bench.jobs", "check-sessions")(sessions, every)
         if dry_run:
             from bench.plan.dry_run import dry_run as plan_only
 
-            typer.echo("\n".join(plan_only(config, shown, part=part)))
+            typer.echo("\n".join(plan_only(config, shown, spread=spread, part=part)))
             return
         if several:
             extra("bench.jobs", "sessions")(config, sessions, every, output, progress)

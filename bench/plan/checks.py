@@ -10,16 +10,20 @@ token to the target, and all drafts would be rejected without an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, UsageError, as_error
 from bench.machine.usage import available_bytes
+from bench.plan.code import law_file
 from bench.plan.labels import Note
 from bench.plan.numerics import default_dtype, open_device, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import adapter_folder, locate, model_shelf
 from bench.plan.tokenise import max_prompt_tokens, read_tasks
+from bench.records.plan import parse_part
 from bench.settings.config import INVARIANT, ZOO, RunConfig
+from bench.settings.setting import WorkerConfig
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
 from decoders.core.hf.graph_files import missing_compiler
@@ -70,12 +74,13 @@ def check_options(run: ResolvedRun) -> None:
     config = run.config
     for option, value in (("--compile", config.compile), ("--quantize", config.quantize)):
         if value and config.device_map:
-            line = f"{option} cannot be combined with --device-map"
-            raise UsageError(f"{line}; leave one of them out")
+            raise UsageError(
+                f"{option} cannot be combined with --device-map; leave one of them out"
+            )
     uses_tiles(run)
-    if config.reuse_prefix and config.batch_size > 1:
-        line = "--reuse-prefix answers one prompt at a time; leave it or --batch-size out"
-        raise UsageError(line)
+    if config.reuse_prefix and (config.batch_size > 1 or config.prompt_tokens is not None):
+        line = "--reuse-prefix answers one prompt at a time, behind the text of the turn before"
+        raise UsageError(f"{line}; leave it out, or --batch-size and --prompt-tokens")
     for cell, decoder in run.decoders.items():
         tiled = run.numerics(cell) == INVARIANT
         if isinstance(decoder, SelfDriven) and (tiled or config.reuse_prefix):
@@ -84,10 +89,13 @@ def check_options(run: ResolvedRun) -> None:
             raise UsageError(f"{line}; leave out one of them")
 
 
-def refuse_sharing(run: ResolvedRun, option: str) -> None:
-    """Refuse an `option` that spreads answers over processes, if a decoder remembers answers."""
+def refuse_sharing(run: ResolvedRun, spread: WorkerConfig, part: str | None = None) -> None:
+    """Refuse a malformed part, and to share answers out if a decoder remembers them."""
+    if part is not None:
+        parse_part(part)
+    option = "--part" if part else "--workers" if spread.workers > 1 else "--executor"
     for cell, decoder in run.decoders.items():
-        if decoder.remembers:
+        if decoder.remembers and (part is not None or not spread.alone):
             line = f"decoder {cell!r} remembers answers; {option} gives a process only some"
             raise UsageError(f"{line}; leave out the decoder or {option}")
 
@@ -102,6 +110,8 @@ def check_files(run: ResolvedRun) -> dict[str, str]:
     if config.draft not in (None, model_shelf(config.model)) and "draft" not in sources:
         line = f"none of {', '.join(run.decoders)} uses a draft model; leave it out, or add spec"
         raise UsageError(f"--draft {config.draft}: {line}")
+    if config.law is not None and not Path(law_file(config.law)).is_file():
+        raise UsageError(f"--law {config.law}: there is no such file")
     places = {role: locate(source, role) for role, source in sources.items()}
     for name, source in config.adapters.items():
         adapter_folder(name, source)

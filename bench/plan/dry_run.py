@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.machine.clock import Stopwatch
-from bench.plan.checks import check_first
+from bench.plan.checks import check_first, refuse_sharing
 from bench.plan.compiling import open_compiled
 from bench.plan.make import make_plan, quality_batch_size
 from bench.plan.numerics import describe_numerics
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
-from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
+from bench.records.plan import Plan, PlannedPrompt, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
+from bench.settings.setting import ALONE, WorkerConfig
 from bench.text import counted, printable, shortened
 from decoders.core.engine.scheduler import Scheduler
 from decoders.core.hf.graph_children import side_by_side
@@ -24,7 +25,11 @@ _NUM_PROBES = 4
 
 
 def dry_run(
-    config: RunConfig, progress: Progress, opener: Opener = open_setup, part: str | None = None
+    config: RunConfig,
+    progress: Progress,
+    opener: Opener = open_setup,
+    spread: WorkerConfig = ALONE,
+    part: str | None = None,
 ) -> list[str]:
     """Return lines about a plan and its duration without writing (raises as `bench.runs.run`).
 
@@ -32,11 +37,11 @@ def dry_run(
         config: the job.
         progress: shows phases and notes.
         opener: opens the models; any but `open_setup` brings its own.
+        spread: the workers that would measure.
         part: ``I/N`` of ``--part``; None: the whole plan.
     """
-    if part is not None:
-        parse_part(part)
     run = check_first(config, progress.note, brings_models=opener is not open_setup)
+    refuse_sharing(run, spread, part)
     with side_by_side(compiles=False) as children:  # compiling would take longer than the estimate
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
@@ -44,10 +49,11 @@ def dry_run(
             plan = select_part(plan, part)
         timed = [prompts[planned.prompt] for planned in plan.in_pass("timing")]
         seconds, basis = estimate(setup, plan, timed)
-    lines = [f"about {duration(seconds)}, if every decoder were as fast as ar ({basis})"]
+    about = f"about {duration(seconds)}, if every decoder were as fast as {plan.baseline}"
+    lines = [f"{about} ({basis})"]
     if setup.config.compile:
         line = "compiling is not in this time: graphs that are not on disk yet take minutes, once"
-        eager = "; ar ran eagerly here, and compiled it may be several times as fast"
+        eager = f"; {plan.baseline} ran eagerly here, and compiled it may be several times as fast"
         lines.append(line + eager * bool(children.missing))
     prompt = timed[0]
     text = shortened(str(setup.tokenizer.decode(list(prompt.ids))))

@@ -55,7 +55,7 @@ def make_plan(setup: Setup, name: str, progress: Progress) -> tuple[Plan, dict[s
     by_name = {prompt.name: prompt for prompt in prompts}
     names = [prompt.name for prompt in prompts if prompt.conversation in timed]
     if not names:
-        raise UsageError(f"no prompt is left to measure, all were skipped: {'; '.join(counts)}")
+        raise UsageError(f"no prompt is left to time: {'; '.join(counts)}")
     plan = Plan(
         name=name,
         cells=check_cells(setup, progress),
@@ -86,7 +86,7 @@ def tokenise(
         prompts, skipped = PromptEncoder(
             setup.tokenizer,
             max_prompt_tokens(config, setup.models.target.max_length),
-            config.overlong,
+            "truncate" if config.prompt_tokens is not None else config.overlong,
             template=vicuna if config.protocol == "specbench" else None,
             vocab_size=setup.models.target.vocab_size,
             chat=setup.template,

@@ -45,8 +45,7 @@ def test_an_option_out_of_range_is_refused():
 def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     """Write ``NAME.py`` and its test, and return both paths and the class's name (`UsageError`)."""
     if not _NAME.fullmatch(name):
-        line = f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder"
-        raise UsageError(line)
+        raise UsageError(f"{name!r} is not a decoder name; use a-z, 0-9 and _, such as my_decoder")
     if keyword.iskeyword(name) or name in names() or find_spec(name) is not None:
         line = f"{name!r} is a decoder, a module or a keyword of Python already"
         raise UsageError(f"{line}; use another name, such as my_decoder")
@@ -60,8 +59,7 @@ def new_decoder(name: str, folder: Path) -> tuple[list[Path], str]:
     }
     files = [folder / file for file in texts]
     if there := [file for file in files if file.exists()]:
-        line = f"{there[0]} exists and is not overwritten; use another NAME or --folder"
-        raise UsageError(line)
+        raise UsageError(f"{there[0]} exists and is not overwritten; use another NAME or --folder")
     for file, text in zip(files, texts.values(), strict=True):
         write_text(file, text)
     return files, class_name

@@ -19,7 +19,7 @@ from bench.errors import UnavailableError, UsageError, as_error
 from bench.machine.env import has_bfloat16
 from bench.plan.select import ResolvedRun
 from bench.settings import protocol
-from bench.settings.config import RunConfig
+from bench.settings.config import INVARIANT, RunConfig
 from decoders.core.engine.models import Models
 from decoders.core.hf import tiles
 from decoders.core.hf.checkpoint import count_weights
@@ -87,8 +87,8 @@ def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
     text = f"computed in {resolved.dtype} on {device}"
     if resolved.quantize:
         text = f"weights of {resolved.quantize}, {text}"
-    if resolved.tile:
-        text += f", row-invariant in tiles of {resolved.tile}"
+    partly = "partly " * (resolved.numerics != INVARIANT)
+    text += f", {partly}row-invariant in tiles of {resolved.tile}" * bool(resolved.tile)
     if device == "cpu" and resolved.threads:
         text += f", {resolved.threads} thread{'s' * (resolved.threads > 1)}"
     text += ", calls compiled" * bool(resolved.compile)
@@ -100,7 +100,7 @@ def describe_numerics(requested: RunConfig, resolved: RunConfig) -> str:
 def uses_tiles(run: ResolvedRun) -> bool:
     """Return whether any cell of the run computes in tiles (`UsageError`: not possible)."""
     config = run.config
-    if "invariant" not in (config.numerics, *map(run.numerics, run.decoders)):
+    if INVARIANT not in (config.numerics, *map(run.numerics, run.decoders)):
         if config.tile is not None:
             line = f"--tile {config.tile} is for row-invariant numerics; add --numerics invariant"
             raise UsageError(line)

@@ -125,7 +125,7 @@ def choose_decoders(config: RunConfig, note: Note) -> ResolvedRun:
         why = f"{skipped[baseline]}; " if baseline in skipped else ""
         raise UsageError(f"--baseline {baseline}: {why}allowed are {', '.join(decoders)}")
     rivals = [cell for cell in decoders if cell != baseline]
-    primary = config.primary or (rivals[0] if named and rivals else NO_PRIMARY)
+    primary = config.primary or next(filter(rivals.__contains__, config.decoders or ()), NO_PRIMARY)
     if primary not in (*rivals, NO_PRIMARY):
         raise UsageError(f"--primary {primary}: allowed are {', '.join([*rivals, NO_PRIMARY])}")
     roles = {"baseline": baseline, "primary": primary, "draft": draft, "adapters": used}

@@ -186,6 +186,9 @@ def open_setup(run: ResolvedRun) -> Setup:
     template = chat_template(tokenizer, config.template_args, config.date or today())
     with as_error(UnavailableError, before="target refused: "), refusing_panics():
         checks["target"] += template_notes(template, tokenizer, stop_ids)
+    read = "" if template is None or config.protocol is not None else template.text
+    if unread := ", ".join(name for name in config.template_args if name not in read):
+        checks["target"].append(f"no prompt depends on {unread} of --template-args")
     facts: dict[str, dict[str, Any]] = {}
     for role, source in sources.items():
         model = used[role]

@@ -216,7 +216,7 @@ def count_lines(prompts: Sequence[Prompt], skipped: Sequence[SkippedTurn]) -> li
     total = len(prompts) + len(skipped)
     lines = []
     if cut := [prompt.num_cut for prompt in prompts if prompt.num_cut]:
-        lost = f"{len(cut)} of {total} prompts were cut at the beginning to fit"
+        lost = f"{len(cut)} of {total} prompts were cut at the beginning"
         lines.append(f"{lost} (up to {max(cut)} tokens cut)")
     if skipped:
         families = Counter(item.family for item in skipped)

@@ -108,8 +108,7 @@ def jackknife(
     for left_out in items if len(items) > 1 else ():
         rest = [item for name, group in items.items() if name != left_out for item in group]
         pseudo.append(len(items) * value - (len(items) - 1) * statistic(rest))
-    estimate = _t_interval(value, pseudo)
-    return replace(estimate, num=len(everything), clusters=len(items))
+    return replace(_t_interval(value, pseudo), num=len(everything), clusters=len(items))
 
 
 def ratio_of_sums(sums: Mapping[str, tuple[float, float]]) -> Estimate:

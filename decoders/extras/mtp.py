@@ -82,7 +82,7 @@ class MtpLayer(HiddenAdapter):
         if wrong:
             raise ValueError(
                 f"the MTP layer {prefix}* is like no layer of the model, see {min(wrong)[0]}; "
-                "quantised weights are not read"
+                "quantised weights, and those that --quantize packs, are not read"
             )
         width, embedding = target.config.hidden_size, target.embedding.weight
         with torch.device("meta"):

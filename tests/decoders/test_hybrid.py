@@ -242,9 +242,12 @@ def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("hybrid:first=ar", "option 'first' of decoder 'hybrid' is ar; it must be a decoder that"),
-        ("hybrid:then=lookahead", "option 'then' of decoder 'hybrid' is lookahead; it must be a"),
-        ("hybrid:then=hybrid", "option 'then' of decoder 'hybrid' is hybrid; it must be a"),
+        ("hybrid:first=ar", "option 'first' of decoder 'hybrid' is ar; it must be eagle, jacobi,"),
+        (
+            "hybrid:then=lookahead",
+            "option 'then' of decoder 'hybrid' is lookahead; it must be eagle",
+        ),
+        ("hybrid:then=hybrid", "option 'then' of decoder 'hybrid' is hybrid; it must be eagle"),
         (
             "hybrid:first=lookup:then=lookup",
             "'then' of decoder 'hybrid' is lookup; .* be a decoder other than",

@@ -257,7 +257,7 @@ BREAKS: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": (
         {"mtp.layers.0.mlp.down_proj.weight_scale_inv": torch.ones(1, 1)},
         r"the MTP layer mtp\.\* is like no layer of the model, see layer\.mlp\.down_proj\."
-        "weight_scale_inv; quantised weights are not read",
+        "weight_scale_inv; quantised weights, and those that --quantize packs, are not read",
     ),
     "another shape": (
         {"mtp.layers.0.mlp.up_proj.weight": torch.ones(3, WIDTH)},

@@ -10,16 +10,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.group import Arguments, Configured
-from bench.cli.regression import (
-    PANEL,
-    Diff,
-    GateFile,
-    JsonFile,
-    JUnit,
-    Markdown,
-    Strict,
-    conclude,
-)
+from bench.cli.regression import PANEL, Diff, GateFile, JsonFile, JUnit, Markdown, Strict, conclude
 from bench.errors import Exit, UsageError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from bench.records.files import write_files
 from bench.records.frames import csv_bytes
 from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG
 from bench.report.findings import ordered_decoders
-from bench.report.tables.setting import describe_model, hardware
+from bench.report.tables.setting import describe_model, hardware, settings_in_words
 from bench.report.tables.table import interval, over, with_interval
 from bench.stats.metrics import summary_rows
 from bench.stats.side import RunSnapshot
@@ -180,11 +180,9 @@ def _conditions(member: NamedRun) -> list[str]:
 
 
 def conditions(side: RunSnapshot) -> list[str]:
-    """Return a run's tasks, sampling and dtype."""
-    config = side.config
-    if str(config.get("tasks")).startswith("specbench="):
-        config = {**config, "tasks": "specbench"}  # the file has Spec-Bench's own name
-    texts = {"tasks": "tasks {}", "split": "split {}", "temperature": "temperature {:g}"}
-    texts |= {"batch_size": "batch size {}", "max_new_tokens": "at most {} new tokens"}
-    parts = [text.format(config[key]) for key, text in texts.items() if config.get(key) is not None]
-    return [*parts, *filter(None, [config.get("dtype") or side.env.dtype])]
+    """Return a run's tasks, sampling, batches and dtype."""
+    tasks, dtype = side.config.get("tasks"), side.config.get("dtype") or side.env.dtype
+    if str(tasks).startswith("specbench="):
+        tasks = "specbench"  # the file has Spec-Bench's own name
+    named = [f"tasks {tasks}"] if tasks is not None else []
+    return [*named, *settings_in_words(side.config), *filter(None, [dtype])]

@@ -14,13 +14,7 @@ import pandas as pd
 
 from bench.records.plan import BASELINE, CLAIMED, NO_GUARANTEE, NOT_VERIFIED, SAME_TOKENS, WRONG
 from bench.records.record import SampleRecord
-from bench.report.tables.table import (
-    interval,
-    is_number,
-    number,
-    over,
-    without_wrong,
-)
+from bench.report.tables.table import interval, is_number, number, over, without_wrong
 from bench.stats import times
 from bench.stats.counters import group_by, ratio
 from bench.stats.intervals import LEVEL, Estimate, paired_speedup
@@ -242,7 +236,8 @@ def quality_limits(summary: pd.DataFrame) -> list[str]:
     lines = []
     unscored = [f for f in family_order(set(summary["family"]) - {ALL}) if f not in families]
     if unscored and families:
-        lines.append(f"No answer was scored in {', '.join(unscored)}: see the agreement with ar.")
+        advice = ": see the agreement with ar" * (BASELINE in scored)
+        lines.append(f"No answer was scored in {', '.join(unscored)}{advice}.")
     floored = summary[(summary["decoder"] == BASELINE) & summary["quality_tells"].eq(False)]
     if names := ", ".join(floored.loc[floored["family"] != ALL, "family"]):
         lines.append(
@@ -272,9 +267,10 @@ def telling(summary: pd.DataFrame) -> str:
     kept = [row.family for row in rows if row.quality_tells is not False]
     if len(kept) == len(rows):
         return ""
+    scored, rest = (f"{', '.join(kept)} only", "elsewhere") if kept else ("none", "everywhere")
     return (
-        f"Quality: {', '.join(kept) or 'no family'} only (telling_quality of summary.csv), as "
-        f"{BASELINE} itself is at its floor elsewhere; summary.csv's quality is of all families."
+        f"Quality: {scored} (telling_quality of summary.csv), as {BASELINE} itself is at its floor "
+        f"{rest}; summary.csv's quality is of all families."
     )
 
 

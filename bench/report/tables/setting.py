@@ -10,7 +10,21 @@ from typing import Any
 
 from bench.records.environment import Environment
 from bench.records.run_folder import Run
-from bench.text import counted, percent, portable
+from bench.text import percent, portable
+
+_CONDITIONS = {
+    "split": ("split {}", None),
+    "temperature": ("temperature {:g}", None),
+    "top_p": ("top-p {:g}", 1),
+    "top_k": ("top-k {}", 0),
+    "law": ("law {}", None),
+    "batch_size": ("batch size {}", None),
+    "max_new_tokens": ("at most {} new tokens", None),
+    "fixed_length": ("EOS ignored", False),
+    "prompt_tokens": ("prompts padded or cut to {} tokens (scores mean nothing)", None),
+    "numerics": ("{} numerics", "fast"),
+}
+"""Texts of the settings that change what is measured, and values that go without saying."""
 
 
 def report_title(run: Run) -> str:
@@ -32,7 +46,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     device = (run.env.device or run.config.get("device"), hardware(run.env))
     target = run.env.models.target or {}
     template = target.get("template") or {}
-    sha256, day = template.get("sha256"), template.get("date")
+    sha256, day, tasks = template.get("sha256"), template.get("date"), run.config.get("tasks")
     parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
     parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
     rows, price = run.env.torch.product_rows or 1, run.env.torch.product_price
@@ -43,7 +57,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
         products += f"; price: {cost}"
     values = {
         "model": describe_model(run),
-        "tasks": _tasks(run.config),
+        "tasks": ", ".join([tasks, *settings_in_words(run.config)]) if tasks else None,
         "decoders": ", ".join(decoders),
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),
@@ -90,16 +104,10 @@ def hardware(env: Environment) -> str | None:
     return f"{machine.cpu}, {cores} cores" if cores else machine.cpu
 
 
-def _tasks(config: Mapping[str, Any]) -> str | None:
-    """Describe the source of the prompts, the sampling, and the repeats."""
-    if not config.get("tasks"):
-        return None
-    temperature, limit = config.get("temperature"), config.get("max_new_tokens")
-    repeats = config.get("repeats")
-    parts = [str(config["tasks"])]
-    parts += [f"split {split}"] if (split := config.get("split")) else []
-    if temperature is not None:
-        parts.append("greedy" if temperature == 0 else f"temperature {temperature:g}")
-    parts += [f"at most {limit} new tokens"] if limit else []
-    parts += [counted(repeats, "repeat")] if repeats else []
-    return ", ".join(parts)
+def settings_in_words(config: Mapping[str, Any]) -> list[str]:
+    """Describe a run's choice of prompts, its sampling and its batches."""
+    return [
+        text.format(value)
+        for key, (text, usual) in _CONDITIONS.items()
+        if (value := config.get(key)) not in (None, usual)
+    ]

@@ -82,7 +82,7 @@ class Architecture:
             vocab_size=vocab_size,
             max_length=length,
             reads_hidden=reads_hidden,
-            sdpa=config._attn_implementation == "sdpa",
+            sdpa=config._attn_implementation == "sdpa" and getattr(config, "is_causal", True),
         )
 
 

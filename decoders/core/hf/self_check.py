@@ -54,8 +54,7 @@ def self_check(model: HFModel) -> list[str]:
             _compare(model, (3,))
     window, compared = _windows(model)
     if window and window < model.max_length and not compared:
-        line = f"not compared with transformers' own forward beyond its window of {window:,}"
-        notes.append(line)
+        notes.append(f"not compared with transformers' own forward beyond its window of {window:,}")
     return notes
 
 

@@ -15,6 +15,7 @@ from bench import runs as bench_run
 from bench.errors import Exit, UsageError
 from bench.extras.sections.parallel import memory
 from bench.measure.timing import Runner
+from bench.plan.dry_run import dry_run
 from bench.plan.make import order_blocks
 from bench.plan.past import Memories, later_turns
 from bench.records.plan import Block
@@ -232,6 +233,8 @@ def test_part_and_workers_are_refused_for_a_decoder_that_remembers_answers(
         bench_run.run(small(**SUFFIX), tmp_path, progress(), opener, report=None, **values)
     assert caught.value.exit_code == Exit.USAGE
     assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match=line):
+        dry_run(small(**SUFFIX), progress(), opener, **values)
 
 
 def test_repeats_have_the_same_order_of_blocks_only_with_the_option_same_order() -> None:

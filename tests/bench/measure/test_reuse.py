@@ -58,6 +58,7 @@ def test_prefix_reuse_reduces_only_the_target_rows_of_later_turns(
     ("values", "told"),
     [
         ({"batch_size": 2}, "--reuse-prefix answers one prompt at a time"),
+        ({"prompt_tokens": 20}, "or --batch-size and --prompt-tokens"),
         ({"decoders": "hf"}, "decoder 'hf' runs its own loop and cache"),
     ],
 )

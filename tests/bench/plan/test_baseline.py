@@ -14,7 +14,7 @@ import pytest
 from bench.errors import UsageError
 from bench.extras.sections.estimators import prompt_table
 from bench.plan.checks import check_first
-from bench.plan.dry_run import describe
+from bench.plan.dry_run import describe, dry_run
 from bench.records.plan import Block, Cell, Plan
 from bench.records.run_folder import load_run
 from bench.report.findings import Findings
@@ -62,6 +62,13 @@ def test_speedups_floor_and_pairs_refer_to_the_baseline_and_tokens_to_ar(
     assert noise_floor(measured.records).num == len(set(pairs["prompt"]))
     assert "lookup against a second lookup" in findings.floor_sentence
     assert "as fast as lookup" in findings.conclusion
+
+
+def test_the_time_of_a_plan_is_estimated_at_the_speed_of_its_baseline(
+    small: Any, opener: Any
+) -> None:
+    lines = dry_run(small(decoders="lookup", baseline="lookup"), RecordedProgress(), opener)
+    assert "if every decoder were as fast as lookup (" in lines[-1]
 
 
 def test_an_interrupted_run_resumes_with_its_baseline(

@@ -125,6 +125,7 @@ FAULTS: dict[str, tuple[Job, str]] = {
     "no such file": ({"model": "nowhere.gguf"}, "there is no such file"),
     "no GGUF file": ({"model": "README.md.gguf"}, "is not a GGUF file"),
     "no adapter": ({"decoders": "ptp", "adapter": "ptp=./nowhere"}, "there is no folder"),
+    "no such law": ({"law": "nowhere.py:Law"}, "--law nowhere.py:Law: there is no such file"),
     "no such task": ({"tasks": "qa,ragg"}, "unknown task 'ragg'; did you mean 'rag'"),
     "an empty file": ({"tasks": "empty.jsonl"}, "empty.jsonl"),
     "no such device": ({"device": "tpu"}, "'tpu' is not a device"),

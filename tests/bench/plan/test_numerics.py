@@ -54,7 +54,9 @@ def test_a_run_records_numerics_and_tile_and_the_numerics_that_a_cell_sets(setup
     assert setup.facts.target["tile"] == 8
     assert setup.arms["ar@fast"].cell.options["numerics"] == "fast"
     assert "numerics" not in setup.arms["ar"].cell.options
-    assert "row-invariant in tiles of 8" in describe_numerics(setup.config, setup.config)
+    assert ", row-invariant in tiles of 8" in describe_numerics(setup.config, setup.config)
+    of_one_cell = setup.config.with_values(numerics="fast")
+    assert "partly row-invariant in tiles" in describe_numerics(of_one_cell, of_one_cell)
     again = load_config(None, {"decoders": dict(setup.config.decoders or {})})
     assert (again.decoders or {})["ar@fast"]["numerics"] == "fast"
 

@@ -56,6 +56,8 @@ def test_the_primary_comparison_is_the_first_decoder_unless_an_option_names_anot
     assert (primary(), primary(primary="spec@b"), primary(primary="none")) == (
         *("spec@a", "spec@b", "none"),
     )
+    over_spec = small(decoders="spec@a,spec@b", baseline="spec@a")
+    assert choose_decoders(over_spec, print).config.primary == "spec@b"  # ar was not named
     with pytest.raises(BenchError, match="--primary ar: allowed are spec@a, spec@b, none"):
         primary(primary="ar")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from bench.plan.template import (
 from bench.plan.tokenise import PromptEncoder
 from decoders.core.hf.checkpoint import refusing_panics
 from specbench_tasks.task import Conversation
+from tests.command_line import bench
+from tests.tiny_checkpoint import save_checkpoint
 
 HI = [{"role": "user", "content": "Hi <b>ä"}]
 TALK = [*HI, {"role": "assistant", "content": "So?"}, {"role": "user", "content": "More"}]
@@ -157,3 +160,14 @@ def test_a_tokenizer_with_its_own_apply_chat_template_keeps_using_it(tokenizer: 
     own = Own(tokenizer_object=tokenizer.backend_tokenizer, chat_template=SAY)
     assert chat_template(own, {}, None) is None
     assert template_notes(None, own, frozenset()) == []
+
+
+def test_an_argument_that_no_prompt_depends_on_is_noted(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Hi"}\n')
+    model = save_checkpoint(tmp_path / "tiny")
+    job: Any = ("--model", model, "--tasks", file, "--decoders", "lookup")
+    job += ("--no-compile", "--no-self-check", "--max-new-tokens", 2, "--dry-run")
+    noted = bench("run", *job, "--template-args", "enable_thinking=false").err
+    assert "target: no prompt depends on enable_thinking of --template-args" in noted
+    assert "--template-args" not in bench("run", *job).err

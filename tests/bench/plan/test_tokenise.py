@@ -10,7 +10,14 @@ import pytest
 from jinja2 import TemplateError
 
 from bench.errors import UsageError
-from bench.plan.tokenise import PromptEncoder, count_lines, max_prompt_tokens, to_length
+from bench.plan.make import tokenise
+from bench.plan.select import choose_decoders
+from bench.plan.tokenise import (
+    PromptEncoder,
+    count_lines,
+    max_prompt_tokens,
+    to_length,
+)
 from bench.records.prompts import Prompt, SkippedTurn, ids_hash
 from bench.settings.config import load_config
 from specbench_tasks.task import Conversation, GoldAnswer
@@ -184,6 +191,15 @@ def test_a_fixed_prompt_length_must_leave_room_for_the_answer() -> None:
             limit(num)
 
 
+def test_prompts_of_a_fixed_length_are_cut_even_if_the_context_is_shorter(
+    small: Any, opener: Any
+) -> None:
+    setup = opener(choose_decoders(small(prompt_tokens=8), lambda _: None), max_length=30)
+    prompts, skipped = tokenise(setup, [conversation("x" * 90, "y"), conversation("ok", id="ok")])
+    assert [len(prompt.ids) for prompt in prompts] == [8, 8, 8]
+    assert not skipped
+
+
 def test_skipped_and_cut_prompts_are_counted_in_one_line() -> None:
     prompts, skipped = build(conversation("x" * 30, id="long"), conversation("ok"),
                              max_prompt_tokens=9)  # fmt: skip
@@ -192,7 +208,7 @@ def test_skipped_and_cut_prompts_are_counted_in_one_line() -> None:
     ]
     prompts, skipped = build(conversation("x" * 30), max_prompt_tokens=9, overlong="truncate")
     assert count_lines(prompts, skipped) == [
-        "1 of 1 prompts were cut at the beginning to fit (up to 21 tokens cut)"
+        "1 of 1 prompts were cut at the beginning (up to 21 tokens cut)"
     ]
     assert count_lines(*build(conversation("ok"))) == []
 

@@ -97,6 +97,14 @@ def test_a_masked_model_attends_by_the_mask_of_a_call_and_never_predicts_the_mas
     assert (logits[:, 7] == -torch.inf).all()
 
 
+def test_a_masked_model_on_several_devices_is_causal_in_calls_without_a_mask(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("accelerate", reason="the extra [gguf] is not installed")
+    folder = changed(save_checkpoint(tmp_path), is_causal=False)
+    assert self_check(HFModel.load(folder, dtype=torch.float32, device_map="auto")) == []
+
+
 def test_a_module_that_ignores_its_mask_is_refused() -> None:
     module = fresh("llama", "sdpa")
     module.config.update({"is_causal": False, "mask_token_id": 7})

@@ -116,7 +116,8 @@ def test_sessions_are_spread_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (("--sessions", 0), "--sessions 0 is not allowed; use 2 or more sessions"),
         (("--sessions", 2, "--every", -1), "--every: "),
         (("--every", 5), "--sessions 1 --every 5 is not allowed; use 2 or more sessions"),
-        (("--sessions", 2, "--part", "1/2"), "with --part or --workers"),
+        (("--sessions", 2, "--part", "1/2"), "--sessions excludes --part, --workers and --session"),
+        (("--sessions", 2, "--session", 2), "--sessions excludes --part, --workers and --session"),
         (("--sessions", 2, "-d", "nobody"), "nobody"),
     ],
 )

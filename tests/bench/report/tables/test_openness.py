@@ -16,6 +16,7 @@ from bench.records.prompts import Prompt, ids_hash, write_prompts
 from bench.records.run_folder import load_run
 from bench.report.figures.gallery import draw_all
 from bench.report.findings import Findings
+from bench.report.tables.conclusion import quality_limits, telling
 from bench.report.write import print_findings, write_report
 from bench.stats.metrics import summary_rows
 from bench.text import percent
@@ -111,6 +112,14 @@ def floored(looping: Path) -> Path:
     return looping
 
 
+def test_only_families_above_ars_floor_are_named_as_the_quality(floored: Path) -> None:
+    summary = Findings(load_run(floored)).summary
+    assert "math_reasoning, rag only (telling_quality of summary.csv), as ar" in telling(summary)
+    line = telling(summary[summary["family"].isin(["qa", "all"])])
+    assert line.startswith("Quality: none (telling_quality of summary.csv), as ar itself is at")
+    assert "at its floor everywhere" in line
+
+
 @pytest.mark.slow
 def test_a_score_at_ars_floor_is_in_brackets_and_in_no_mean_of_the_report(floored: Path) -> None:
     findings = Findings(load_run(floored))
@@ -165,6 +174,8 @@ def test_families_without_gold_answers_refer_to_the_agreement_with_ar(looping: P
     samples.write_text("\n".join(map(json.dumps, lines)) + "\n")
     findings = Findings(load_run(looping))
     assert "No answer was scored in qa: see the agreement with ar." in findings.caveats
+    without_ar = findings.summary[findings.summary["decoder"] != "ar"]
+    assert "No answer was scored in qa." in quality_limits(without_ar)
     titled = {table.title: table for table in tables_of(findings)["parallel"]}
     table = titled["Agreement with ar by family"]
     spec = next(row for row in table.rows if row[0].text == "spec")

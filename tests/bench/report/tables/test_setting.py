@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.extras.paper.write import conditions
 from bench.report.tables.setting import report_title, setting
 from bench.stats.side import load_side
 
@@ -18,7 +19,7 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     assert setting(side, ["ar", "spec"]) == [
         ("model", "zoo (2.2M parameters, compiled calls)"),
-        ("tasks", "zoo, greedy, at most 256 new tokens, 3 repeats"),
+        ("tasks", "zoo, temperature 0, batch size 1, at most 256 new tokens"),
         ("decoders", "ar, spec"),
         ("dtype", "float32"),
         ("device", "cpu, AMD EPYC, 2 cores"),
@@ -35,6 +36,19 @@ def test_the_rows_and_the_price_of_one_code_for_all_calls_are_listed() -> None:
         line = dict(setting(dataclasses.replace(side, env=env), ["ar"]))["products"]
         assert line.startswith("one code for calls of up to 64 rows, ")
         assert line.endswith(f"; price: {words}")
+
+
+def test_settings_that_change_what_is_measured_are_listed_with_the_tasks() -> None:
+    side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
+    changed = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "law": "/home/x/law.py:Law"}
+    changed |= {"numerics": "invariant", "fixed_length": True, "prompt_tokens": 6, "batch_size": 8}
+    side = dataclasses.replace(side, config={**side.config, **changed})
+    assert dict(setting(side, ["ar"]))["tasks"] == (
+        "zoo, temperature 0.7, top-p 0.9, top-k 5, law law.py:Law, batch size 8, "
+        "at most 256 new tokens, EOS ignored, "
+        "prompts padded or cut to 6 tokens (scores mean nothing), invariant numerics"
+    )
+    assert {"top-p 0.9", "top-k 5", "EOS ignored"} <= {*conditions(side)}
 
 
 @pytest.mark.parametrize(("rows", "told"), [(16, True), (1, False), (None, False)])

@@ -19,6 +19,7 @@ from bench.plan.numerics import default_dtype, open_device, uses_tiles
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.sources import adapter_folder, locate, model_shelf
 from bench.plan.tokenise import max_prompt_tokens, read_tasks
+from bench.records.plan import parse_part
 from bench.settings.config import INVARIANT, ZOO, RunConfig
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
@@ -29,11 +30,17 @@ from decoders.core.plugins import network
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SMALLER = "use a smaller --dtype (bfloat16) or model, or another --device"
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def check_first(
-    config: RunConfig, note: Note, *, brings_models: bool = False, reads_tasks: bool = True
+    config: RunConfig,
+    note: Note,
+    *,
+    brings_models: bool = False,
+    reads_tasks: bool = True,
+    part: str | None = None,
 ) -> ResolvedRun:
     """Check a job before anything expensive, and return it with its decoders chosen.
 
@@ -42,6 +49,7 @@ def check_first(
         note: takes a line for the user.
         brings_models: the caller opens its own models, so only options are checked.
         reads_tasks: the caller has no own tasks, so the configuration's tasks are read.
+        part: ``I/N`` of ``--part``; None: the whole plan.
 
     Raises:
         UsageError: an option, a file or a task is wrong, or an answer does not fit the model.
@@ -51,6 +59,9 @@ def check_first(
     notes: list[str] = []
     run = choose_decoders(config, notes.append)
     check_options(run)
+    if part is not None:
+        parse_part(part)
+        refuse_sharing(run, "--part")
     if not brings_models:
         sources = check_files(run)
         if reads_tasks:
@@ -145,8 +156,7 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
     if num_bytes > free:
         raise BenchError(
             f"out of memory: the weights of {config.model} take {num_bytes / 1e9:.1f} GB in "
-            f"{dtype}, and {free / 1e9:.1f} GB are free on {device}; use a smaller --dtype "
-            "(bfloat16) or model, or another --device"
+            f"{dtype}, and {free / 1e9:.1f} GB are free on {device}; {SMALLER}"
         )
 
 

@@ -12,7 +12,7 @@ from bench.plan.make import make_plan, quality_batch_size
 from bench.plan.numerics import describe_numerics
 from bench.plan.setup import Opener, Setup, open_setup
 from bench.progress import Progress, duration
-from bench.records.plan import Plan, PlannedPrompt, parse_part, select_part
+from bench.records.plan import Plan, PlannedPrompt, select_part
 from bench.records.prompts import Prompt
 from bench.settings.config import RunConfig
 from bench.text import counted, printable, shortened
@@ -34,9 +34,7 @@ def dry_run(
         opener: opens the models; any but `open_setup` brings its own.
         part: ``I/N`` of ``--part``; None: the whole plan.
     """
-    if part is not None:
-        parse_part(part)
-    run = check_first(config, progress.note, brings_models=opener is not open_setup)
+    run = check_first(config, progress.note, brings_models=opener is not open_setup, part=part)
     with side_by_side(compiles=False) as children:  # compiling would take longer than the estimate
         setup = open_compiled(run, opener, progress.note)
         plan, prompts = make_plan(setup, config.run_name or "dry-run", progress)
@@ -97,8 +95,7 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]
     num_tokens = sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
     answer_s = watch.total_s / len(probes)
     num_scored = len(plan.in_pass("quality")) * len(plan.cells)
-    at_once = setup.config.batch_size
-    timing_s = plan.num_answers * answer_s / min(at_once, 4)
+    timing_s = plan.num_answers * answer_s / min(setup.config.batch_size, 4)
     quality_s = num_scored * answer_s / min(quality_batch_size(setup), 4)
     basis = (
         f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens per "

@@ -16,15 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError, UnavailableError, room_for
-from bench.extras.workers.crew import (
-    Answer,
-    Done,
-    Hello,
-    Job,
-    Opening,
-    Request,
-    TimeBlock,
-)
+from bench.extras.workers.crew import Answer, Done, Hello, Job, Opening, Request, TimeBlock
 from bench.machine.env import ROOT
 from bench.progress import Progress
 from bench.records.record import SampleRecord

@@ -15,12 +15,7 @@ from typing import Any
 
 from bench.errors import UnavailableError, UsageError, optional
 from bench.extras.external.engine import Answerer, Engine, Settings
-from bench.extras.external.table import (
-    ExternalAnswer,
-    append_external,
-    next_session,
-    read_external,
-)
+from bench.extras.external.table import ExternalAnswer, append_external, next_session, read_external
 from bench.machine.clock import Clock, Stopwatch
 from bench.measure.timing import warm_up_prompt
 from bench.plan.sources import named, package_file, resolve
@@ -65,7 +60,7 @@ def measure_external(
         "engine": engine.name,
         "version": str(module.__version__),
         "model": Path(request.model).name,
-        "threads": request.threads,
+        "threads": request.threads if engine.threaded else None,
     }
     if not run.status.complete:
         progress.note("the run is incomplete: if it is still running, both compete for cores")

@@ -27,13 +27,7 @@ import psutil
 
 from bench.machine.gpu import gpu_facts, gpu_handle
 from bench.machine.openmp import SPIN_COUNT, WAIT_POLICY
-from bench.records.environment import (
-    Environment,
-    GitState,
-    Machine,
-    ModelFacts,
-    TorchSettings,
-)
+from bench.records.environment import Environment, GitState, Machine, ModelFacts, TorchSettings
 from bench.records.files import SCHEMA
 
 ROOT = Path(str(files("bench"))).resolve().parent

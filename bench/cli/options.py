@@ -110,7 +110,7 @@ def load(arguments: Mapping[str, Any]) -> RunConfig:
     settings = field_settings(RunConfig)
     values = {name: value for name, value in arguments.items() if name in settings}
     for name, value in values.items():
-        if isinstance(value, list) and (parse := settings[name].parse):
+        if isinstance(value, list | tuple) and (parse := settings[name].parse):
             values[name] = parse(value)
     names = {name: flag(name, setting) for name, setting in settings.items()}
     return load_config(arguments.get("config"), values, names)

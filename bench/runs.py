@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from bench.errors import BenchError, Exit, InvalidRunError, UsageError
@@ -170,14 +171,14 @@ def resume(
         resolved = stored_decoders(trusted_config(run_dir, allowed))
         refuse_sharing(resolved, spread)
         for_workers, attempt_by = _choose_attempt(resolved, spread, opener)
+        resolved = for_workers if stopped is None else resolved
+        open_same = opener if stopped is None else partial(_open_same, stopped, opener)
+        setup = open_with_graphs(resolved, open_same, progress)
         started_utc, number = None, 0
         if stopped is None:
-            resolved = for_workers
-            setup = open_with_graphs(resolved, opener, progress)
             plan, prompts = _plan(run_dir, resolved, setup, read_status(run_dir).part, progress)
         else:
-            plan, prompts, setup = stopped.plan, read_prompts(run_dir), opener(resolved)
-            check_identity(setup, plan, prompts, stopped.env)
+            plan, prompts = stopped.plan, read_prompts(run_dir)
             started_utc = stopped.status.started_utc
             number = max([stopped.status.attempts or 0, *(r.attempt + 1 for r in stopped.records)])
         attempt = attempt_by(run_dir, setup, plan, prompts, progress, started_utc, number)
@@ -188,6 +189,13 @@ def resume(
                 attempt.score_quality()
             _judge(attempt)
         return _report(run_dir, attempt.status, report, progress)
+
+
+def _open_same(stopped: Run, opener: Opener, run: ResolvedRun) -> Setup:
+    """Open the models of a stopped run, and refuse others than those with which it began."""
+    prompts, setup = read_prompts(stopped.path), opener(run)
+    check_identity(setup, stopped.plan, prompts, stopped.env)
+    return setup
 
 
 def _finished_result(stopped: Run, progress: Progress, report: Report | None) -> RunResult | None:
@@ -284,14 +292,18 @@ def _exit_code(run_dir: Path, status: RunStatus, progress: Progress) -> Exit:
         command = resume_command(run_dir, load_config(run_dir / CONFIG, {}))
         progress.note(f"interrupted; all finished answers are kept. Continue: {command}")
         return Exit.INTERRUPTED
+    if (code := exit_code(status)) == Exit.FAILED:
+        where = f"partial results kept, tracebacks in {run_dir / ERRORS}"
+        progress.note(f"{counted(status.num_errors or 0, 'answer')} failed; {where}")
+    return code
+
+
+def exit_code(status: RunStatus) -> Exit:
+    """Return the exit code of a run that ended: a decoder that answered nothing has failed."""
     answered_nothing = status.verdict == INCOMPLETE and status.complete
     if status.verdict != VALID and not answered_nothing:
         return EXIT_CODES[str(status.verdict)]
-    if status.num_errors:
-        where = f"partial results kept, tracebacks in {run_dir / ERRORS}"
-        progress.note(f"{counted(status.num_errors, 'answer')} failed; {where}")
-        return Exit.FAILED
-    return Exit.DONE
+    return Exit.FAILED if status.num_errors else Exit.DONE
 
 
 def _name(resolved: ResolvedRun) -> str:

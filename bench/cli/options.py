@@ -53,10 +53,19 @@ _FILE: dict[str, tuple[type, Setting]] = {
 """Options about a configuration's file, next to the options that set fields."""
 
 
-def fields(*names: str, **helps: str) -> Callable[[], type]:
+def option(name: str, kind: Any, help: str) -> tuple[str, Any, Any]:
+    """Return the name, type and default of an option of a verb's own (bool: a switch)."""
+    flags = typer.Option(f"--{name.replace('_', '-')}", help=help)
+    return name, Annotated[kind, flags], False if kind is bool else None
+
+
+def fields(
+    *names: str, more: Iterable[tuple[str, Any, Any]] = (), **helps: str
+) -> Callable[[], type]:
     """Return a function that declares the options of fields (none: all), `config` and `allow`.
 
-    Options that are not set are None. `helps` are a verb's own help texts.
+    Options that are not set are None. `helps` are a verb's own help texts. `more` are options that
+    set no field: names, types and defaults.
     """
 
     def declare() -> type:
@@ -79,7 +88,7 @@ def fields(*names: str, **helps: str) -> Callable[[], type]:
             text = helps.get(name, about.help)
             option = typer.Option(*flags, help=text, rich_help_panel=about.panel)
             declared.append((name, Annotated[kind | None, option], None))
-        return make_dataclass("Options", declared)
+        return make_dataclass("Options", [*declared, *more])
 
     return declare
 
@@ -99,9 +108,9 @@ def load(arguments: Mapping[str, Any]) -> RunConfig:
     from bench.settings.config import RunConfig, load_config
 
     settings = field_settings(RunConfig)
-    values = {name: value for name, value in arguments.items() if name not in _FILE}
+    values = {name: value for name, value in arguments.items() if name in settings}
     for name, value in values.items():
-        if value is not None and (parse := settings[name].parse):
+        if isinstance(value, list | tuple) and (parse := settings[name].parse):
             values[name] = parse(value)
     names = {name: flag(name, setting) for name, setting in settings.items()}
     return load_config(arguments.get("config"), values, names)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from bench.cli import options
+from bench.cli.group import Arguments, Configured
 
 if TYPE_CHECKING:
     from bench.compare.gate import Gate
@@ -18,29 +21,24 @@ if TYPE_CHECKING:
 app = typer.Typer()
 PANEL = "Guard against regressions"
 
-GateFile = Annotated[
-    Path | None, typer.Option("--gate", help="TOML of tolerances and margins. [default: built in]")
-]
-Strict = Annotated[
-    bool, typer.Option("--fail-inconclusive", help="If inconclusive, exit with 4, not 0.")
-]
-Markdown = Annotated[Path | None, typer.Option(help="Write a table for a pull request.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")]
-Diff = Annotated[bool, typer.Option("--diff", help="Show changed answers side by side.")]
-JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")]
+_File = Path | None
+COMPARING = (
+    options.option("gate", _File, "TOML of tolerances and margins. [default: built in]"),
+    options.option("fail_inconclusive", bool, "If inconclusive, exit with 4, not 0."),
+    options.option("markdown", _File, "Write a table for a pull request."),
+    options.option("json", _File, "Write everything as JSON."),
+    options.option("junit", _File, "Write JUnit XML."),
+    options.option("diff", bool, "Show changed answers side by side."),
+    ("output", options.Output, options.RESULTS),
+)
+"""Options of all verbs that compare two runs, as fields of a dataclass."""
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(cls=Configured.by(lambda: make_dataclass("Options", COMPARING)), rich_help_panel=PANEL)
 def compare(
     base: Annotated[str, typer.Argument(metavar="BASE", help="Run, `latest`, or a reference.")],
     head: Annotated[str, typer.Argument(metavar="HEAD", help="Run, `latest`, or a reference.")],
-    gate: GateFile = None,
-    fail_inconclusive: Strict = False,
-    markdown: Markdown = None,
-    json_file: JsonFile = None,
-    junit: JUnit = None,
-    diff: Diff = False,
-    output: options.Output = options.RESULTS,
+    arguments: Arguments,
 ) -> None:
     """Compare two runs and report regressions.
 
@@ -50,18 +48,15 @@ def compare(
     from bench.compare.gate import load_gate
     from bench.stats.side import load_side
 
-    rules = load_gate(gate, fail_inconclusive)
-    sides = load_side(base, output), load_side(head, output)
-    conclude(sides, rules, diff, markdown, json_file, junit)
+    rules = load_gate(arguments["gate"], arguments["fail_inconclusive"])
+    sides = load_side(base, arguments["output"]), load_side(head, arguments["output"])
+    conclude(sides, rules, arguments)
 
 
 def conclude(
     sides: tuple[RunSnapshot, RunSnapshot],
     rules: Gate,
-    diff: bool,
-    markdown: Path | None,
-    json_file: Path | None,
-    junit: Path | None,
+    arguments: Mapping[str, Any],
     github: bool = False,
 ) -> NoReturn:
     """Judge two sides, print and write the comparison, and exit with its code.
@@ -69,10 +64,7 @@ def conclude(
     Args:
         sides: base and head.
         rules: tolerances and margins.
-        diff: whether changed answers are shown.
-        markdown: file for a table (None here and in the next two: no file).
-        json_file: file for the whole comparison.
-        junit: file for JUnit's XML.
+        arguments: values of `COMPARING`: the files to write, and whether to show changed answers.
         github: whether workflow commands are printed, and the job's summary is extended.
     """
     from bench.compare import annotate
@@ -82,16 +74,16 @@ def conclude(
     from bench.records.files import append_text, write_text
 
     console, comparison = options.console(), judge(*sides, rules)
-    if diff:
+    if arguments["diff"]:
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
     places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
-    if markdown is not None:
-        write_text(markdown, shown.to_markdown(comparison))
-    if json_file is not None:
-        write_text(json_file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
-    if junit is not None:
-        write_text(junit, annotate.to_junit(comparison, places))
+    if file := arguments["markdown"]:
+        write_text(file, shown.to_markdown(comparison))
+    if file := arguments["json"]:
+        write_text(file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
+    if file := arguments["junit"]:
+        write_text(file, annotate.to_junit(comparison, places))
     if github:
         for line in annotate.github_commands(comparison, places):
             typer.echo(line)

@@ -155,18 +155,19 @@ def chosen_blocks(plan: Plan, limit: int) -> list[Block]:
     At least one block is chosen, unless `limit` is 0.
     """
     families = {prompt.prompt: prompt.family for prompt in plan.prompts}
-    queues: dict[str, list[tuple[str, ...]]] = {}
-    for group in sorted(block.prompts for block in plan.blocks if block.repeat == 0):
-        queues.setdefault(families[group[0]], []).append(group)
-    turns = [group for row in zip_longest(*queues.values()) for group in row if group]
-    selection: list[tuple[str, ...]] = []
-    for group in turns if limit else ():
-        if selection and sum(map(len, selection)) + len(group) > limit:
+    queues: dict[str, list[Sequence[Block]]] = {}
+    for first in sorted(plan.blocks, key=lambda block: block.prompts):
+        if first.repeat == 0:  # of a group, a part has some repeats only
+            same = [block for block in plan.blocks if block.prompts == first.prompts]
+            queues.setdefault(families[first.prompts[0]], []).append(same)
+    turns = [repeats for row in zip_longest(*queues.values()) for repeats in row if repeats]
+    selection: list[Block] = []
+    for repeats in turns if limit else ():
+        block = repeats[len(selection) % len(repeats)]
+        if selection and sum(len(each.prompts) for each in (*selection, block)) > limit:
             break
-        selection.append(group)
-    repeats = sorted({block.repeat for block in plan.blocks})
-    repeat_by_group = {group: repeats[i % len(repeats)] for i, group in enumerate(selection)}
-    return [block for block in plan.blocks if repeat_by_group.get(block.prompts) == block.repeat]
+        selection.append(block)
+    return [block for block in plan.blocks if block in selection]
 
 
 def phased_scheduler(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -121,8 +121,7 @@ def target_scores(
         sampling: only its law matters: the scores are at temperature 1 without truncation.
     """
     nll = entropy = agreed = 0.0
-    session = target.open()
-    try:
+    with closing(target.open()) as session:
         fed, rest = list(prompt), list(tokens)
         while rest:
             now, rest = rest[:_LIKELIHOOD_ROWS], rest[_LIKELIHOOD_ROWS:]
@@ -136,7 +135,5 @@ def target_scores(
             agreed += int((distribution.argmax(-1) == at).sum())
             entropy -= float(torch.xlogy(distribution.exp(), distribution.exp()).sum())
             fed = now[-1:]
-    finally:
-        target.close(session)
     num = len(tokens)
     return TargetScores(nll / num, agreed / num, entropy / num)

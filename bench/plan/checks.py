@@ -23,7 +23,7 @@ from bench.plan.sources import adapter_folder, locate, model_shelf
 from bench.plan.tokenise import max_prompt_tokens, read_tasks
 from bench.records.plan import parse_part
 from bench.settings.config import INVARIANT, ZOO, RunConfig
-from bench.settings.setting import WorkerConfig
+from bench.settings.setting import ALONE, WorkerConfig
 from decoders.core.decoder import SelfDriven
 from decoders.core.hf.checkpoint import count_weights, tensor_files
 from decoders.core.hf.graph_files import missing_compiler
@@ -33,6 +33,7 @@ from decoders.core.plugins import network
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SMALLER = "use a smaller --dtype (bfloat16) or model, or another --device"
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -95,7 +96,7 @@ def refuse_sharing(run: ResolvedRun, spread: WorkerConfig, part: str | None = No
         parse_part(part)
     option = "--part" if part else "--workers" if spread.workers > 1 else "--executor"
     for cell, decoder in run.decoders.items():
-        if decoder.remembers and (part is not None or not spread.alone):
+        if decoder.remembers and (part is not None or spread != ALONE):
             line = f"decoder {cell!r} remembers answers; {option} gives a process only some"
             raise UsageError(f"{line}; leave out the decoder or {option}")
 
@@ -155,8 +156,7 @@ def check_memory(run: ResolvedRun, sources: Mapping[str, str], device: str) -> N
     if num_bytes > free:
         raise BenchError(
             f"out of memory: the weights of {config.model} take {num_bytes / 1e9:.1f} GB in "
-            f"{dtype}, and {free / 1e9:.1f} GB are free on {device}; use a smaller --dtype "
-            "(bfloat16) or model, or another --device"
+            f"{dtype}, and {free / 1e9:.1f} GB are free on {device}; {SMALLER}"
         )
 
 

@@ -103,8 +103,7 @@ def estimate(setup: Setup, plan: Plan, timed: list[Prompt]) -> tuple[float, str]
     num_tokens = sum(len(o.tokens) for o in outcomes if isinstance(o, Generation))
     answer_s = watch.total_s / len(probes)
     num_scored = len(plan.in_pass("quality")) * len(plan.cells)
-    at_once = setup.config.batch_size
-    timing_s = plan.num_answers * answer_s / min(at_once, 4)
+    timing_s = plan.num_answers * answer_s / min(setup.config.batch_size, 4)
     quality_s = num_scored * answer_s / min(quality_batch_size(setup), 4)
     basis = (
         f"{num_tokens / watch.total_s:.0f} tokens/s, {num_tokens / len(probes):.0f} tokens per "

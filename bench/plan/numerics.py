@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -165,23 +166,20 @@ def holds(model: HFModel) -> bool:
 def _read(model: HFModel, ids: list[int], cut: list[int]) -> torch.Tensor:
     """Return logits ``[_TRIED, V]`` of the last rows, with calls of the row counts in `cut`."""
     Models(target=model).ensure(1, len(ids))
-    session = model.open()
-    try:
+    with closing(model.open()) as session:
         start, parts = 0, []
         for num in cut:
             call = session.call(ids[start : start + num], output="logits", read=range(num))
             parts.append(model.forward([call]))
             start += num
         return torch.cat(parts)[-_TRIED:]
-    finally:
-        model.close(session)
 
 
 def _seconds(model: HFModel, widths: Sequence[int] = _ROWS, batch_size: int = 1) -> float:
     """Return the summed median times of one call of each width."""
     Models(target=model).ensure(batch_size, sum(widths) * _TIMED)
-    sessions = [model.open() for _ in range(batch_size)]
-    try:
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(closing(model.open())) for _ in range(batch_size)]
         total = 0.0
         for rows in widths:
             times = []
@@ -192,6 +190,3 @@ def _seconds(model: HFModel, widths: Sequence[int] = _ROWS, batch_size: int = 1)
                 times.append(time.perf_counter() - start)
             total += median(times[1:])
         return total
-    finally:
-        for each in sessions:
-            model.close(each)

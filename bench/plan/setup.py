@@ -17,7 +17,7 @@ from bench.errors import UnavailableError, UsageError, as_error, room_for
 from bench.machine.clock import Clock
 from bench.machine.deadline import TimeLimit, default_limit_s
 from bench.machine.env import capture
-from bench.plan.checks import check_memory, check_options, read_models
+from bench.plan.checks import SMALLER, check_memory, check_options, read_models
 from bench.plan.code import code_hash, load_law, repository_state
 from bench.plan.numerics import (
     default_dtype,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from decoders.core.hf.model import HFModel
-
-_SMALLER = "use a smaller --dtype (bfloat16) or model, or another --device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +189,9 @@ def open_setup(run: ResolvedRun) -> Setup:
         checks["target"].append(f"no prompt depends on {unread} of --template-args")
     facts: dict[str, dict[str, Any]] = {}
     for role, source in sources.items():
-        model = used[role]
-        notes = [*model.notes, *checks[role]]
-        noted = {"notes": notes} if notes else {}
-        facts[role] = {**model.facts, "weights_sha256": weights_sha256(source), **noted}
+        facts[role] = {**used[role].facts, "weights_sha256": weights_sha256(source)}
+        if notes := [*used[role].notes, *checks[role]]:
+            facts[role]["notes"] = notes
     if template is not None:
         facts["target"]["template"] = template.facts
     for role in further:
@@ -229,12 +226,11 @@ def _load(config: RunConfig, source: str, role: str, dtype: str, device: torch.d
     """Load a model, or the target that is placed on devices (`ValueError`)."""
     from decoders.core.hf.model import HFModel
 
-    kind = getattr(torch, dtype)
-    with room_for(f"the weights of {source} in {dtype} on {device}", _SMALLER):
-        if config.device_map is not None and role == "target":
-            return HFModel.load(source, dtype=kind, device_map=config.device_map)
-        how: Any = {"compile": bool(config.compile), "quantized": config.quantize}
-        return HFModel.load(source, dtype=kind, device=device, **how)
+    how: Any = {"device": device, "compile": bool(config.compile), "quantized": config.quantize}
+    if config.device_map is not None and role == "target":
+        how = {"device_map": config.device_map}
+    with room_for(f"the weights of {source} in {dtype} on {device}", SMALLER):
+        return HFModel.load(source, dtype=getattr(torch, dtype), **how)
 
 
 def _self_check(config: RunConfig, model: HFModel, role: str) -> list[str]:
@@ -265,7 +261,7 @@ def _attach(
         ]
         with as_error(UsageError, before=f"adapter {name!r}: "):
             for numerics, role in dict.fromkeys(takers):
-                with room_for(f"adapter {name!r}", _SMALLER):
+                with room_for(f"adapter {name!r}", SMALLER):
                     getattr(models[numerics], role).attach(name, adapter)
         config = adapter.config
         facts[name] = AdapterFacts(

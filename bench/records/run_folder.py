@@ -92,8 +92,8 @@ class Run:
         return self.dtype == "float32" or numerics == INVARIANT
 
 
-def load_run(run_dir: Path | str) -> Run:
-    """Read a run folder. Fields of missing files (env, status) are unknown.
+def load_run(run_dir: Path | str, *, answers: bool = True) -> Run:
+    """Read a run folder, or all but its `answers`. Fields of missing files are unknown.
 
     Raises:
         UsageError: the folder is not a run folder.
@@ -112,7 +112,7 @@ def load_run(run_dir: Path | str) -> Run:
         raise UsageError(line)
     if plan is None:
         raise UsageError(f"{path} is not a run folder: it has no {MANIFEST}")
-    records, events = _read_samples(path)
+    records, events = _read_samples(path) if answers else ([], ())
     return Run(
         path=path,
         plan=plan,

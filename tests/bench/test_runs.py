@@ -20,13 +20,15 @@ from typing import Any
 import pytest
 
 from bench import runs as bench_run
-from bench.errors import BenchError, Exit
+from bench.errors import BenchError, Exit, UnavailableError
 from bench.plan.dry_run import dry_run
+from bench.plan.select import ResolvedRun
 from bench.progress import Progress
 from bench.records.environment import ModelFacts
 from bench.records.run_folder import load_run
 from bench.records.samples import SAMPLES, SampleWriter
 from bench.report.tables.setting import setting
+from decoders.core.hf.graph_children import NoGraphError
 from specbench_tasks.registry import load_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -437,6 +439,21 @@ def test_ctrl_c_before_the_warm_up_leaves_an_interrupted_run_that_can_be_resumed
     assert again.exit_code == Exit.DONE
 
 
+def test_a_compiled_run_is_not_resumed_where_no_graph_can_be_made(
+    start: Any, progress: Any, opener: Any
+) -> None:
+    def open_without_compiler(run: ResolvedRun) -> Any:
+        if run.config.compile:
+            raise NoGraphError("no C++ compiler is found")
+        return opener(run)
+
+    ended, _ = start(progress(stop_at=9), compile=True)
+    lines = (ended.run_dir / SAMPLES).read_text()
+    with pytest.raises(UnavailableError, match=r"no C\+\+ compiler is found; use --no-compile"):
+        bench_run.resume(ended.run_dir, progress(), open_without_compiler, report=None)
+    assert (ended.run_dir / SAMPLES).read_text() == lines
+
+
 @pytest.mark.parametrize("stop_at", [5, 17, 30])
 def test_ctrl_c_keeps_all_measurements_and_resume_completes_the_run(
     start: Any, progress: Any, opener: Any, stop_at: int, reported: list[Path]
@@ -659,6 +676,13 @@ def test_a_dry_run_prints_the_plan_and_an_estimate_and_writes_no_file(
     part = dry_run(small(), progress(), opener, part="1/8")
     assert re.fullmatch(r"1 prompt timed \((qa|math_reasoning) 1\)", part[2])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_a_part_refuses_what_the_run_refuses(
+    small: Any, opener: Any, progress: Any
+) -> None:
+    with pytest.raises(BenchError, match="'suffix' remembers answers; --part gives a process"):
+        dry_run(small(decoders="suffix"), progress(), opener, "1/2")
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

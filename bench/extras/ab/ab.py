@@ -54,6 +54,7 @@ from bench.stats.validity import INCOMPLETE, judge
 from decoders.core.hf.checkpoint import is_local
 from decoders.core.registry import parse_spec
 from decoders.core.types import DecoderSpec
+from specbench_tasks.task import EMBEDDED
 
 _SIDES = ("base", "head")
 QUALITY_LIMIT = 8
@@ -302,10 +303,13 @@ def make_request(config: RunConfig, repository: Path) -> dict[str, Any]:
     understood: dict[str, Callable[[Any], Any]] = {
         "model": _checkpoint,
         "draft": _checkpoint,
+        "models": lambda names: {name: _checkpoint(path) for name, path in names.items()},
         "adapters": lambda paths: {
             name: path if is_shelf(path) else _absolute(path) for name, path in paths.items()
         },
         "tasks": lambda tasks: ",".join(map(_task, tasks.split(","))),
+        "law": lambda law: _side_name(law, repository),
+        "cost": _absolute,
     }
     return {k: understood[k](v) if k in understood else v for k, v in values.items()}
 
@@ -348,16 +352,21 @@ def _checkpoint(name: str) -> str:
 
 
 def _task(text: str) -> str:
-    source, _, value = text.strip().partition("=")
+    source, equals, value = text.strip().partition("=")
+    if not equals and source not in EMBEDDED | {"specbench"}:  # a path alone
+        source, value = "", source
     local = source in ("jsonl", "specbench") or Path(value).expanduser().exists()
-    return f"{source}={_absolute(value)}" if value and local else text
+    return f"{source}{equals}{_absolute(value)}" if value and local else text
 
 
 def _side_cell(cell: str, root: Path) -> str:
     spec = parse_spec(cell)
-    path, is_file, class_name = spec.name.rpartition(":")
-    if not is_file:
-        return cell
+    return DecoderSpec(name=_side_name(spec.name, root), label=spec.label).cell
+
+
+def _side_name(name: str, root: Path) -> str:
+    """Name a class or function of a file by the file's path for a side, any other as it is."""
+    path, is_file, of_file = name.rpartition(":")
     file = Path(path).resolve()
     path = file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
-    return DecoderSpec(name=f"{path}:{class_name}", label=spec.label).cell
+    return f"{path}:{of_file}" if is_file else name

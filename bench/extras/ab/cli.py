@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.cli import options
 from bench.cli.group import Arguments, Configured
-from bench.cli.regression import PANEL, Diff, GateFile, JsonFile, JUnit, Markdown, Strict, conclude
+from bench.cli.regression import COMPARING, PANEL, conclude
 from bench.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ _GATE = options.fields(
     quality_limit="Prompts per family to score. [default: 0]",
     repeats="[default: 2; with --against 1]",
     max_new_tokens="Maximum tokens per answer. [default: 48; with --against its number]",
+    more=COMPARING,
 )
 _AB = options.fields(
     *("decoders", "model", "draft", "tasks", "split", "limit", "quality_limit", "repeats"),
@@ -36,12 +36,13 @@ _AB = options.fields(
     quality_limit="Prompts per family to score. [default: 8; with --config as for run]",
     repeats="Two at a time in fresh processes. [default: 6]",
     compile="Compile calls. [default: no]",
+    more=COMPARING,
 )
 
 
 @app.command("gate", cls=Configured.by(_GATE), rich_help_panel=PANEL)
 def gate_(
-    arguments: Arguments,
+    *,
     base: Annotated[
         str | None, typer.Option(help="Commit (or folder) to measure on this machine as well.")
     ] = None,
@@ -50,13 +51,7 @@ def gate_(
     ] = None,
     head: _Head = ".",
     margin: Annotated[float, typer.Option(help="Slow-down that regresses; 0.05 is 5 %.")] = 0.05,
-    gate: GateFile = None,
-    fail_inconclusive: Strict = False,
-    markdown: Markdown = None,
-    json_file: JsonFile = None,
-    junit: JUnit = None,
-    diff: Diff = False,
-    output: options.Output = options.RESULTS,
+    arguments: Arguments,
     progress: options.Progressing = "auto",
 ) -> None:
     """Check in about a minute, for CI, whether a change made decoders slower or wrong.
@@ -73,28 +68,22 @@ def gate_(
         line = "give --base (a commit, to measure both) or --against (a stored run), not both"
         raise UsageError(line)
     check(margin, Margin, "--margin")
-    rules = gate_settings(load_gate(gate, fail_inconclusive), gate, margin, timed=base is not None)
+    file, rules = arguments["gate"], load_gate(arguments["gate"], arguments["fail_inconclusive"])
+    rules = gate_settings(rules, file, margin, timed=base is not None)
     if against is not None:
-        sides = measure_against(against, arguments, output, progress)
+        sides = measure_against(against, arguments, arguments["output"], progress)
     else:
         cheap = {"limit": 12, "quality_limit": 0, "repeats": 2, "max_new_tokens": 48}
-        sides = _interleaved(str(base), head, with_defaults(arguments, cheap), output, progress)
-    annotated = bool(os.environ.get("GITHUB_ACTIONS"))
-    conclude(sides, rules, diff, markdown, json_file, junit, annotated)
+        sides = _interleaved(str(base), head, with_defaults(arguments, cheap), progress)
+    conclude(sides, rules, arguments, github=bool(os.environ.get("GITHUB_ACTIONS")))
 
 
 @app.command(cls=Configured.by(_AB), rich_help_panel=PANEL)
 def ab(
+    *,
     base: Annotated[str, typer.Option(help="Git revision, or a folder.")],
-    arguments: Arguments,
     head: _Head = ".",
-    gate: GateFile = None,
-    fail_inconclusive: Strict = False,
-    markdown: Markdown = None,
-    json_file: JsonFile = None,
-    junit: JUnit = None,
-    diff: Diff = False,
-    output: options.Output = options.RESULTS,
+    arguments: Arguments,
     progress: options.Progressing = "auto",
 ) -> None:
     """Measure two commits interleaved on this machine, then compare them.
@@ -106,11 +95,10 @@ def ab(
     from bench.extras.ab.ab import QUALITY_LIMIT, REPEATS
     from bench.extras.ab.gating import with_defaults
 
-    rules = load_gate(gate, fail_inconclusive)
+    rules = load_gate(arguments["gate"], arguments["fail_inconclusive"])
     if arguments["config"] is None:
         arguments = with_defaults(arguments, {"quality_limit": QUALITY_LIMIT, "repeats": REPEATS})
-    sides = _interleaved(base, head, arguments, output, progress)
-    conclude(sides, rules, diff, markdown, json_file, junit)
+    conclude(_interleaved(base, head, arguments, progress), rules, arguments)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -139,13 +127,13 @@ def doctor(
 
 
 def _interleaved(
-    base: str, head: str, arguments: Arguments, output: Path, progress: str
+    base: str, head: str, arguments: Arguments, progress: str
 ) -> tuple[RunSnapshot, RunSnapshot]:
     from bench.extras.ab.ab import make_request, run_ab
     from bench.extras.ab.checkout import compared_repository
     from bench.stats.side import load_side
 
-    config = options.configuration(arguments)
+    config, output = options.configuration(arguments), arguments["output"]
     with options.choose(progress) as shown:
         repository = compared_repository((base, head))
         request = make_request(config, repository)

@@ -142,12 +142,14 @@ def throttling(reason: str | None) -> Check:
 
 def gpu(facts: dict[str, Any], reason: str | None, num_others: int | None) -> list[Check]:
     """Check clocks, slow-down reasons and other users of the GPU."""
-    clocks = f"{facts.get('sm_clock_mhz')} of at most {facts.get('sm_clock_max_mhz')} MHz"
+    texts = {"name": "{}", "sm_clock_mhz": "{} MHz", "sm_clock_max_mhz": "at most {} MHz"}
+    texts |= {"temperature_c": "{} °C"}
+    seen = [text.format(facts[key]) for key, text in texts.items() if facts.get(key) is not None]
     cooler = reason and "let it cool down, or lower the load of other programs"
     users = "unknown" if num_others is None else f"{num_others} other processes"
     return [
-        Check("GPU", f"{facts.get('name')}, {clocks}, {facts.get('temperature_c')} °C"),
-        Check("GPU clocks", reason or "not slowed down", cooler),
+        Check("GPU", ", ".join(seen)),
+        Check("GPU clocks", reason or "no slow-down seen", cooler),
         Check("GPU users", users, "measure on a GPU without other users" if num_others else None),
     ]
 

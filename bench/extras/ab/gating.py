@@ -18,7 +18,8 @@ from bench.stats.side import RunSnapshot, load_side
 
 _SETTINGS = (
     *("model", "draft", "tasks", "columns", "split", "limit", "overlong", "prompt_tokens"),
-    *("max_new_tokens", "fixed_length", "reuse_prefix", "temperature", "top_p", "top_k", "seed"),
+    *("template_args", "date", "protocol", "batch_size", "max_new_tokens", "fixed_length"),
+    *("reuse_prefix", "temperature", "top_p", "top_k", "seed"),
 )
 """Settings of a stored run that decide its prompts and answers."""
 
@@ -64,6 +65,8 @@ def measure_against(
     defaults = {key: settings[key] for key in _SETTINGS if settings.get(key) is not None}
     defaults |= {"repeats": 1, "quality_limit": 0, "phase_limit": 0, "run_name": "gate"}
     config = options.configuration({**with_defaults(values, defaults), "compile": False})
+    if (law := settings.get("law")) and config.law is None:
+        raise UsageError(f"{folder} was measured under --law {law}: set law in a --config file")
     with options.choose(progress) as shown:
         ended = runs.run(config, output, shown)
     typer.echo(f"{base.path}  {ended.run_dir}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import psutil
 import torch
 
 from bench.errors import UnavailableError, UsageError, as_error, room_for
@@ -13,7 +12,7 @@ from bench.extras.cost.probes import make_probes
 from bench.extras.cost.records import CallWork, CostCell, CostFacts, Grid
 from bench.machine.clock import Clock
 from bench.machine.env import ROOT, capture
-from bench.machine.usage import LoadWatch
+from bench.machine.usage import LoadWatch, available_bytes
 from bench.plan.compiling import open_compiled
 from bench.plan.labels import Note
 from bench.plan.numerics import default_cpu_dtype, default_dtype, open_device, prepare_process
@@ -59,9 +58,7 @@ def open_subject(
     facts = {**model.facts, "random_weights": shape is not None}
     dtype = str(facts["dtype"])
     work = count_work(model)
-    room = float(psutil.virtual_memory().available)
-    if device.type == "cuda":
-        room = float(torch.cuda.mem_get_info(device)[0])
+    room = float(available_bytes(str(device)))
     return CostSubject(
         model=model,
         facts=CostFacts(name=shape or config.model, target=facts, work=work, grid=grid),
@@ -86,9 +83,8 @@ def _make_model(config: RunConfig, device: torch.device, shape: str | None) -> H
 
     with as_error(UsageError):
         shaped = shapes.shape_config(ROOT / ZOO / "target" if shape == ZOO else shape)
-    usual = "bfloat16"
-    if device.type == "cpu":
-        usual = default_cpu_dtype(shapes.count_weights(shaped))
+    on_cpu = device.type == "cpu"
+    usual = default_cpu_dtype(shapes.count_weights(shaped)) if on_cpu else "bfloat16"
     dtype = config.dtype or usual
     with room_for(f"the weights of {shape} in {dtype} on {device}", _SMALLER):
         return shapes.random_model(shaped, dtype=getattr(torch, dtype), **how)

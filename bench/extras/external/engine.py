@@ -49,11 +49,13 @@ class Engine:
     """Describe a third-party engine and its modes, the first of which is ``ar``.
 
     `open` takes the package's module, a mode and the settings, and holds a loaded model until its
-    context ends. Modes that load `together` answer each prompt in turn.
+    context ends. Modes that load `together` answer each prompt in turn. A `threaded` engine takes
+    the settings' number of CPU threads.
     """
 
     name: str
     package: str
     together: bool
+    threaded: bool = False
     modes: Mapping[str, Mode]
     open: Callable[[Any, Mode, Settings], AbstractContextManager[Answerer]]

@@ -60,7 +60,7 @@ def measure_external(
         "engine": engine.name,
         "version": str(module.__version__),
         "model": Path(request.model).name,
-        "threads": request.threads,
+        "threads": request.threads if engine.threaded else None,
     }
     if not run.status.complete:
         progress.note("the run is incomplete: if it is still running, both compete for cores")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -148,7 +149,7 @@ def _line(run: Mapping[str, Any], history: pd.DataFrame, folder: Path) -> dict[s
     report = f"{name}/report.html"
     return {
         **run,
-        "link": report if (folder / report).is_file() else None,
+        "link": quote(report) if (folder / report).is_file() else None,
         "good": run["verdict"] == VALID,
         "cells": (*(str(fact or UNKNOWN) for fact in facts), over),
     }

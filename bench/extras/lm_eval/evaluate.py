@@ -99,6 +99,7 @@ def evaluate(
 
     run = check_first(config, progress.note, brings_models=opener is not None, reads_tasks=False)
     setup = (opener or open_setup)(run)
+    is_set = "batch_size" in config.model_fields_set
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
@@ -111,7 +112,7 @@ def evaluate(
         setup,
         cell,
         templated=templated,
-        batch_size=batch_size(setup) if config.batch_size == 1 else config.batch_size,
+        batch_size=config.batch_size if is_set else batch_size(setup),
         write=write,
         progress=progress,
     )

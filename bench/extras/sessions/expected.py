@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -24,8 +23,8 @@ from bench.extras.sessions.pooled import POOL, list_runs, machine, unlike
 from bench.machine.env import ROOT
 from bench.records.environment import read_environment
 from bench.records.files import SCHEMA, parse, read_json, write_json
-from bench.records.plan import STATUS, read_plan, read_status
-from bench.records.run_folder import Run, load_run, read_config
+from bench.records.plan import STATUS, read_status
+from bench.records.run_folder import Run, load_run
 from bench.report.findings import Findings
 from bench.report.tables.table import Columns, Table, interval
 from bench.report.write import SUMMARY
@@ -72,8 +71,8 @@ def _pooled(run: Run) -> Mapping[str, _Ranges]:
     """Return the predictions by machine of the pool of a run's job (empty: no readable pool)."""
     for file in sorted(REFERENCES.glob(f"*/{POOL}")):
         try:
-            pooled = _without_answers(Path(list_runs(str(file.parent), file.parent)[0]))
-            if pooled.plan is None or any(unlike(_snapshot(pooled), _snapshot(run))):
+            pooled = load_run(list_runs(str(file.parent), file.parent)[0], answers=False)
+            if any(unlike(_snapshot(pooled), _snapshot(run))):
                 continue
             names = ["machine", "decoder", "next_low", "next_high"]
             rows = pd.read_csv(file, usecols=names)[names].dropna().itertuples(index=False)
@@ -95,8 +94,7 @@ def _baselines(run: Run) -> Iterator[tuple[str, float]]:
         try:
             if read_status(folder).verdict != VALID or machine(read_environment(folder)) != here:
                 continue
-            past = _without_answers(folder)
-            if past.plan is None or any(unlike(_snapshot(past), _snapshot(run))):
+            if any(unlike(_snapshot(load_run(folder, answers=False)), _snapshot(run))):
                 continue
             if (seconds := _baseline_time(pd.read_csv(folder / SUMMARY))) < math.inf:
                 yield folder.name, seconds
@@ -108,12 +106,6 @@ def _baseline_time(summary: pd.DataFrame) -> float:
     """Return the baseline's seconds per token, or infinity if unknown."""
     rows = [row for row in summary_rows(summary, ALL) if row.decoder == row.over]
     return next((row.time_per_token_s for row in rows if row.time_per_token_s), math.inf)
-
-
-def _without_answers(folder: Path) -> Run:
-    facts: dict[str, Any] = {"plan": read_plan(folder), "config": read_config(folder)}
-    facts |= {"env": read_environment(folder), "status": read_status(folder)}
-    return Run(path=folder, records=(), events=(), **facts)
 
 
 def _snapshot(run: Run) -> RunSnapshot:
@@ -135,7 +127,7 @@ def section(findings: Findings) -> Sequence[Table]:
 
 def conclusion(run_dir: Path) -> list[str]:
     """State whether a run's speed-ups agree with the prediction of its machine's sessions."""
-    ranges = expectations(Findings(_without_answers(run_dir))).next
+    ranges = expectations(Findings(load_run(run_dir, answers=False))).next
     return [_judge(Findings(load_run(run_dir)), ranges)] if ranges else []
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bench.errors import UsageError, did_you_mean
 from bench.records.plan import WRONG, Plan
-from bench.records.prompts import PROMPTS, read_pieces, read_prompts
+from bench.records.prompts import kept_prompts, read_pieces
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.stats.counters import Tally
@@ -67,7 +67,7 @@ def show_run(
         console.print(Text("nothing is measured yet"))
         return
     pieces = read_pieces(run_dir)
-    kept = read_prompts(run_dir).items() if (run_dir / PROMPTS).is_file() else ()
+    kept = kept_prompts(run_dir).items()
     prompts = {name: "".join(map(pieces, each.ids)) for name, each in kept}
     legend = Text.assemble(
         ("prefill", _PREFILL), " ", ("step", _STEPS[1]), ("next step", _STEPS[0]), "  ",

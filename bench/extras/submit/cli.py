@@ -32,7 +32,7 @@ def submit(
     from bench.extras.exports.export import BY_PROMPT, reference
     from bench.extras.sessions.pooled import POOL, load_pool, write_pool
     from bench.extras.submit.submission import free_name, problems
-    from bench.records.environment import read_environment
+    from bench.extras.together.runs import are_one
     from bench.records.files import write_files
     from bench.records.run_folder import find_run, load_run
     from bench.report.findings import Findings
@@ -41,7 +41,7 @@ def submit(
 
     findings = Findings(load_run(find_run(run, output)))
     for each in run_folders(to):
-        if read_environment(each) == findings.run.env:  # its load and peak memory are a run's own
+        if are_one(findings.run, load_run(each, answers=False)):
             raise InvalidRunError(f"{findings.name} is stored already: {each}")
     files = {name: data for name, data in reference(findings).items() if name != REPORT}
     if failed := list(problems(findings, files, public=public)):

@@ -22,7 +22,6 @@ from bench.progress import Progress
 from bench.records.files import only_writer, refuse_links, write_text
 from bench.records.plan import STATUS, read_status
 from bench.records.run_folder import read_config
-from bench.stats.validity import EXIT_CODES
 
 SWEEP = "sweep.toml"
 POINTS = "points"
@@ -110,9 +109,7 @@ def _measure(
     """Complete one point, and return its exit code and, if it has no result, the reason."""
     at = _existing(folder).get(point.name)
     if at is not None and _complete(at):
-        status = read_status(at)
-        code = EXIT_CODES[str(status.verdict)]
-        return Exit.FAILED if code == Exit.DONE and status.num_errors else code, None
+        return runs.exit_code(read_status(at)), None
     progress.note(f"point {point.number} of {len(sweep.points)}: {point.label}")
     try:
         if at is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import BenchError, UnavailableError, UsageError
+from bench.records.run_folder import Run
 from bench.report.findings import RunNumbers
 from bench.report.tables.conclusion import Rivals, rivals
 from bench.report.tables.setting import describe_model, hardware
@@ -135,14 +136,18 @@ def refuse_invalid(side: RunSnapshot) -> None:
         raise BenchError(line, exit_code=EXIT_CODES[side.verdict])
 
 
-def refuse_twice(first: RunSnapshot, second: RunSnapshot) -> None:
-    """Refuse one run under two names: the same folder, or a stored copy."""
-    times = [
-        (s.status.started_utc, s.status.finished_utc, s.status.revision, s.config)
-        for s in (first, second)
-    ]
-    copied = times[0] == times[1] and None not in times[0][:2]
-    if copied or first.path.resolve() == second.path.resolve():
+def are_one(first: Run, second: Run) -> bool:
+    """Return whether two folders hold one run: they are the same, or one is a stored copy.
+
+    A copy has the run's times, load and peak memory; paths in its configuration are shortened.
+    """
+    one, two = ((s.status.started_utc, s.status.finished_utc, s.env) for s in (first, second))
+    return (one == two and None not in one) or first.path.resolve() == second.path.resolve()
+
+
+def refuse_twice(first: Run, second: Run) -> None:
+    """Refuse one run under two names."""
+    if are_one(first, second):
         raise UsageError(f"{first.path} and {second.path} are one run: name it once")
 
 

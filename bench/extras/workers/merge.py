@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
-from bench.records.environment import write_environment
+from bench.records.environment import Machine, write_environment
 from bench.records.files import only_writer, read_json, write_json, write_text
 from bench.records.plan import (
     COMPLETE,
@@ -124,7 +124,10 @@ def _write(
     write_prompts(folder, [*read_prompts(runs[0].path).values()])  # each part has all prompts
     ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
     write_json(folder / VOCABULARY, ordered, indent=0)
-    write_environment(folder, replace(runs[0].env, comparability_key=key))
+    env = replace(runs[0].env, comparability_key=key)
+    if key is None:  # no processor measured the run, and no GPU
+        env = replace(env, machine=Machine(), gpu=None, process=None)
+    write_environment(folder, env)
     attempts = {(r.block, r.attempt) for r in records if r.kind == "timing"}
     with SampleWriter(folder) as writer:
         for record in records:

@@ -24,8 +24,9 @@ from bench.extras.sections.durations import (
     splits,
 )
 from bench.measure.phases import PhaseClock, chosen_blocks, measure_phases, phased_scheduler
-from bench.plan.make import make_plan
+from bench.plan.make import make_plan, order_blocks
 from bench.plan.select import choose_decoders
+from bench.records.plan import Plan, PlannedPrompt, select_part
 from bench.records.record import SampleRecord
 from bench.records.run_folder import load_run
 from bench.records.samples import PHASES, PHASES_FILE, PhasedAnswer, read_phases
@@ -431,6 +432,17 @@ def test_chosen_blocks_stay_within_the_prompt_limit_except_for_the_first_block(
     prompts = [SimpleNamespace(prompt=name, family="qa") for group in names for name in group]
     plan: Any = SimpleNamespace(blocks=blocks, prompts=prompts)
     assert chosen_blocks(plan, limit) == blocks[:num]
+
+
+def test_a_part_of_a_plan_splits_the_time_of_as_many_prompts_as_the_whole_plan() -> None:
+    names = [f"a{n}#1" for n in range(8)]
+    facts: Any = {"turn": 1, "family": "qa", "hash": "", "num_tokens": 1, "passes": ("timing",)}
+    prompts = tuple(PlannedPrompt(prompt=name, conversation=name[:2], **facts) for name in names)
+    blocks = order_blocks(names, ["ar"], repeats=3, batch_size=1, seed=0)
+    plan = Plan(prompts=prompts, blocks=blocks)
+    chosen = [chosen_blocks(select_part(plan, part), 2) for part in ("1/2", "2/2")]
+    assert [len(each) for each in chosen] == [2, 2]
+    assert len({block.prompts for each in chosen for block in each}) == 4, "no prompt twice"
 
 
 def test_a_damaged_phases_file_is_reported_as_damaged(tmp_path: Path) -> None:

@@ -325,7 +325,9 @@ def test_a_baseline_that_failed_is_called_neither_unmeasured_nor_a_measure_of_qu
             row |= {"error": "late", "tokens": None, "text": None, "steps": None, "scores": None}
 
     findings = Findings(load_run(with_records(synthetic_run(), fail)))
-    assert findings.floor_sentence.endswith("unknown (no prompt was timed in both arms of ar).")
+    assert findings.floor_sentence.endswith(
+        "unknown (no answers of ar and its second arm can be compared)."
+    )
     said = [line for line in findings.caveats if "quality" in line.lower()]
     assert said == ["No answer scored, and so no quality: ar."]
 

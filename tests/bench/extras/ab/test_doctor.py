@@ -63,6 +63,13 @@ def test_a_shared_or_throttled_gpu_is_reported() -> None:
     assert doctor.gpu(facts, None, None)[2].good
 
 
+def test_unknown_facts_of_a_gpu_are_left_out() -> None:
+    seen = [check.seen for check in doctor.gpu({"name": "A", "memory_bytes": 1}, None, None)]
+    assert seen == ["A", "no slow-down seen", "unknown"]
+    facts = {"name": "A", "sm_clock_mhz": 1, "sm_clock_max_mhz": 2, "temperature_c": 40}
+    assert doctor.gpu(facts, None, None)[0].seen == "A, 1 MHz, at most 2 MHz, 40 °C"
+
+
 def test_the_examination_looks_at_everything() -> None:
     checks = doctor.examine(look_s=0.05)
     names = [check.name for check in checks]

@@ -67,7 +67,9 @@ def test_a_stored_run_is_measured_again_with_one_repeat_and_without_compilation(
     stored, again = synthetic_run(name="stored"), synthetic_run(name="again")
     (stored / "config.toml").write_text(
         'model = "zoo"\ntasks = "qa"\nlimit = 5\nmax_new_tokens = 9\nthreads = 64\nrepeats = 3\n'
-        'overlong = "truncate"\nprompt_tokens = 40\nreuse_prefix = true\n[columns]\nid = "key"\n'
+        'overlong = "truncate"\nprompt_tokens = 40\nreuse_prefix = true\n'
+        'date = "2026-03-01"\nprotocol = "specbench"\nbatch_size = 4\n'
+        '[columns]\nid = "key"\n[template_args]\nthinking = false\n'
     )
     asked: list[Any] = []
 
@@ -81,9 +83,20 @@ def test_a_stored_run_is_measured_again_with_one_repeat_and_without_compilation(
     (config,) = asked
     values = {"tasks": "qa", "limit": 5, "max_new_tokens": 7, "repeats": 1, "quality_limit": 0}
     values |= {"overlong": "truncate", "prompt_tokens": 40, "reuse_prefix": True}
-    values |= {"columns": {"id": "key"}}
+    values |= {"columns": {"id": "key"}, "template_args": {"thinking": False}}
+    values |= {"date": "2026-03-01", "protocol": "specbench", "batch_size": 4}
     assert {key: getattr(config, key) for key in values} == values
     assert config.compile is False
     assert config.threads is None, "another machine has other cores"
     assert (base.path, head.path) == (stored, again)
     assert compare(base, head, Gate()).how.startswith("measured separately")
+
+
+def test_a_run_under_a_law_is_compared_only_with_a_run_under_a_law(
+    synthetic_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    stored = synthetic_run(name="stored")
+    (stored / "config.toml").write_text('model = "zoo"\nlaw = "grammar.py:Grammar"\n')
+    ended = bench("gate", "--against", stored, "-d", "ar", "-o", tmp_path)
+    assert ended.code == 2
+    assert "measured under --law grammar.py:Grammar: set law in a --config file" in ended.err

@@ -51,6 +51,8 @@ def test_relative_paths_of_a_request_become_absolute(
     }.items():
         assert asked(model=given, draft=given)["model"] == wanted
         assert asked(model=given, draft=given)["draft"] == wanted
+        assert asked(models={"small": given})["models"] == {"small": wanted}
+    assert asked(cost="curve")["cost"] == f"{here}/curve"
     adapters = asked(adapters={"ptp": "zoo", "refine": "model"})["adapters"]
     assert adapters == {"ptp": "zoo", "refine": f"{here}/model"}
     for given, wanted in {
@@ -59,6 +61,7 @@ def test_relative_paths_of_a_request_become_absolute(
         "jsonl=zoo": f"jsonl={here}/zoo",
         "specbench=a.jsonl": f"specbench={here}/a.jsonl",
         "hf=data": f"hf={here}/data",
+        "data": f"{here}/data",
         "hf=owner/name": "hf=owner/name",
     }.items():
         assert asked(tasks=given)["tasks"] == wanted
@@ -73,7 +76,9 @@ def test_a_decoder_file_in_the_checkout_is_per_side_and_an_outside_file_is_share
     monkeypatch.chdir(root / "sub")
     given = asked(root, decoders="spec,../mine.py:Mine@m:k=3,own.py:Own")["decoders"]
     assert given == {"spec": {}, "mine.py:Mine@m": {"k": "3"}, "sub/own.py:Own": {}}
+    assert asked(root, law="../grammar.py:Law")["law"] == "grammar.py:Law"
     shared = tmp_path.resolve() / "mine.py"
+    assert asked(root, law="../../mine.py:Law")["law"] == f"{shared}:Law"
     assert asked(root, decoders="../../mine.py:Mine")["decoders"] == {f"{shared}:Mine": {}}
 
 

@@ -46,6 +46,14 @@ def test_learned_positions_do_not_count_among_the_weights_that_a_call_reads():
     assert count_work(HFModel(module)).weight_bytes == whole - positions.nbytes
 
 
+def test_calls_have_no_more_room_than_the_cgroup_allows(
+    shape: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bench.machine.usage.cgroup_memory_bytes", lambda: 12_345)
+    config = load_config(None, {"device": "cpu", "compile": False})
+    assert open_subject(config, TINY, print, shape=str(shape)).room_bytes == 12_345
+
+
 @pytest.mark.slow
 def test_a_shape_is_measured_from_its_config_alone(shape: Path, tmp_path: Path):
     config = load_config(None, {"device": "cpu"})

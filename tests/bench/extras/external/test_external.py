@@ -126,6 +126,8 @@ def test_vllm_receives_token_ids_and_its_counters_are_read_as_differences(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_vllm(monkeypatch)
+    env = json.loads((run / "env.json").read_text()) | {"torch": {"threads": 2}}
+    (run / "env.json").write_text(json.dumps(env))
     own = '{"method": "eagle3", "model": "E", "num_speculative_tokens": 3}'
     done = bench("external", run, "--engine", "vllm", "-m", "M", "--speculative", own)
     assert done.code == 0, done.err
@@ -141,6 +143,7 @@ def test_vllm_receives_token_ids_and_its_counters_are_read_as_differences(
     assert configs[2] == json.loads(own)
     assert all(not options["enable_prefix_caching"] for options in LLM.made)
     assert LLM.num_open == 0
+    assert {answer.threads for answer in answers} == {None}, "nothing sets vLLM's threads"
 
 
 @pytest.mark.usefixtures("undrawn")

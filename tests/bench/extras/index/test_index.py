@@ -110,6 +110,13 @@ def test_a_damaged_run_is_not_shown_as_the_newest_run_without_a_branch(tmp_path:
     assert re.findall(r"<th>(.*?)</th><td><span class=\"\w+\">(\w+)<", branches) == [("-", "VALID")]
 
 
+def test_a_link_leads_to_a_folder_with_signs_of_its_own(tmp_path: Path) -> None:
+    run = put(tmp_path, 1).rename(tmp_path / "20261101-C#_mine.py_Mine")
+    (run / "report.html").touch()
+    write_index(tmp_path)
+    assert 'href="20261101-C%23_mine.py_Mine/report.html"' in (tmp_path / INDEX).read_text()
+
+
 def test_bench_index_writes_both_files_and_refuses_a_missing_folder(tmp_path: Path) -> None:
     put(tmp_path, 1)
     ended = bench("index", tmp_path)

@@ -14,6 +14,7 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.extras.lm_eval.evaluate import EvalRequest, Evaluation, evaluate
+from bench.extras.lm_eval.model import DecoderLM
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup
 from bench.settings.config import RunConfig, load_config
@@ -159,6 +160,25 @@ def test_sampled_answers_are_those_of_a_run_too(
     got = [tuple(line["tokens"]) for line in lines(ended.folder)]
     assert got == answers_of_a_run("ar", {"temperature": 0.8, "seed": 5})
     assert got != answers_of_a_run("ar", {"temperature": 0.8, "seed": 6})
+
+
+@pytest.mark.parametrize(("values", "size"), [({"batch_size": 1}, 1), ({}, 8)])
+def test_a_batch_size_of_one_is_kept_if_it_is_set(
+    values: dict[str, int],
+    size: int,
+    tasks: Callable[..., Path],
+    run: Callable[..., Evaluation],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+
+    def make(*arguments: Any, **named: Any) -> DecoderLM:
+        sizes.append(named["batch_size"])
+        return DecoderLM(*arguments, **named)
+
+    monkeypatch.setattr("bench.extras.lm_eval.model.DecoderLM", make)
+    run("ar", tasks(), **values)
+    assert sizes == [size]
 
 
 def test_lm_eval_scores_the_answers_of_decoders(

@@ -254,6 +254,15 @@ def test_the_baseline_is_compared_with_a_neighbouring_run_and_not_with_itself(
     assert [*expected.caveats(findings)] == []
 
 
+def test_a_neighbouring_run_that_lost_its_plan_is_passed_over(
+    pool: Path, synthetic_run: Write
+) -> None:
+    run = ended(synthetic_run)
+    for before in write_summaries(pool):
+        (before / "manifest.json").unlink()
+    assert slow_baselines(run) == []
+
+
 def test_the_baseline_is_not_compared_with_runs_of_other_machines_or_jobs(
     pool: Path, synthetic_run: Write
 ) -> None:

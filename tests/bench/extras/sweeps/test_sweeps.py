@@ -1,5 +1,6 @@
 """Sweeps: which points a file means, what is measured of them, what they say together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,18 @@ def test_a_failed_point_is_named_and_the_remaining_points_are_measured(tmp_path:
     again, _ = run_sweep(sweep, folder, progress, opener, report=None)  # they are tried once more
     assert again == Exit.FAILED
     assert progress.notes[-5].endswith("; 2 complete already")
+
+
+def test_repeating_a_sweep_whose_decoder_answered_nothing_ends_as_the_sweep_did(
+    tmp_path: Path, decoder_file: Callable[[str], str]
+) -> None:
+    mine = decoder_file('raise RuntimeError("no idea")')
+    sweep = sweep_of(tmp_path, BASE.replace("spec:k=2", mine) + "[sweep]\nbatch_size = [1]\n")
+    codes = [
+        run_sweep(sweep, tmp_path / "out", RecordedProgress(), open_tables, [mine], report=None)[0]
+        for _ in range(2)
+    ]
+    assert codes == [Exit.FAILED] * 2
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:

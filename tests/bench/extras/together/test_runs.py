@@ -101,6 +101,8 @@ def test_naming_the_same_run_twice_is_refused(synthetic_run: Write, tmp_path: Pa
     # nor is what was stored of it
     copy = tmp_path / "copy"
     shutil.copytree(REFERENCES / "cpu-zoo", copy)
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace('model = "zoo"', 'model = "/home/me/zoo"'))
     told = refused(REFERENCES / "cpu-zoo", copy)
     assert told.message.endswith("are one run: name it once")
 

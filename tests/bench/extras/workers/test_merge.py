@@ -93,11 +93,13 @@ def test_parts_of_different_machines_have_pooled_counters_and_times_by_machine(
     assert any("different machines" in note for note in notes)
     assert {record.machine for record in merged.records} == keys
     assert merged.env.comparability_key is None
+    assert (merged.env.machine.cpu, merged.env.process) == (None, None), "not of one of them"
     findings = Findings(merged)
     (row,) = [row for row in summary_rows(findings.summary, "all") if row.decoder == "spec"]
     assert row.tokens_per_call is not None
     assert row.tokens_per_call > 1
     assert (row.speedup, row.time_per_token_s, row.ttft_s) == (None, None, None)
+    assert "not measured" not in findings.floor_sentence
     by_machine = tables_of(findings)["part"][0]
     assert by_machine.title == "By machine"
     assert {line[0].text for line in by_machine.rows} == keys

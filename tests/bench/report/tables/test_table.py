@@ -66,7 +66,9 @@ def test_a_speed_up_is_bold_only_if_its_interval_excludes_1_and_it_exceeds_the_n
 def test_the_noise_floor_is_printed_with_the_precision_of_the_speed_ups() -> None:
     said = floor_sentence(Estimate(value=0.9964, low=0.981, high=1.0123, num=8), "ar")
     assert "measures 1.00x [0.98, 1.01], n = 8" in said
-    assert floor_sentence(Estimate()).endswith("unknown (no answer of both arms of ar was timed).")
+    assert floor_sentence(Estimate(), "ar").endswith(
+        "unknown (no answers of ar and its second arm can be compared)."
+    )
 
 
 def test_an_unknown_step_length_is_printed_as_a_dash_without_brackets() -> None:

@@ -138,7 +138,7 @@ def test_an_imported_package_of_the_same_name_is_not_mistaken_for_the_decoders_p
 UNDECORATED = """
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.spec import Speculative
@@ -187,6 +187,16 @@ class Nameless(Bare):
     needs = ("adapter",)
 
 @dataclass(frozen=True, kw_only=True)
+class Quoted(Bare):
+    words: "Sequence[str]" = ()
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Bare):
+    size: Literal[4, 8] = 4
+    depth: Literal["auto"] | int | None = None
+    place: int | str = "end"
+
+@dataclass(frozen=True, kw_only=True)
 class Voting(Bare):
     sure: float = 0.9
     mode: str = "some"
@@ -215,6 +225,9 @@ class Voting(Bare):
         ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
         ("Word", r"needs 'draft'; allowed: a tuple"),
         ("Nameless", r"add `adapter: str = "),
+        ("Quoted", r"class Quoted: a field's type cannot be read: name 'Sequence'"),
+        ("Mixed:size=6", r"option 'size' of .* is '6'; allowed: 4, 8"),
+        ("Mixed:depth=deep", r"is 'deep'; it must be of type int or auto"),
         ("Voting:sure=2", r"option 'sure' of decoder 'Voting' is 2\.0; it must be 1 or below"),
         ("Voting:sure=0.5", r"option 'sure' of decoder 'Voting' is 0\.5, but it belongs to mode="),
     ],
@@ -233,6 +246,17 @@ def test_a_class_without_options_needs_no_decorator(tmp_path: Path) -> None:
     file.write_text(UNDECORATED)
     build(parse_spec(f"{file}:Bare"))
     assert build(parse_spec(f"{file}:Right")).k == 8  # type: ignore[attr-defined]
+
+
+def test_types_of_options_may_be_unions_in_any_order_and_words_may_be_numbers(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNDECORATED)
+    for options in ({"size": 8, "depth": 3, "place": "7"}, {"depth": "auto", "place": "end"}):
+        text = "".join(f":{name}={value}" for name, value in options.items())
+        decoder = build(parse_spec(f"{file}:Mixed{text}"))
+        assert vars(decoder).items() >= options.items()
 
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError('no luck')", "import nowhere", "exit()"])

@@ -60,6 +60,8 @@ class Hybrid(DraftAndVerify):
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
             self.demand(not part.remembers, option, "without a memory, as suffix+answers=false")
+            branches = is_block and vars(part).get("branches")
+            self.demand(not branches, option, "one of chains with verify=block (+branches=false)")
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         drafting = ["draft" in part.needs for part in self.parts]
         self.demand(not all(drafting), "then", _ONE_MODEL)
@@ -115,6 +117,7 @@ class FirstMatch(Drafter):
         self.hidden = max(drafter.hidden for drafter in drafters.values())
         outputs = [drafter.outputs for drafter in drafters.values()]
         self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
+        self.outputs.append("picks")  # a coupled part may learn from them, also with verify=block
         layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
         if len(layers) > 1:
             raise ValueError(

@@ -239,6 +239,15 @@ def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
     assert build(parse_spec(f"hybrid:first={path}+Recycle+k=2:then=lookup")).needs == ()
 
 
+def test_a_part_learns_from_the_targets_picks_also_if_drawn_drafts_are_verified() -> None:
+    part, accepted = ROOT / "examples" / "recycle.py", []
+    for verify in ("coupled", "block"):
+        decoder = build(parse_spec(f"hybrid:first={part}+Recycle:then=spec:verify={verify}"))
+        steps = answer_of(decoder).steps
+        accepted.append(sum(name != "spec" for step in steps for name in step.sources))
+    assert accepted[1] >= accepted[0] / 2 > 5
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -252,6 +261,10 @@ def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
         (
             "hybrid:first=spec:then=spec+k=2",
             r"'then' .* is spec\+k=2; it must be a decoder without a draft model",
+        ),
+        (
+            "hybrid:first=suffix+answers=false:then=spec:verify=block",
+            "'first' .* must be one of chains with verify=block",
         ),
         ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
         ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),

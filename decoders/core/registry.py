@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -15,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeGuard, TypeVar, Union
+from zlib import crc32
 
 from decoders.core.decoder import Decoder
 from decoders.core.nearest import nearest
@@ -269,7 +271,7 @@ def innermost_place(error: BaseException, files: Collection[str]) -> str | None:
 
 def _module_name(path: Path) -> str:
     """Return the name of a file's module, after importing the package that contains it."""
-    alone, outer = f"bench_decoder_{path.stem}", path.parent
+    alone, outer = f"bench_decoder_{path.stem}_{crc32(os.fsencode(path)):x}", path.parent
     while (outer / "__init__.py").is_file():
         outer = outer.parent
     package = ".".join(path.parent.relative_to(outer).parts)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.plan.code import own_files
 from decoders.core import registry
 from decoders.core.registry import build, names, parse_spec, parse_specs, resolve
 from decoders.core.types import DecoderSpec
@@ -65,6 +66,17 @@ def test_options_are_converted_to_the_fields_types() -> None:
 
 def test_a_decoder_is_loaded_by_path_and_class() -> None:
     assert build(parse_spec(f"{EXAMPLE}:Recycle:k=3")).k == 3  # type: ignore[attr-defined]
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.py" for folder in ("old", "new")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(
+            "from decoders.lookup import PromptLookup\nclass Mine(PromptLookup): pass\n"
+        )
+    decoders = [build(parse_spec(f"{file}:Mine")) for file in files]
+    assert [own_files(decoder) for decoder in decoders] == [[file] for file in files]
 
 
 def test_a_missing_file_is_named_and_a_misspelt_class_gets_a_suggestion() -> None:

@@ -92,6 +92,11 @@ class Hybrid(DraftAndVerify):
         return tuple(dict.fromkeys(need for part in self.parts for need in part.needs))
 
     @property
+    def sequences(self) -> int:
+        """The most sequences of any part."""
+        return max(part.sequences for part in self.parts)
+
+    @property
     def adapter_name(self) -> None:
         """None, because only the parts have adapters."""
 

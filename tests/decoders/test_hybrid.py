@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -224,6 +225,20 @@ def test_a_hybrid_has_the_needs_and_adapters_of_both_parts() -> None:
     chosen = choose_decoders(config, lambda _: None)
     assert (chosen.config.adapters, [*chosen.decoders]) == ({"eagle": "zoo"}, ["ar", "hybrid"])
     assert "hybrid" not in built_in_cells()
+
+
+def test_a_part_may_have_several_sequences_of_an_answer(tmp_path: Path) -> None:
+    file = tmp_path / "forks.py"
+    file.write_text(
+        "from decoders.spec import Speculative\n"
+        "class Forks(Speculative):\n"
+        "    sequences = 2\n"
+        "    def drafter(self, request):\n"
+        "        request.draft.fork()\n"
+        "        return super().drafter(request)\n"
+    )
+    decoder = build(parse_spec(f"hybrid:first=lookup:then={file}+Forks"))
+    assert answer_of(decoder).tokens == answer_of(Autoregressive()).tokens
 
 
 def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:

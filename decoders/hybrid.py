@@ -22,6 +22,7 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
+from decoders.core.outputs import forms
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult
 
@@ -60,6 +61,8 @@ class Hybrid(DraftAndVerify):
         for option, part in zip(("first", "then"), self.parts, strict=True):
             self.demand(isinstance(part, DraftAndVerify) and part.combines, option, _PART)
             self.demand(not part.remembers, option, "without a memory, as suffix+answers=false")
+            branches = is_block and vars(part).get("branches")
+            self.demand(not branches, option, "one of chains with verify=block (+branches=false)")
         self.demand(self.first != self.then, "then", f"a decoder other than first={self.first}")
         drafting = ["draft" in part.needs for part in self.parts]
         self.demand(not all(drafting), "then", _ONE_MODEL)
@@ -90,6 +93,11 @@ class Hybrid(DraftAndVerify):
         return tuple(dict.fromkeys(need for part in self.parts for need in part.needs))
 
     @property
+    def sequences(self) -> int:
+        """The most sequences of any part."""
+        return max(part.sequences for part in self.parts)
+
+    @property
     def adapter_name(self) -> None:
         """None, because only the parts have adapters."""
 
@@ -113,8 +121,8 @@ class FirstMatch(Drafter):
         self._drafters, self._min_run = drafters, min_run
         self._confidences: dict[str, dict[int, float]] = {}  # of the last tree, by drafter
         self.hidden = max(drafter.hidden for drafter in drafters.values())
-        outputs = [drafter.outputs for drafter in drafters.values()]
-        self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
+        self.outputs = [form for each in drafters.values() for form in forms(each.outputs)]
+        self.outputs.append("picks")  # a coupled part may learn from them, also with verify=block
         layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
         if len(layers) > 1:
             raise ValueError(

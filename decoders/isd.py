@@ -26,7 +26,7 @@ from decoders.core.drafting.rules import Lenient
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Verify
 from decoders.core.registry import register
-from decoders.core.types import MASKED, AcceptanceRule, SlotOutput
+from decoders.core.types import MASKED, AcceptanceRule, Output
 
 
 @register("isd")
@@ -96,7 +96,7 @@ class _Masks(Drafter):
         self._max_masks = min(options.stride - 1, request.adapter.num_slots)
         draws, greedy = options.verification.draws(request.sampling), request.sampling.greedy
         # specs are drawn from the distributions that verification uses
-        self._output: SlotOutput = "probs" if draws and not greedy else "draws"
+        self._output: Output = "probs" if draws and not greedy else "draws"
         if options.proposal == "argmax":
             self._output = "argmax"
         self._specs: tuple[int, ...] = ()

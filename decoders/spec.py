@@ -62,6 +62,8 @@ class Speculative(DraftAndVerify):
         self.demand(not (self.cascade and self.stop), "stop", "0 (off) with a cascade")
         self.demand(not (self.cascade and self.k == AUTO), "k", "a number with a cascade")
         self.demand(self.cascade_k >= 1, "cascade_k", "1 or above")
+        fits = bool(self.cascade) or self.cascade_k == Speculative.cascade_k
+        self.demand(fits, "cascade_k", "left out without a cascade")
 
     def drafter(self, request: Request) -> Drafter:
         """Draft with the draft model, or with a cascade."""

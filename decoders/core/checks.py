@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -162,10 +162,10 @@ def check_budget_and_eos(decoder: Decoder) -> None:
 def check_runs_repeat(decoder: Decoder) -> None:
     """Check that the same prompt and seed give the same answer, steps included."""
     runs = zip(_all(decoder, 1), [*_all(decoder, 1)], strict=True)
-    pairs = []
+    pairs = list[_Pair]()
     for (prompt, sampling, again), (_, _, first) in runs:
         where = f"{decoder} on {prompt} at T={sampling.temperature}"
-        pairs.append(_Pair(again, first, where, "when run again"))
+        pairs.append((again, first, where, "when run again"))
     _check_same(pairs)
 
 
@@ -180,6 +180,10 @@ def is_verdict(error: BaseException) -> bool:
     return isinstance(error, AssertionError) and by_core
 
 
+_Pair = tuple[Outcome, Generation, str, str]
+"""An outcome, the answer that it must equal, and words for their prompt and the outcome's case."""
+
+
 def _check_tokens(outcome: Outcome, expected: Generation, where: str, when: str) -> Generation:
     if not isinstance(outcome, Generation):
         raise outcome
@@ -189,32 +193,16 @@ def _check_tokens(outcome: Outcome, expected: Generation, where: str, when: str)
     return outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Pair an answer with the answer that it must equal, and describe their prompt."""
-
-    outcome: Outcome
-    expected: Generation
-    where: str
-    when: str
-
-
 def _check_same(pairs: Iterable[_Pair]) -> None:
     """Compare the tokens of each pair once its answer exists, and the steps of all at the end."""
-    compared = []
-    for pair in pairs:
-        _check_tokens(pair.outcome, pair.expected, pair.where, pair.when)
-        compared.append(pair)
-    for pair in compared:
-        assert isinstance(pair.outcome, Generation)
-        steps, usual = pair.outcome.steps, pair.expected.steps
-        if steps != usual:
-            both = itertools.zip_longest(steps, usual)
-            number, (step, other) = next(
-                each for each in enumerate(both) if each[1][0] != each[1][1]
-            )
-            line = f"{pair.where} gives the same tokens in other steps {pair.when}; step {number}"
-            raise StepsDifferError(f"{line}: {_describe_step(step)}; not {_describe_step(other)}")
+    compared = [(_check_tokens(*pair), *pair[1:]) for pair in pairs]
+    for answer, expected, where, when in compared:
+        both = enumerate(itertools.zip_longest(answer.steps, expected.steps))
+        for number, (step, other) in both:
+            if step != other:
+                line = f"{where} gives the same tokens in other steps {when}; step {number}: "
+                line += f"{_describe_step(step)}; not {_describe_step(other)}"
+                raise StepsDifferError(line)
 
 
 def check_prompts_leave_no_trace(decoder: Decoder) -> None:
@@ -224,7 +212,7 @@ def check_prompts_leave_no_trace(decoder: Decoder) -> None:
     order = [*range(len(_PROMPTS)), *reversed(range(len(_PROMPTS)))]
     answers = ((i, generate(decoder, _PROMPTS[i], sampling, models)) for i in order)
     _check_same(
-        _Pair(answer, fresh[i], f"{decoder} on {_PROMPTS[i]}", "after other prompts")
+        (answer, fresh[i], f"{decoder} on {_PROMPTS[i]}", "after other prompts")
         for i, answer in answers
     )
 
@@ -248,7 +236,7 @@ def check_tokens_ignore_the_memory(decoder: Decoder) -> None:
             )
             fresh, where = generate(decoder, prompt, sampling, models), f"{decoder} on {prompt}"
             answer = _check_tokens(answer, fresh, where, "after answers that it remembers")
-            pairs.append(_Pair(repeated, answer, where, "with a memory made again"))
+            pairs.append((repeated, answer, where, "with a memory made again"))
             past.add(prompt, answer.tokens)
         _check_same(pairs)
 
@@ -267,7 +255,7 @@ def _numpy_state() -> str:
 
 def check_batch_equals_alone(decoder: Decoder) -> None:
     """Check that an answer is the same alone and in a batch of any size, steps included."""
-    pairs = []
+    pairs = list[_Pair]()
     for temperature in (0.0, 0.9) if decoder.alike_in_batches else (0.0,):
         sampling, models = _sampling(temperature), tables(decoder)
         alone = [generate(decoder, prompt, sampling, models) for prompt in _PROMPTS]
@@ -275,7 +263,7 @@ def check_batch_equals_alone(decoder: Decoder) -> None:
             together = Scheduler(decoder, models, sampling, batch_size).run(_PROMPTS)
             when = f"in a batch of {batch_size}"
             for prompt, outcome, expected in zip(_PROMPTS, together, alone, strict=True):
-                pairs.append(_Pair(outcome, expected, f"{decoder} on {prompt}", when))
+                pairs.append((outcome, expected, f"{decoder} on {prompt}", when))
     _check_same(pairs)
 
 
@@ -321,18 +309,14 @@ def _check_equals_ar(decoder: Decoder, temperatures: list[float], law: Law | Non
     ar = partial(_answer, Autoregressive(), models=models)
     expect = ar if isinstance(decoder, SelfDriven) else _ar_answer
     for temperature, seed, prompt in itertools.product(temperatures, range(5), _PROMPTS):
-        whole = replace(_sampling(temperature, seed=seed), law=law)
-        answer = _answer(decoder, prompt, whole, models)
-        if answer == (expected := expect(tuple(prompt), whole)):
-            continue
-        for num in range(1, whole.max_new_tokens):  # show them up to the first difference
-            cut = replace(whole, max_new_tokens=num)
-            pair = _answer(decoder, prompt, cut, models), expect(tuple(prompt), cut)
-            if pair[0] != pair[1]:
-                answer, expected = pair
-                break
+        sampling, num = replace(_sampling(temperature, seed=seed), law=law), None
+        answer = _answer(decoder, prompt, sampling, models)
+        expected = expect(tuple(prompt), sampling)
+        if isinstance(answer, tuple) and isinstance(expected, tuple):
+            pairs = enumerate(zip(answer, expected, strict=False), 1)
+            num = next((count for count, (token, other) in pairs if token != other), None)
         where = f"{decoder} on {prompt}{under} at T={temperature}, up to the first difference"
-        raise AssertionError(f"{where}: {answer}, AR: {expected}")
+        assert answer == expected, f"{where}: {answer[:num]}, AR: {expected[:num]}"
 
 
 def _answer(

@@ -69,7 +69,7 @@ class Decoder:
     """Define a decoder, whose properties select the contract checks and the models to open.
 
     Attributes:
-        name: the decoder's name, set by `@register`.
+        name: the name that `@register` sets, else that of the class.
         adapter_of: the model that the decoder's adapter is attached to.
         showcase: options by label; a run that names no decoders also runs NAME@LABEL.
         by_default: run this decoder if a run names no decoders.
@@ -83,6 +83,9 @@ class Decoder:
     by_default: ClassVar[bool] = True
     target_kind: ClassVar[Literal["causal", "masked"]] = "causal"
     modes: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -152,7 +155,7 @@ class Decoder:
             option: the option's name.
             allowed: the end of the message "it must be …", such as ``1 or above``.
         """
-        subject = f"option {option!r} of decoder {self.name or type(self).__name__!r}"
+        subject = f"option {option!r} of decoder {self.name!r}"
         demand(holds, subject, getattr(self, option), allowed)
 
     def demand_read(self, option: str, reads: Mapping[str, Collection[str]]) -> None:
@@ -162,14 +165,13 @@ class Decoder:
         with its default value does not count as given.
         """
         allowed = reads.get(setting := getattr(self, option), ())
-        name = self.name or type(self).__name__
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             readers = [f"{option}={by}" for by, names in reads.items() if field.name in names]
             if readers and field.name not in allowed and value != field.default:
                 instead = f", which reads {', '.join(allowed)}" if allowed else ""
                 raise ValueError(
-                    f"option {field.name!r} of decoder {name!r} is {value}, but it belongs to "
+                    f"option {field.name!r} of decoder {self.name!r} is {value}, but it belongs to "
                     f"{' or '.join(readers)}, not to {option}={setting}{instead}"
                 )
 

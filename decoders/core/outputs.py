@@ -25,8 +25,7 @@ class Chain(NamedTuple):
     stop: float = 0.0
 
 
-@functools.cache
-def forms(output: str | tuple[str, ...]) -> tuple[str, ...]:
+def forms(output: str | Sequence[str]) -> tuple[str, ...]:
     """Return the forms of an output without repetition."""
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -15,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeGuard, TypeVar, Union
+from zlib import crc32
 
 from decoders.core.decoder import Decoder
 from decoders.core.nearest import nearest
@@ -131,7 +133,11 @@ def build(spec: DecoderSpec) -> Decoder:
     if other := cls.modes.get(spec.options.get("mode", "")):
         cls = resolve(DecoderSpec(name=other))
     _check_class(cls)
-    kinds = typing.get_type_hints(cls)
+    try:
+        kinds = typing.get_type_hints(cls)
+    except Exception as error:  # a quoted type is code of the file, as any is there
+        line = f"class {cls.__name__}: a field's type cannot be read: {error}; import its names"
+        raise ValueError(f"{line} outside `if TYPE_CHECKING`") from error
     allowed = [field.name for field in dataclasses.fields(cls)]
     options = {}
     for key, text in spec.options.items():
@@ -193,7 +199,7 @@ def _check_needs(decoder: Decoder, name: str) -> None:
     if named and "adapter" in needs and "adapter" not in vars(decoder):
         raise ValueError(
             f"decoder {name!r} needs an adapter but has no option that names it; "
-            f'add `adapter: str = "{decoder.name or "mine"}"`'
+            f'add `adapter: str = "{decoder.name}"`'
         )
 
 
@@ -209,32 +215,31 @@ def named_code(spec: DecoderSpec) -> tuple[str, ...]:
 
 
 def _convert(text: str, kind: Any, subject: str) -> Any:
-    words: tuple[str, ...] = ()
-    if typing.get_origin(kind) in (Union, UnionType):  # a number or one of some words
-        kind, named = typing.get_args(kind)
-        if text in (words := typing.get_args(named)):
-            return text
-    if typing.get_origin(kind) is Literal:
-        words = typing.get_args(kind)
-        if text in words:
-            return text
-        allowed = ", ".join(map(str, words))
+    is_union = typing.get_origin(kind) in (Union, UnionType)  # as a number or one of some words
+    kinds = typing.get_args(kind) if is_union else (kind,)
+    literals = [each for each in kinds if typing.get_origin(each) is Literal]
+    words = {str(word): word for each in literals for word in typing.get_args(each)}
+    if text in words:
+        return words[text]
+    if len(literals) == len(kinds):
         note = f"; {text!r} is a decoder of its own" if text in names() else ""
-        raise ValueError(f"{subject} is {text!r}; {nearest(text, words)}allowed: {allowed}{note}")
-    if kind is bool:
+        allowed = f"{nearest(text, words)}allowed: {', '.join(words)}{note}"
+        raise ValueError(f"{subject} is {text!r}; {allowed}")
+    if bool in kinds:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise ValueError(f"{subject} is {text!r}; allowed: true, false")
-    if kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            allowed = " or ".join((f"of type {kind.__name__}", *words))
-            raise ValueError(f"{subject} is {text!r}; it must be {allowed}") from None
-        if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
-            raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
-        return number
-    return text
+        raise ValueError(f"{subject} is {text!r}; allowed: {', '.join(('true', 'false', *words))}")
+    if str in kinds or {int, float}.isdisjoint(kinds):
+        return text
+    to_number = float if float in kinds else int
+    try:
+        number = to_number(text)
+    except ValueError:
+        allowed = " or ".join((f"of type {to_number.__name__}", *words))
+        raise ValueError(f"{subject} is {text!r}; it must be {allowed}") from None
+    if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
+        raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
+    return number
 
 
 def _plugins() -> tuple[EntryPoint, ...]:
@@ -266,7 +271,7 @@ def innermost_place(error: BaseException, files: Collection[str]) -> str | None:
 
 def _module_name(path: Path) -> str:
     """Return the name of a file's module, after importing the package that contains it."""
-    alone, outer = f"bench_decoder_{path.stem}", path.parent
+    alone, outer = f"bench_decoder_{path.stem}_{crc32(os.fsencode(path)):x}", path.parent
     while (outer / "__init__.py").is_file():
         outer = outer.parent
     package = ".".join(path.parent.relative_to(outer).parts)

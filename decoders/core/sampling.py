@@ -74,8 +74,8 @@ class Uniforms:
     def at_step(self, step: int) -> Uniforms:
         """Return uniforms that only this step has (step 0: those by position alone)."""
         if self._last is None or self._last._step != step:
-            self._last = copy.copy(self)
-            self._last._step, self._last._blocks = step, {}
+            last = self._last = copy.copy(self)
+            last._step, last._blocks, last._last = step, {}, None
         return self._last
 
 

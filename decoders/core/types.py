@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Output = Literal["picks", "argmax", "draws", "probs", "logits", "acceptance", "block", "tree"]
-SlotOutput = Literal["picks", "argmax", "draws", "probs"]
 Confidence = Literal["prob", "margin", "neg_entropy"]
 StopReason = Literal["eos", "length"]
 
@@ -251,11 +250,11 @@ class Emit:
 class StepEvent(Emit):
     """Describe an emit, cut at EOS and budget, and the work of its calls (padding excluded).
 
-    Fields but `confidences` are clipped at the cut; drafts after it are in neither `rejected` nor
-    `decided`. In place of `acceptance`, if the drafts' distributions were compared with the
-    target's, `tested` counts the drafts that follow only accepted drafts, `overlap` is the sum of
-    their overlaps, and `alpha` sums min(1, target / draft) over the step's tokens (1 for a token
-    that was no draft). Otherwise these three are None.
+    `accepted`, `num_leading`, `decided` and `sources` end at the cut, and a cut step has no
+    `rejected`; all else counts what was verified. In place of `acceptance`, if the drafts'
+    distributions were compared with the target's, `tested` counts the drafts that follow only
+    accepted drafts, `overlap` is the sum of their overlaps, and `alpha` sums min(1, target / draft)
+    over the step's tokens (1 for a token that was no draft). Otherwise these three are None.
     """
 
     target_calls: int

@@ -59,6 +59,8 @@ class Transformers(SelfDriven):
             "early-exit": (*drafting, "exit_layer"),
         }
         self.demand_read("kind", reads)
+        fits = bool(self.custom) or self.function == Transformers.function
+        self.demand(fits, "function", "left out without custom=FILE.py")
         for option in ("k", "n", "exit_layer"):
             self.demand(getattr(self, option) >= 0, option, "0 (default) or above")
         self.demand(0 <= self.confidence <= 1, "confidence", "from 0 (off) to 1")

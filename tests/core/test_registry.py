@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.plan.code import own_files
 from decoders.core import registry
 from decoders.core.registry import build, names, parse_spec, parse_specs, resolve
 from decoders.core.types import DecoderSpec
@@ -65,6 +66,17 @@ def test_options_are_converted_to_the_fields_types() -> None:
 
 def test_a_decoder_is_loaded_by_path_and_class() -> None:
     assert build(parse_spec(f"{EXAMPLE}:Recycle:k=3")).k == 3  # type: ignore[attr-defined]
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "mine.py" for folder in ("old", "new")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(
+            "from decoders.lookup import PromptLookup\nclass Mine(PromptLookup): pass\n"
+        )
+    decoders = [build(parse_spec(f"{file}:Mine")) for file in files]
+    assert [own_files(decoder) for decoder in decoders] == [[file] for file in files]
 
 
 def test_a_missing_file_is_named_and_a_misspelt_class_gets_a_suggestion() -> None:
@@ -138,7 +150,7 @@ def test_an_imported_package_of_the_same_name_is_not_mistaken_for_the_decoders_p
 UNDECORATED = """
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 from decoders.core.decoder import Decoder, SelfDriven
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.spec import Speculative
@@ -187,6 +199,16 @@ class Nameless(Bare):
     needs = ("adapter",)
 
 @dataclass(frozen=True, kw_only=True)
+class Quoted(Bare):
+    words: "Sequence[str]" = ()
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Bare):
+    size: Literal[4, 8] = 4
+    depth: Literal["auto"] | int | None = None
+    place: int | str = "end"
+
+@dataclass(frozen=True, kw_only=True)
 class Voting(Bare):
     sure: float = 0.9
     mode: str = "some"
@@ -215,6 +237,9 @@ class Voting(Bare):
         ("Two", r"needs \('draft', 'draft2'\); allowed: a tuple of draft, adapter"),
         ("Word", r"needs 'draft'; allowed: a tuple"),
         ("Nameless", r"add `adapter: str = "),
+        ("Quoted", r"class Quoted: a field's type cannot be read: name 'Sequence'"),
+        ("Mixed:size=6", r"option 'size' of .* is '6'; allowed: 4, 8"),
+        ("Mixed:depth=deep", r"is 'deep'; it must be of type int or auto"),
         ("Voting:sure=2", r"option 'sure' of decoder 'Voting' is 2\.0; it must be 1 or below"),
         ("Voting:sure=0.5", r"option 'sure' of decoder 'Voting' is 0\.5, but it belongs to mode="),
     ],
@@ -233,6 +258,17 @@ def test_a_class_without_options_needs_no_decorator(tmp_path: Path) -> None:
     file.write_text(UNDECORATED)
     build(parse_spec(f"{file}:Bare"))
     assert build(parse_spec(f"{file}:Right")).k == 8  # type: ignore[attr-defined]
+
+
+def test_types_of_options_may_be_unions_in_any_order_and_words_may_be_numbers(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNDECORATED)
+    for options in ({"size": 8, "depth": 3, "place": "7"}, {"depth": "auto", "place": "end"}):
+        text = "".join(f":{name}={value}" for name, value in options.items())
+        decoder = build(parse_spec(f"{file}:Mixed{text}"))
+        assert vars(decoder).items() >= options.items()
 
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError('no luck')", "import nowhere", "exit()"])

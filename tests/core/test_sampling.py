@@ -1,6 +1,7 @@
 """Sampling and verification against transformers, exact enumeration and chi-square."""
 
 import dataclasses
+import gc
 import itertools
 from collections import defaultdict
 
@@ -199,6 +200,19 @@ def test_uniforms_are_uniform() -> None:
     for stream in ("draw", "accept", "recover"):
         sample = [uniforms.at(stream, position) for position in range(5000)]
         assert stats.kstest(sample, "uniform").pvalue > 1e-3
+
+
+def test_the_uniforms_of_earlier_steps_are_released() -> None:
+    uniforms = Uniforms(1, [2])
+    for step in range(1, 20):
+        uniforms.at_step(step).at("draw", 0)
+    seen, pending = set[int](), list[object]([uniforms])
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Uniforms) and id(each) not in seen:
+            seen.add(id(each))
+            pending += gc.get_referents(each)
+    assert len(seen) == 2
 
 
 def test_different_steps_have_different_uniforms() -> None:

@@ -244,6 +244,22 @@ def test_a_decoder_that_reuses_target_tokens_by_context_is_caught_under_a_law() 
     assert answer[-1] != expected[-1]
 
 
+def test_a_wrong_answer_is_shown_even_if_shorter_ones_fail() -> None:
+    class Whole(Decoder):
+        """Wrong from the fourth token on, and helpless with a small budget."""
+
+        def steps(self, request: Request) -> Steps:
+            assert request.sampling.max_new_tokens == 24
+            text = request.prompt_ids
+            for step in itertools.count():
+                result = yield request.target.call(text[request.target.length :])
+                text += result.picks
+                yield Emit(tokens=result.picks if step < 3 else (0,))
+
+    with pytest.raises(AssertionError, match=r"up to the first difference: \(\d, \d, \d, 0\), AR"):
+        check_greedy_equals_ar(Whole())
+
+
 def test_a_decoder_must_report_how_many_tokens_come_before_its_drafts() -> None:
     class Silent(ParallelTokenPrediction):
         def steps(self, request: Request) -> Steps:

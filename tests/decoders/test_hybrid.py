@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -226,6 +227,20 @@ def test_a_hybrid_has_the_needs_and_adapters_of_both_parts() -> None:
     assert "hybrid" not in built_in_cells()
 
 
+def test_a_part_may_have_several_sequences_of_an_answer(tmp_path: Path) -> None:
+    file = tmp_path / "forks.py"
+    file.write_text(
+        "from decoders.spec import Speculative\n"
+        "class Forks(Speculative):\n"
+        "    sequences = 2\n"
+        "    def drafter(self, request):\n"
+        "        request.draft.fork()\n"
+        "        return super().drafter(request)\n"
+    )
+    decoder = build(parse_spec(f"hybrid:first=lookup:then={file}+Forks"))
+    assert answer_of(decoder).tokens == answer_of(Autoregressive()).tokens
+
+
 def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
     decoder = build(parse_spec("hybrid:first=lookup+n=4+k=8:then=spec+k=2"))
     assert isinstance(decoder, Hybrid)
@@ -237,6 +252,15 @@ def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
     ]
     path = ROOT / "examples" / "recycle.py"
     assert build(parse_spec(f"hybrid:first={path}+Recycle+k=2:then=lookup")).needs == ()
+
+
+def test_a_part_learns_from_the_targets_picks_also_if_drawn_drafts_are_verified() -> None:
+    part, accepted = ROOT / "examples" / "recycle.py", []
+    for verify in ("coupled", "block"):
+        decoder = build(parse_spec(f"hybrid:first={part}+Recycle:then=spec:verify={verify}"))
+        steps = answer_of(decoder).steps
+        accepted.append(sum(name != "spec" for step in steps for name in step.sources))
+    assert accepted[1] >= accepted[0] / 2 > 5
 
 
 @pytest.mark.parametrize(
@@ -255,6 +279,10 @@ def test_parts_of_a_hybrid_take_options_and_use_coupled_verification() -> None:
         (
             "hybrid:first=spec:then=spec+k=2",
             r"'then' .* is spec\+k=2; it must be a decoder without a draft model",
+        ),
+        (
+            "hybrid:first=suffix+answers=false:then=spec:verify=block",
+            "'first' .* must be one of chains with verify=block",
         ),
         ("hybrid:least=0", "'least' of decoder 'hybrid' is 0; it must be 1 or above"),
         ("hybrid:how=merge:least=2", "'least' .* is 2, but it belongs to how=match"),

@@ -16,6 +16,7 @@ from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Turn
 from decoders.core.model import Call
+from decoders.core.outputs import forms
 from decoders.core.types import Emit
 
 _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
@@ -93,12 +94,11 @@ class DraftAndVerify(Decoder):
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
     prompt, arguments, output = request.prompt_ids, dict[str, Any](), ["picks"]
-    is_prompt, more = not text.output, drafter.outputs
+    is_prompt = not text.output
     if not is_prompt or drafter.judges_prompt:
-        form = rule.output(request.sampling, branches=drafter.branches)
-        output = [form] if isinstance(form, str) else [*form]
+        output = [*forms(rule.output(request.sampling, branches=drafter.branches))]
         arguments["uniforms"] = text.uniforms
-    arguments["output"] = [*output, *([more] if isinstance(more, str) else more)]
+    arguments["output"] = [*output, *forms(drafter.outputs)]
     arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
     if is_prompt:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))

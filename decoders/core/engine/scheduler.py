@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from decoders.core.engine.models import Models, check_models
 from decoders.core.engine.readout import joined, read_out
 from decoders.core.engine.reads import Readout, readouts, token_reads
 from decoders.core.engine.sequence import RunningSequence
-from decoders.core.model import MERGED_ROWS, Call, DraftCall, Session
+from decoders.core.model import MERGED_ROWS, DraftCall, Session
 from decoders.core.types import CallResult, Generation, Outcome, Sampling
 
 Forward = Callable[..., Tensor]
@@ -211,31 +212,27 @@ class Scheduler:
         for job in group:
             self._deadline.guard(job, job.take, [*itertools.islice(left, len(job.pending))])
 
-    def _run(
-        self, group: Sequence[RunningSequence], calls: Sequence[Call | DraftCall]
-    ) -> Sequence[CallResult]:
-        passed = [call for call in calls if isinstance(call, Call)]
-        if not passed:
-            return self._draft_pass([call for call in calls if isinstance(call, DraftCall)])
+    def _run(self, group: Sequence[RunningSequence], calls: Sequence[Any]) -> Sequence[CallResult]:
+        if isinstance(calls[0], DraftCall):
+            return self._draft_pass(calls)
         parts = [
             part
             for job in group
             for call in job.pending
-            if isinstance(call, Call)
             for part in readouts(call, job.uniforms, job.prompt_length)
         ]
-        reads = token_reads(parts, self._warping) if passed[0].session.model.reads_ahead else {}
-        logits = self._forward(passed, reads) if reads else self._forward(passed)
+        reads = token_reads(parts, self._warping) if calls[0].session.model.reads_ahead else {}
+        logits = self._forward(calls, reads) if reads else self._forward(calls)
         results = self._read_out(logits, parts, self._warping)
-        if len(results) != len(passed):
+        if len(results) != len(calls):
             left = iter(results)
             results = [
                 next(left) if call.slots is None else joined(next(left), next(left))
-                for call in passed
+                for call in calls
             ]
         return [
             dataclasses.replace(result, hidden=call.session.hidden) if call.hidden else result
-            for call, result in zip(passed, results, strict=True)
+            for call, result in zip(calls, results, strict=True)
         ]
 
     def _refusal(self, prompt: Sequence[int]) -> Exception | None:

@@ -17,7 +17,7 @@ from decoders.core.engine import faults
 from decoders.core.engine.forms import follow
 from decoders.core.engine.models import model_names
 from decoders.core.engine.readout import has_nan
-from decoders.core.model import Call, DraftCall, Session
+from decoders.core.model import Call, Session
 from decoders.core.sampling import Uniforms
 from decoders.core.types import (
     CallResult,
@@ -57,7 +57,7 @@ class RunningSequence:
         self.uniforms = Uniforms(sampling.seed, prompt)
         self.prompt_length = len(prompt)
         self.outcome: Outcome | None = None
-        self.pending: Sequence[Call | DraftCall] = ()
+        self.pending: Sequence[Any] = ()  # calls, or draft calls
         self._together, self._chained = False, list[CallResult]()
         self.turns_waited = 0
         self._on_emit, self._sampling = on_emit, sampling

@@ -5,7 +5,8 @@
     ids = model.generate(**inputs, max_new_tokens=64, custom_generate=spec)
 
 `generate` prepares prompts, token budget, stop ids and sampling. The decoder then runs the user's
-module with this project's KV cache. A setting that it cannot honour is an error, never ignored.
+module with this project's KV cache. A setting that it cannot honour is an error, but `generate`
+itself gives no loop its `streamer` or `assistant_model`.
 
 Letters: B sequences, T tokens of the widest prompt or answer.
 """
@@ -45,6 +46,7 @@ _WARPERS = {
 }
 _output: Any = GenerateDecoderOnlyOutput  # the annotation demands a LongTensor
 _CUTS = (MaxLengthCriteria, EosTokenCriteria)
+_BEYOND = "prompt_lookup_num_tokens penalty_alpha output_scores output_logits output_attentions"
 
 
 class TransformersGenerate:
@@ -156,7 +158,8 @@ class TransformersGenerate:
         return answers
 
     def _sampling(self, config: Any, num_prompt: int, processors: Sequence[Any]) -> Sampling:
-        beyond = []
+        settings = {name: getattr(config, name, None) for name in _BEYOND.split()}
+        beyond = [f"{name}={value}" for name, value in settings.items() if value]
         for each in processors:
             option = _WARPERS.get(type(each))
             matches = option is not None and getattr(each, option) == getattr(config, option)

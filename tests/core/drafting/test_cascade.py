@@ -184,6 +184,7 @@ def test_uniforms_of_the_draft_models_tests_differ_between_steps_and_from_the_ta
     [
         ({"cascade": "x", "stop": 0.5}, "stop"),
         ({"cascade_k": 0}, "cascade_k"),
+        ({"cascade_k": 3}, "cascade_k"),
         ({"cascade": "x", "k": "auto"}, "k"),
     ],
 )

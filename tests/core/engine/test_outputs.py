@@ -331,7 +331,7 @@ def test_combined_drafters_get_the_outputs_and_layers_of_both() -> None:
 
     both = FirstMatch({"one": Curious([]), "other": Layers()})
     assert (both.outputs, both.hidden, both.hidden_layers) == (
-        ["entropy", "topk:2", "probs"],
+        ["entropy", "topk:2", "probs", "picks"],
         4,
         (0,),
     )

@@ -581,8 +581,16 @@ def test_a_draft_of_another_vocabulary_is_refused_with_both_sizes() -> None:
     models = Models(target=TableModel(7), draft=TableModel(9))
     with pytest.raises(ValueError, match="draft's vocabulary has 9 tokens, the target's 7"):
         Scheduler(Speculative(), models, Sampling())
-    with pytest.raises(ValueError, match="needs a draft model"):
+    with pytest.raises(ValueError, match="decoder 'spec' needs a draft model"):
         Scheduler(Speculative(), Models(target=TableModel(7)), Sampling())
+
+
+def test_a_decoder_that_no_one_registered_is_called_by_its_class() -> None:
+    class Faster(Speculative):
+        pass
+
+    with pytest.raises(ValueError, match="decoder 'Faster' needs a draft model"):
+        Scheduler(Faster(), Models(target=TableModel(7)), Sampling())
 
 
 def test_calls_with_different_outputs_may_share_one_forward_pass() -> None:

@@ -336,6 +336,7 @@ def test_a_model_that_names_its_exit_layer_needs_no_option() -> None:
     [
         (":k=3", "'k' of decoder 'hf' is 3, but it belongs to kind=assisted or kind=lookup"),
         (":kind=lookup:custom=x.py", "belongs to kind=generate, not to kind=lookup"),
+        (":function=mine", "'function' of decoder 'hf' is mine; it must be left out"),
         (":kind=lookup:confidence=0.5", "belongs to kind=assisted or kind=early-exit"),
         (":kind=assisted:k=-1", "'k' of decoder 'hf' is -1; it must be 0 (default) or above"),
         (":kind=assisted:confidence=2", "it must be from 0 (off) to 1"),

@@ -197,6 +197,8 @@ def test_a_decoder_run_as_a_custom_loop_of_hf_equals_the_decoder_itself(tmp_path
         ({"logits_processor": OTHER}, "cannot have TemperatureLogitsWarper"),
         ({"logits_processor": OTHER, "do_sample": True}, "cannot have TemperatureLogitsWarper"),
         ({"num_beams": 2}, "cannot have num_beams=2"),
+        ({"prompt_lookup_num_tokens": 3}, "cannot have prompt_lookup_num_tokens=3"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "cannot have output_scores"),
     ],
 )
 def test_generate_options_that_a_decoder_cannot_honour_are_refused(

@@ -20,7 +20,7 @@ from decoders.core import masks
 from decoders.core.adapter import gating
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf import tiles
+from decoders.core.hf import runner, tiles
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
 from decoders.core.registry import build, parse_spec
@@ -295,6 +295,22 @@ def test_a_model_in_tiles_leaves_the_one_it_is_made_of_as_it_was() -> None:
     logits(tiled, ids(1, 40), 40)
     assert torch.equal(logits(model, ids(1, 40), 40), before)
     assert model.module.config._attn_implementation == "sdpa"
+
+
+def test_the_head_of_the_model_it_is_made_of_stays_one_product_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else graphs of a run with both numerics would multiply by the library, for later runs too."""
+    model, product, sizes = HFModel(fresh("llama")), runner.product, list[int]()
+
+    def counted(x: Tensor, *rest: Any) -> Tensor:
+        sizes.append(len(x))
+        return product(x, *rest)
+
+    monkeypatch.setattr(runner, "product", counted)
+    model.in_tiles(TILE)
+    logits(model, ids(1, 40), 40)
+    assert sizes == [40]
 
 
 def test_a_tiled_model_does_not_share_adapters_with_the_original() -> None:

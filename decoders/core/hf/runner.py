@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -560,8 +560,9 @@ class DraftRunner:
         return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
-        config = replace(self.config, base={}, measured={})
-        text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
+        text = f"{self.config.variant}, {self.config.width} wide, {self._like.dtype}"
         about, _ = self._runner.facts(GraphName())  # embedding and head belong to the model
-        code = Path(inspect.getfile(type(self.layers))).read_bytes()  # may lie outside the core
-        return f"{text}\n{sha256(code).hexdigest()}\n{config}\n{about}", collect_tensors(self._work)
+        files = [inspect.getfile(type(each)) for each in (self.layers, self._work)]
+        code = sha256(b"".join([Path(file).read_bytes() for file in files]))  # not all of the core
+        text = f"{text}\n{code.hexdigest()}\n{self.config}\n{about}"
+        return text, collect_tensors(self._work)

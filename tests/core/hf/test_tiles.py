@@ -276,7 +276,7 @@ ATTEND = tiles._attend
 def test_outside_of_a_pass_nothing_runs_in_tiles() -> None:
     model = plain("gpt-neox", "float32")
     model.in_tiles(TILE)
-    assert gating._tile_rows is None
+    assert gating.tile_rows is None
     shapes = []
     hook = model.module.gpt_neox.final_layer_norm.register_forward_hook(
         lambda _m, a, _o: shapes.append(a[0].shape)

@@ -332,12 +332,12 @@ class HFModel(Model):
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
-        there = self._layout is not None and self._size == (num_rows, capacity)
+        there = self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
         self._runner.launch = None
         if there:
             return
-        self._layout = None  # free the old cache first
+        self._layout, self._size = None, (0, 0)  # free the old cache first; there may be no room
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.planes = []
@@ -346,6 +346,7 @@ class HFModel(Model):
         self.merges = not (bucketed or is_plain) and self.device.type == "cpu"
         ways: Any = {"bucketed": bucketed, "merges": self.merges, "tile": self.tile}
         self._layout = Layout(self.architecture, num_rows, capacity, **ways)
+        self._size = num_rows, capacity
 
     @torch.inference_mode()
     def wipe(self, row: int) -> None:

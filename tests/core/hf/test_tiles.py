@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from bench.plan.numerics import holds
-from decoders.core import masks
+from decoders.core import masks, products
 from decoders.core.adapter import gating
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
@@ -301,11 +301,11 @@ def test_the_head_of_the_model_it_is_made_of_stays_one_product_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else graphs of a run with both numerics would multiply by the library, for later runs too."""
-    model, product, sizes = HFModel(fresh("llama")), runner.product, list[int]()
+    model, sizes = HFModel(fresh("llama")), list[int]()
 
     def counted(x: Tensor, *rest: Any) -> Tensor:
         sizes.append(len(x))
-        return product(x, *rest)
+        return products.product(x, *rest)
 
     monkeypatch.setattr(runner, "product", counted)
     model.in_tiles(TILE)

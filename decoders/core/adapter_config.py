@@ -98,8 +98,8 @@ class AdapterConfig:
     bias_rank: int = 0
     sizes: Mapping[str, Any] = field(default_factory=dict)
     order: str = "vocabulary"
-    base: Mapping[str, Any] = field(default_factory=dict)
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict, repr=False)  # no graph depends on them
+    measured: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         has_slots = self.variant in SLOT_VARIANTS

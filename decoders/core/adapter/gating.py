@@ -24,7 +24,8 @@ from decoders.core import products
 Forward = Callable[[int, Tensor], Tensor]
 Run = Callable[[Tensor], Tensor]
 _PREFIX, _ROWS = 3, 5
-_tile_rows: int | None = None
+tile_rows: int | None = None
+"""Rows of a tile while a pass runs in tiles (`hf.tiles.running`)."""
 
 
 def cache_argument(module: nn.Module) -> str:
@@ -193,23 +194,12 @@ def fed_other_rows(module: Any, names: Sequence[str]) -> str | None:
     return strange[0] if strange else None
 
 
-@contextmanager
-def tiling(rows: int) -> Iterator[None]:
-    """Let `by_tiles` split inputs into tiles of `rows` rows inside the context."""
-    global _tile_rows
-    before, _tile_rows = _tile_rows, rows
-    try:
-        yield
-    finally:
-        _tile_rows = before
-
-
 def by_tiles(run: Run, x: Tensor) -> Tensor:
-    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``, tile by tile inside `tiling`."""
+    """Return ``run(x)`` for rows ``[R, D]`` or ``[1, R, …]``, tile by tile if there are tiles."""
     dim = 0 if x.dim() == 2 else 1
-    if _tile_rows is None or x.shape[dim] <= _tile_rows:
+    if tile_rows is None or x.shape[dim] <= tile_rows:
         return run(x)
-    parts = x.split(_tile_rows, dim)  # type: ignore[no-untyped-call]
+    parts = x.split(tile_rows, dim)  # type: ignore[no-untyped-call]
     if dim == 1:  # with strides of a lone tile: else matmul copies its weights
         parts = [part.flatten(0, 1).unsqueeze(0) for part in parts]
     return torch.cat([run(part) for part in parts], dim)

@@ -17,7 +17,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,8 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     every file is hashed. The digest then begins with `SAMPLED`, so it never equals a full hash.
     """
     folder = find_folder(path)
-    if (source := folder / SOURCE).is_file():
-        return GGUF + str(json.loads(source.read_text(encoding="utf-8"))["sha256"])
+    with suppress(OSError, ValueError, KeyError, TypeError):  # none, or no conversion's
+        return GGUF + str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["sha256"])
     files = _weight_files(folder)
     if not files:
         return None

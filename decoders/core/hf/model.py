@@ -238,18 +238,21 @@ class HFModel(Model):
         takes = inspect.signature(self.module.forward).parameters
         kept: dict[str, Any] = {"logits_to_keep": num_rows} if "logits_to_keep" in takes else {}
         ids = torch.tensor([list(tokens), *map(list, beside)], device=self.device)
+        ids = ids.clamp(max=self.architecture.vocab_size - 1)
         if self.masked is not None:
             mask = MaskBuilder(self.architecture, 0).additive(masks.causal(len(tokens)))
             kept["attention_mask"] = mask.expand(len(ids), 1, -1, -1)
         out = self.module(ids, use_cache=False, **kept)
         logits: Tensor = out.logits[0, -num_rows:].to(self.device)
-        return self._without_mask(logits.float())
+        return self._predicted(logits.float())
 
-    def _without_mask(self, logits: Tensor) -> Tensor:
-        """Set the mask token's logits to -inf: a masked model never predicts masks."""
-        if self.masked is None or self.masked.mask_id is None:
-            return logits
-        return logits.index_fill(-1, upload([self.masked.mask_id], logits.device), -torch.inf)
+    def _predicted(self, logits: Tensor) -> Tensor:
+        """Return the logits of the shared vocabulary: a masked model never predicts masks."""
+        if self.masked is not None and self.masked.mask_id is not None:
+            mask_id = upload([self.masked.mask_id], logits.device)
+            logits = logits.index_fill(-1, mask_id, -torch.inf)
+        missing = self.vocab_size - logits.shape[-1]  # below 0: so many are cut off
+        return pad(logits, (0, missing), value=-torch.inf) if missing else logits
 
     def adapter_bytes(self, name: str) -> int:
         """Count `Model.adapter_bytes`, with caches of draft layers."""
@@ -329,12 +332,12 @@ class HFModel(Model):
 
     def reserve(self, num_rows: int, capacity: int) -> None:
         """Reserve as `Model.reserve`, even beyond `max_length`, because drafts may overshoot."""
-        there = self._layout is not None and self._size == (num_rows, capacity)
+        there = self._size == (num_rows, capacity)
         super().reserve(num_rows, capacity)
         self._runner.launch = None
         if there:
             return
-        self._layout = None  # free the old cache first
+        self._layout, self._size = None, (0, 0)  # free the old cache first; there may be no room
         self._runner.graphs.forget()
         for drafts in self._drafts.values():
             drafts.planes = []
@@ -343,6 +346,7 @@ class HFModel(Model):
         self.merges = not (bucketed or is_plain) and self.device.type == "cpu"
         ways: Any = {"bucketed": bucketed, "merges": self.merges, "tile": self.tile}
         self._layout = Layout(self.architecture, num_rows, capacity, **ways)
+        self._size = num_rows, capacity
 
     @torch.inference_mode()
     def wipe(self, row: int) -> None:
@@ -393,10 +397,7 @@ class HFModel(Model):
             both = zip(calls, texts, strict=True)
             fed = [dataclasses.replace(call, tokens=text) for call, text in both]
         logits, hidden, ahead, chained = self._runner.run(layout, fed, reads, self.min_rows)
-        logits = self._without_mask(logits)
-        if self.vocab_size != size:
-            missing = max(0, self.vocab_size - size)
-            logits = pad(logits[:, : self.vocab_size], (0, missing), value=float("-inf"))
+        logits = self._predicted(logits)
         first = 0
         for call, result in zip_longest(calls, chained):
             states, layers = None, call.hidden_layers or (self.num_layers,)

@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -47,15 +47,17 @@ _MAX_VALUES = 1 << 22
 """Most numbers that a graph of other work than calls reads from buffers, 17 MB of float32."""
 
 
-@dataclass(frozen=True, slots=True)
 class Head:
     """A model's output layer, which maps hidden states ``[…, D]`` to logits ``[…, V]``."""
 
-    module: Any
+    def __init__(self, module: Any) -> None:
+        """Take a layer, which may be wrapped later for others (`tiles.prepare`)."""
+        self.module = module
+        self._is_plain = type(module) is nn.Linear and "forward" not in vars(module)
 
     def __call__(self, states: Tensor, sequences: int = 1) -> Tensor:
-        """Return logits by `product` if the layer is nothing else and is not wrapped."""
-        if type(self.module) is nn.Linear and "forward" not in vars(self.module):
+        """Return logits by `product` if the layer is nothing else and was not wrapped."""
+        if self._is_plain:
             return product(states, self.module.weight, self.module.bias, sequences)
         logits: Tensor = self.module(states)
         return logits
@@ -114,7 +116,7 @@ class ModuleRunner:
         twin = copy.copy(self)
         twin._gated = self._gated  # one wrapper of the module's layers
         twin.tile, twin._configs, twin.adapters = rows, configs, {}
-        twin.weights, twin.graphs = None, twin._graphs(None)
+        twin.weights, twin.graphs, twin.head = None, twin._graphs(None), Head(self.head.module)
         return twin
 
     @torch.no_grad()
@@ -558,8 +560,9 @@ class DraftRunner:
         return self._work(name, inputs, planes)
 
     def _facts(self, name: Any) -> tuple[str, Mapping[str, Tensor]]:
-        config = replace(self.config, base={}, measured={})
-        text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
+        text = f"{self.config.variant}, {self.config.width} wide, {self._like.dtype}"
         about, _ = self._runner.facts(GraphName())  # embedding and head belong to the model
-        code = Path(inspect.getfile(type(self.layers))).read_bytes()  # may lie outside the core
-        return f"{text}\n{sha256(code).hexdigest()}\n{config}\n{about}", collect_tensors(self._work)
+        files = [inspect.getfile(type(each)) for each in (self.layers, self._work)]
+        code = sha256(b"".join([Path(file).read_bytes() for file in files]))  # not all of the core
+        text = f"{text}\n{code.hexdigest()}\n{self.config}\n{about}"
+        return text, collect_tensors(self._work)

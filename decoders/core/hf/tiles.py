@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from decoders.core.adapter.gating import by_tiles, tiling
+from decoders.core.adapter import gating
 from decoders.core.device import upload
 from decoders.core.hf.cache import flat_entries
 from decoders.core.model import Call
@@ -116,15 +116,14 @@ _running: Sequence[ContextBlock] = ()
 def running(configs: Sequence[Any], tile: int, blocks: Sequence[ContextBlock]) -> Iterator[None]:
     """Run a module (after `prepare`) in tiles of N rows, with attention over these blocks."""
     global _running
-    before, _running = _running, blocks
     plain = [config._attn_implementation for config in configs]
+    _running, gating.tile_rows = blocks, tile
     try:
         for config in configs:
             config._attn_implementation = NAME
-        with tiling(tile):
-            yield
+        yield
     finally:
-        _running = before
+        _running, gating.tile_rows = (), None
         for config, name in zip(configs, plain, strict=True):
             config._attn_implementation = name
 
@@ -215,7 +214,7 @@ def prepare(module: Any) -> list[Any]:
     head = module.get_output_embeddings()
     for part in module.modules():
         if (part is head or "Norm" in type(part).__name__) and not hasattr(part, "in_tiles"):
-            part.forward = partial(by_tiles, part.forward)
+            part.forward = partial(gating.by_tiles, part.forward)
             part.in_tiles = True
     configs = {id(part.config): part.config for part in module.modules() if hasattr(part, "config")}
     return [each for each in configs.values() if hasattr(each, "_attn_implementation")]

@@ -79,6 +79,13 @@ def test_the_hash_covers_every_weight_file_in_order(tmp_path):
     assert weights_sha256(tmp_path / "nothing") is None
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "no JSON"])
+def test_a_file_of_another_origin_named_like_that_of_a_conversion_is_no_hash(tmp_path, text):
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    (tmp_path / "source.json").write_text(text)
+    assert weights_sha256(tmp_path) == hashlib.sha256(b"one").hexdigest()
+
+
 def large_checkpoint(folder, names=("model-1.safetensors", "model-2.safetensors")):
     """Two files of 9 MB that look like safetensors: a header, then the tensors' bytes."""
     folder.mkdir(parents=True)

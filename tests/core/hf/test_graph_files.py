@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import json
 import os
 import platform
 import shutil
+import sys
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +21,13 @@ import torch
 from torch import Tensor
 
 from decoders.core import products
+from decoders.core.adapter.heads import DraftHeads
+from decoders.core.adapter_config import AdapterConfig
 from decoders.core.hf import compiled, graph_children, graph_files
 from decoders.core.hf.compiled import Graphs, NoGraphError
 from decoders.core.hf.model import HFModel
 from decoders.core.hf.runner import GraphName
-from tests.tiny_models import fresh, slot_adapter
+from tests.tiny_models import WIDTH, fresh, slot_adapter
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 
@@ -67,6 +72,36 @@ def test_adapters_that_embed_slots_differently_have_separate_graph_files() -> No
         assert {each.data_ptr() for each in module.parameters()} <= held
         files.add(graph_files.graph_file(text, [WEIGHT], {"w": WEIGHT}))
     assert len(files) == 4
+
+
+def test_graphs_of_an_adapter_serve_it_after_another_training() -> None:
+    model, texts = HFModel(fresh("llama")), set[str]()
+    for accuracy in (0.5, 0.6):
+        adapter = slot_adapter(model.module)
+        adapter.config = replace(adapter.config, measured={"accuracy": accuracy})
+        model.attach("ptp", adapter)
+        texts.add(model._runner.facts(GraphName("ptp"))[0])
+    assert len(texts) == 1
+
+
+def test_changed_code_of_a_network_s_pass_needs_other_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another package may have its pass in another file than its network."""
+    file, texts = tmp_path / "passes.py", set[str]()
+    source = "from decoders.core.adapter.heads import HeadsPass\nclass Mine(HeadsPass): pass\n"
+    model = HFModel(fresh("llama"))
+    for comment in ("", "# changed"):
+        file.write_text(source + comment)
+        spec: Any = importlib.util.spec_from_file_location("passes", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setitem(sys.modules, "passes", module)
+        monkeypatch.setattr(DraftHeads, "work", module.Mine)
+        sizes: Any = {"num_slots": 2, "rank": 4, "width": WIDTH, "code": "constant"}
+        model.attach("medusa", DraftHeads(AdapterConfig(variant="medusa", layers={}, **sizes)))
+        texts.add(model._drafts["medusa"]._facts(None)[0])
+    assert len(texts) == 2
 
 
 # ---------------------------------------------------------------- damage

@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoders.core import masks
+from decoders.core.engine.models import Models
 from decoders.core.hf.model import HFModel, stop_ids
 from tests.tiny_models import EAGER, MODELS, SIZES, VOCAB, WINDOW, fresh
 from tests.versions import older
@@ -387,6 +388,18 @@ def test_the_lowest_free_cache_row_is_used_first_and_rows_can_run_out(llama):
         llama.open()
     with pytest.raises(AssertionError, match="sessions are open"):
         llama.reserve(3, 20)
+
+
+def test_after_a_cache_for_which_there_is_no_room_a_smaller_one_is_allocated(llama, monkeypatch):
+    def no_room(*_, **__):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("decoders.core.hf.model.Layout", no_room)
+        with pytest.raises(MemoryError):
+            llama.reserve(64, 1000)
+    Models(target=llama).ensure(1, 4)
+    assert llama.forward([llama.open().call([5, 6])]).shape == (1, VOCAB)
 
 
 def test_two_calls_of_one_session_do_not_merge(llama):

@@ -16,11 +16,11 @@ from transformers import (
 )
 
 from bench.plan.numerics import holds
-from decoders.core import masks
+from decoders.core import masks, products
 from decoders.core.adapter import gating
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler
-from decoders.core.hf import tiles
+from decoders.core.hf import runner, tiles
 from decoders.core.hf.model import HFModel
 from decoders.core.model import Session
 from decoders.core.registry import build, parse_spec
@@ -276,7 +276,7 @@ ATTEND = tiles._attend
 def test_outside_of_a_pass_nothing_runs_in_tiles() -> None:
     model = plain("gpt-neox", "float32")
     model.in_tiles(TILE)
-    assert gating._tile_rows is None
+    assert gating.tile_rows is None
     shapes = []
     hook = model.module.gpt_neox.final_layer_norm.register_forward_hook(
         lambda _m, a, _o: shapes.append(a[0].shape)
@@ -295,6 +295,22 @@ def test_a_model_in_tiles_leaves_the_one_it_is_made_of_as_it_was() -> None:
     logits(tiled, ids(1, 40), 40)
     assert torch.equal(logits(model, ids(1, 40), 40), before)
     assert model.module.config._attn_implementation == "sdpa"
+
+
+def test_the_head_of_the_model_it_is_made_of_stays_one_product_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else graphs of a run with both numerics would multiply by the library, for later runs too."""
+    model, sizes = HFModel(fresh("llama")), list[int]()
+
+    def counted(x: Tensor, *rest: Any) -> Tensor:
+        sizes.append(len(x))
+        return products.product(x, *rest)
+
+    monkeypatch.setattr(runner, "product", counted)
+    model.in_tiles(TILE)
+    logits(model, ids(1, 40), 40)
+    assert sizes == [40]
 
 
 def test_a_tiled_model_does_not_share_adapters_with_the_original() -> None:

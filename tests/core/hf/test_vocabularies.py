@@ -12,6 +12,7 @@ from decoders.ar import Autoregressive
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import generate
 from decoders.core.hf.model import HFModel
+from decoders.core.hf.self_check import check_graphs
 from decoders.core.registry import build, parse_spec
 from decoders.core.types import Sampling, Slots
 from tests.tiny_models import slot_adapter
@@ -52,6 +53,13 @@ def test_a_smaller_vocabulary_never_drafts_missing_ids_and_reads_its_last_id_for
     shared = logits_of(model, [1, 31, 3])  # an id that only the target has
     torch.testing.assert_close(shared[:, :24], whole)
     assert shared[:, 24:].eq(float("-inf")).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_graphs_of_a_model_that_shares_a_vocabulary_are_found_right(size: int) -> None:
+    model = model_of(32, compiled=True)
+    model.share_vocabulary(size)
+    check_graphs(model, [1, 2])
 
 
 @pytest.mark.parametrize("compiled", [False, True])

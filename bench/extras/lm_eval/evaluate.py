@@ -101,7 +101,7 @@ def evaluate(
     setup = (opener or open_setup)(run)
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
+    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml().encode()})
     progress.note(f"writing to {folder}")
 
     def write(answer: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: which points a file means, what is measured of them, what they say together."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,24 @@ def test_a_failed_point_is_named_and_the_remaining_points_are_measured(tmp_path:
     again, _ = run_sweep(sweep, folder, progress, opener, report=None)  # they are tried once more
     assert again == Exit.FAILED
     assert progress.notes[-5].endswith("; 2 complete already")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sweep_whose_folder_could_not_be_written_begins_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_of(tmp_path, GRID)
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(BenchError, match="No space left on device; free some space"):
+            run_sweep(sweep, tmp_path / "out", RecordedProgress(), open_tables, report=None)
+    stopped = RecordedProgress(stop_at=1)
+    ended, _ = run_sweep(sweep, tmp_path / "out", stopped, open_tables, report=None)
+    assert ended == Exit.INTERRUPTED
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:

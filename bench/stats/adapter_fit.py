@@ -56,10 +56,10 @@ def model_warnings(
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    temperature, top_p, top_k = map(config.get, ("temperature", "top_p", "top_k"))
-    # a network has no limits, and a damaged configuration may lack a value
-    if facts.masked or facts.variant not in (None, *SLOT_VARIANTS) or None in (temperature, top_p):
+    complete = {"temperature", "top_p", "top_k"} <= config.keys()  # not if it is damaged
+    if not complete or facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # no limits
         return []
+    temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:
         return ["temperature 0, trained without greedy text"] * (facts.greedy is False)
     reasons = []

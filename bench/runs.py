@@ -237,7 +237,7 @@ def _choose_attempt(
 def _new_folder(run: ResolvedRun, parent: Path, started_utc: str, part: str | None) -> Path:
     """Make the folder, with the configuration and the status ``opening``."""
     opening = RunStatus(status="opening", started_utc=started_utc, part=part).to_json()
-    files = {CONFIG: run.config.to_toml(), STATUS: json.dumps(opening) + "\n"}
+    files = {CONFIG: run.config.to_toml().encode(), STATUS: json.dumps(opening).encode() + b"\n"}
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{_name(run)}-{run.config.hash}"
     return create_run_dir(parent, stem, files)
 

@@ -1,10 +1,10 @@
 """Hash everything that must not change between a run and its resumption.
 
 The hashes cover the code that decides what is asked, answered, timed, counted or scored, the
-models' weights, the prompts, and the machine: a mixture of two would give numbers about neither.
-Whole folders of code count (`_MEASURING`), so that no module is forgotten. Folders that compute
-from the records of a complete run may change: `stats`, `verify`, `report`, `compare`. So may the
-command line and the extras, workers apart, which measure nothing that can be resumed.
+configuration, the models' weights, the prompts, and the machine: a mixture of two would give
+numbers about neither. Whole folders of code count (`_MEASURING`), so that no module is forgotten.
+Folders that compute from the records of a complete run may change: `stats`, `verify`, `report`,
+`compare`. So may the command line and the extras, workers apart: they measure nothing resumable.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ _MEASURING = (
     "bench/runs.py",
 )
 """Modules that decide what a run measures, as patterns relative to the root."""
+_PLACES = ("model", "draft", "adapters", "models", "tasks", "law", "cost")
+FREE = {"threads", "device", "run_name", *_PLACES}
+"""Settings that may differ: files may be moved, and parts measured at different speeds."""
 
 
 def setup_identity(setup: Setup) -> dict[str, str | None]:
-    """Return the hashes of ``code``, ``target``, ``draft``, ``models`` and ``adapter``."""
+    """Return the hashes of ``code``, ``configuration`` and the roles of models."""
     files = [file for pattern in _MEASURING for file in sorted(ROOT.glob(pattern))]
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     brought |= {*law_files(setup.config.law)}
     facts = asdict(setup.facts)
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
+        "configuration": _facts_hash(setup.config.model_dump(exclude=FREE, exclude_none=True)),
         **{role: _facts_hash(facts[role]) for role in ("target", "draft", "models")},
         "adapter": _facts_hash(facts["adapters"]),
     }
@@ -48,7 +52,7 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
 def check_identity(
     setup: Setup, plan: Plan, prompts: Mapping[str, Prompt], env: Environment
 ) -> None:
-    """Raise `UnavailableError` if a run's code, weights, prompts or machine have changed.
+    """Raise `UnavailableError` if anything that a run began with has changed.
 
     Args:
         setup: what is open now.

@@ -81,9 +81,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
         with contextlib.suppress(OSError):  # this, too, fails on a read-only file system
             scratch.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -32,7 +32,7 @@ from typing import Any
 
 from bench.errors import BenchError, InvalidRunError, UnavailableError, UsageError, as_error
 from bench.records.environment import Environment, read_environment
-from bench.records.files import cannot_write, parse, write_text
+from bench.records.files import cannot_write, parse, write_files
 from bench.records.plan import (
     MANIFEST,
     STATUS,
@@ -196,14 +196,12 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     return values
 
 
-def create_run_dir(parent: Path, stem: str, files: Mapping[str, str] | None = None) -> Path:
+def create_run_dir(parent: Path, stem: str, files: Mapping[str, bytes] | None = None) -> Path:
     """Create ``parent/stem`` (or ``stem-2``, …) with `files`, atomically (`BenchError`)."""
     hidden = parent / f".new-{stem}-{os.getpid()}"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        hidden.mkdir()
-        for name, content in (files or {}).items():
-            write_text(hidden / name, content)
+        hidden.mkdir(parents=True)
+        write_files(hidden, files or {})
         for attempt in range(1, 1000):
             path = parent / (stem if attempt == 1 else f"{stem}-{attempt}")
             if path.exists():

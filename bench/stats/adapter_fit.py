@@ -56,7 +56,8 @@ def model_warnings(
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    if facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # a network has no limits
+    complete = {"temperature", "top_p", "top_k"} <= config.keys()  # not if it is damaged
+    if not complete or facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # no limits
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:

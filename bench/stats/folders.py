@@ -33,15 +33,11 @@ def run_verdict(folder: Path, status: RunStatus | None, plan: Plan | None, num_r
 
 def run_folders(parent: Path) -> list[Path]:
     """Return the run folders under `parent`, sorted by name (i.e. by time), without links."""
-    if not parent.is_dir():
-        return []
-    marks = ("manifest.json", "run.json")
     return sorted(
         path
-        for path in parent.iterdir()
-        if path.is_dir()
-        and not path.is_symlink()
-        and any((path / mark).is_file() for mark in marks)
+        for path in parent.glob("[!.]*")  # a hidden run was killed while its folder was made
+        if not path.is_symlink()
+        and any((path / mark).is_file() for mark in ("manifest.json", "run.json"))
     )
 
 

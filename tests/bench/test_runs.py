@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -566,6 +567,29 @@ def test_a_run_is_not_resumed_with_changed_code_models_prompts_or_machine(
     assert caught.value.exit_code == Exit.UNAVAILABLE
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        ("max_new_tokens = 12", "max_new_tokens = 13", True),
+        ("seed = 0", "seed = 1", True),
+        ('k = "4"', 'k = "5"', True),
+        ('model = "tables"', 'model = "moved/tables"', False),
+    ],
+)
+def test_a_run_is_resumed_with_moved_models_but_not_with_changed_settings(
+    start: Any, progress: Any, opener: Any, before: str, after: str, changes: bool
+) -> None:
+    ended, _ = start(progress(stop_at=5))
+    file = ended.run_dir / "config.toml"
+    text = file.read_text()
+    assert f"{before}\n" in text
+    file.write_text(text.replace(f"{before}\n", f"{after}\n"))
+    refused = pytest.raises(BenchError, match="the configuration has changed since the run began")
+    with refused if changes else nullcontext():
+        resumed = bench_run.resume(ended.run_dir, progress(), opener, report=None)
+        assert resumed.exit_code == Exit.DONE
+
+
 def test_resuming_answers_without_a_manifest_is_refused_and_keeps_the_answers(
     start: Any, progress: Any, opener: Any
 ) -> None:
@@ -682,7 +706,7 @@ def test_a_dry_run_of_a_part_refuses_what_the_run_refuses(
     small: Any, opener: Any, progress: Any
 ) -> None:
     with pytest.raises(BenchError, match="'suffix' remembers answers; --part gives a process"):
-        dry_run(small(decoders="suffix"), progress(), opener, "1/2")
+        dry_run(small(decoders="suffix"), progress(), opener, part="1/2")
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

@@ -282,7 +282,7 @@ def test_runs_of_one_name_started_at_once_get_folders_of_their_own(tmp_path: Pat
         pid = os.fork()
         if not pid:
             try:
-                create_run_dir(tmp_path / "results", "run", {"run.json": f"{os.getpid()}"})
+                create_run_dir(tmp_path / "results", "run", {"run.json": b"%d" % os.getpid()})
             finally:
                 os._exit(0)
         children.append(pid)

@@ -102,7 +102,7 @@ def evaluate(
     is_set = "batch_size" in config.model_fields_set
     templated = bool(setup.tokenizer.chat_template) and not request.plain
     stem = f"eval-{cell.partition(':')[0].replace('/', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml()})
+    folder = create_run_dir(parent, stem, {CONFIG: setup.config.to_toml().encode()})
     progress.note(f"writing to {folder}")
 
     def write(answer: Mapping[str, Any]) -> None:

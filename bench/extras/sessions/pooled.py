@@ -33,6 +33,7 @@ from bench.report.tables.setting import describe_model, hardware
 from bench.report.tables.table import Columns, Table, against_floor, estimated, interval, number
 from bench.settings.config import RunConfig
 from bench.stats.counters import group_by
+from bench.stats.folders import run_folders
 from bench.stats.intervals import LEVEL, Estimate
 from bench.stats.metric import CellData
 from bench.stats.side import RunSnapshot, load_side
@@ -253,10 +254,9 @@ def load_pool(names: Sequence[str], parent: Path) -> Pool:
 def list_runs(name: str, parent: Path) -> list[str]:
     """Return the runs in a folder that is not itself a run, or else the name."""
     for folder in (Path(name), parent / name):
-        if folder.is_dir() and not (folder / STATUS).is_file():
-            paths = [run for run in sorted(folder.iterdir()) if (run / STATUS).is_file()]
-            if runs := [str(run) for run in paths if not run.is_symlink()]:
-                return runs
+        runs = [str(run) for run in run_folders(folder)]
+        if runs and not (folder / STATUS).is_file():
+            return runs
     return [name]
 
 

@@ -19,10 +19,11 @@ from bench.plan.checks import check_first
 from bench.plan.code import code_paths
 from bench.plan.template import today
 from bench.progress import Progress
-from bench.records.plan import STATUS, read_status
+from bench.records.plan import read_status
 from bench.records.run_folder import CONFIG, create_run_dir
 from bench.settings.bounds import Minutes, Repeats, check
 from bench.settings.config import RunConfig
+from bench.stats.folders import run_folders
 
 
 def check_sessions(num: int, every: float) -> None:
@@ -40,7 +41,7 @@ def make_folder(config: RunConfig, parent: Path) -> Path:
     config = config.with_values(date=config.date or today())
     check_first(config, lambda _: None)  # report a mistake before making the folder
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.run_name or 'sessions'}-{config.hash}"
-    return create_run_dir(parent, stem, {CONFIG: config.to_toml()})
+    return create_run_dir(parent, stem, {CONFIG: config.to_toml().encode()})
 
 
 def measure_sessions(
@@ -83,8 +84,7 @@ def measure_sessions(
 
 def num_ended(folder: Path) -> int:
     """Count the sessions that ended, with a result."""
-    runs = [path for path in folder.iterdir() if (path / STATUS).is_file()]
-    return sum(read_status(path).complete for path in runs if not path.is_symlink())
+    return sum(read_status(path).complete for path in run_folders(folder))
 
 
 def _process(*arguments: object) -> Exit:

@@ -33,8 +33,7 @@ def submit(
     from bench.extras.sessions.pooled import POOL, load_pool, write_pool
     from bench.extras.submit.submission import free_name, problems
     from bench.extras.together.runs import are_one
-    from bench.records.files import write_files
-    from bench.records.run_folder import find_run, load_run
+    from bench.records.run_folder import create_run_dir, find_run, load_run
     from bench.report.findings import Findings
     from bench.report.write import REPORT
     from bench.stats.folders import run_folders
@@ -54,7 +53,7 @@ def submit(
     if is_pool := (to / POOL).is_file():
         del files[BY_PROMPT]  # pooling computes it
         load_pool([str(to), str(findings.run.path)], output)  # refuses a run of another job
-    write_files(folder, files)
+    create_run_dir(to, folder.name, files)  # all files or none
     if is_pool:
         write_pool(load_pool([str(to)], output), to)
     typer.echo(f"{folder}: now `python -m docs.generate`, commit, and open a pull request")

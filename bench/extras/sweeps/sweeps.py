@@ -19,9 +19,10 @@ from bench.extras.sweeps.settings import Point, Sweep
 from bench.plan.checks import check_first
 from bench.plan.setup import Opener, open_setup
 from bench.progress import Progress
-from bench.records.files import only_writer, refuse_links, write_text
-from bench.records.plan import STATUS, read_status
+from bench.records.files import only_writer, refuse_links, write_files
+from bench.records.plan import read_status
 from bench.records.run_folder import read_config
+from bench.stats.folders import run_folders
 
 SWEEP = "sweep.toml"
 POINTS = "points"
@@ -76,11 +77,7 @@ def run_sweep(
     elif folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder} is no folder of a sweep and not empty; give another --folder")
     else:
-        try:
-            (folder / POINTS).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
-        write_text(file, tomli_w.dumps(sweep.content))
+        write_files(folder, {SWEEP: tomli_w.dumps(sweep.content).encode()})
     with only_writer(folder):
         progress.note(described)
         worst, failed = Exit.DONE, {}
@@ -125,8 +122,7 @@ def _measure(
 
 
 def _existing(folder: Path) -> dict[str, Path]:
-    paths = sorted(each for each in (folder / POINTS).glob("*") if (each / STATUS).is_file())
-    return {str(read_config(each).get("run_name")): each for each in paths if not each.is_symlink()}
+    return {str(read_config(run).get("run_name")): run for run in run_folders(folder / POINTS)}
 
 
 def _complete(run_dir: Path | None) -> bool:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.errors import UnavailableError, UsageError
+from bench.plan.identity import FREE
 from bench.records.environment import Machine, write_environment
 from bench.records.files import only_writer, read_json, write_json, write_text
 from bench.records.plan import (
@@ -33,9 +34,6 @@ from bench.records.run_folder import CONFIG, Run, create_run_dir, link_newest, l
 from bench.records.samples import ERRORS, SampleWriter, read_phases, write_phases
 from bench.stats.answers import compare_with_baseline
 from bench.stats.validity import judge
-
-_FREE = ("threads", "device", "run_name")
-"""Settings that may differ between parts: they decide the speed and the run's name."""
 
 
 def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
@@ -58,7 +56,7 @@ def merge(folders: Sequence[Path], parent: Path) -> tuple[Path, list[str]]:
     machines = {record.machine for record in records}
     key = next(iter(machines)) if len(machines) == 1 else None
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-merged-{plan.name or 'run'}"
-    config = (runs[0].path / CONFIG).read_text(encoding="utf-8")
+    config = (runs[0].path / CONFIG).read_bytes()
     folder = create_run_dir(parent, name, {CONFIG: config})
     with only_writer(folder):
         _write(folder, runs, plan, records, key)
@@ -71,7 +69,7 @@ def _check_parts(runs: Sequence[Run]) -> None:
     """Refuse runs of different plans, and runs that share a block or a scored prompt."""
     facts: list[dict[str, object]] = []
     for run in runs:  # all parts of a plan share code, weights, settings, prompts and dtype
-        settings = {key: value for key, value in run.config.items() if key not in _FREE}
+        settings = {key: value for key, value in run.config.items() if key not in FREE}
         plan = {**(run.plan.identity or {}), "prompts, blocks or decoders": run.plan.digest}
         facts.append({**settings, **plan, "dtype": run.env.dtype})
         one, two = facts[0], facts[-1]

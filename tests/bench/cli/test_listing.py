@@ -101,6 +101,8 @@ def test_runs_are_listed_with_status_verdict_and_number_of_records(tmp_path: Pat
     (begun / "config.toml").write_text("damaged =")
     (tmp_path / "notes").mkdir()
     (tmp_path / "latest").symlink_to(begun.name)
+    (killed := tmp_path / ".new-20260103T000000Z-c-3-123").mkdir()
+    (killed / "run.json").write_text('{"status": "opening"}')
 
     assert run_folders(tmp_path) == [done, begun]
     text = rendered(listing.facts_table("runs", tmp_path))

@@ -252,6 +252,7 @@ def test_an_arm_whose_model_lacks_its_adapter_is_refused_in_one_line(
         ({"temperature": 0.7, "top_k": 50}, {}, "top-k 50, trained 0"),
         ({"temperature": 0.0}, {"greedy": False}, "temperature 0, trained without greedy text"),
         ({"temperature": 0.0}, {"base_weights_sha256": "bb"}, "trained with other target weights"),
+        ({}, {"base_weights_sha256": "bb"}, "trained with other target weights"),  # lost settings
     ],
 )
 def test_an_adapter_used_outside_its_training_is_reported_with_the_settings_that_differ(

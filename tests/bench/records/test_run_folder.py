@@ -209,6 +209,19 @@ def test_a_damaged_file_of_a_run_is_reported_as_damaged(folder: Path, name: str)
     assert caught.value.exit_code == 4
 
 
+def test_an_interrupted_replacement_leaves_the_file_as_it_was_and_no_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    write_text(tmp_path / "run.json", "before")
+    monkeypatch.setattr("os.fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "run.json", "after")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
 # ---------------------------------------------------------------- making and finding
 
 

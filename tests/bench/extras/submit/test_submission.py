@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -73,6 +74,24 @@ def test_a_run_that_is_stored_already_is_not_stored_again_under_another_name(run
         assert again.code == 4
         assert again.err == f"bench: {name} is stored already: {stored / 'amd-epyc-zoo'}\n"
     assert [folder.name for folder in stored.iterdir()] == ["amd-epyc-zoo"]
+
+
+def test_a_submission_that_a_full_disk_stopped_leaves_nothing_and_can_be_repeated(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == "summary.csv":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        stopped = submitted(run)
+        assert (stopped.code, "No space left" in stopped.err) == (1, True)
+    assert not list((run.parents[1] / "stored").iterdir())
+    assert submitted(run).code == 0
 
 
 def test_a_run_is_stored_under_its_name_which_cannot_be_used_twice(run: Path) -> None:

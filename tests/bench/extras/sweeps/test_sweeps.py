@@ -1,5 +1,6 @@
 """Sweeps: which points a file means, what is measured of them, what they say together."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,6 +209,24 @@ def test_repeating_a_sweep_whose_decoder_answered_nothing_ends_as_the_sweep_did(
         for _ in range(2)
     ]
     assert codes == [Exit.FAILED] * 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sweep_whose_folder_could_not_be_written_begins_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_of(tmp_path, GRID)
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(BenchError, match="No space left on device; free some space"):
+            run_sweep(sweep, tmp_path / "out", RecordedProgress(), open_tables, report=None)
+    stopped = RecordedProgress(stop_at=1)
+    ended, _ = run_sweep(sweep, tmp_path / "out", stopped, open_tables, report=None)
+    assert ended == Exit.INTERRUPTED
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:

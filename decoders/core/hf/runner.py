@@ -561,5 +561,6 @@ class DraftRunner:
         config = replace(self.config, base={}, measured={})
         text = f"{config.variant}, {config.width} wide, {self._like.dtype}"
         about, _ = self._runner.facts(GraphName())  # embedding and head belong to the model
-        code = Path(inspect.getfile(type(self.layers))).read_bytes()  # may lie outside the core
-        return f"{text}\n{sha256(code).hexdigest()}\n{config}\n{about}", collect_tensors(self._work)
+        files = [inspect.getfile(type(each)) for each in (self.layers, self._work)]  # maybe outside
+        code = sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+        return f"{text}\n{code}\n{config}\n{about}", collect_tensors(vars(self._work))

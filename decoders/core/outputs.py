@@ -37,11 +37,15 @@ def demand_readable(call: Any) -> None:
     if call.slots is not None:
         _demand_forms(forms(call.slots.output), _FORMS[:-3])
         barred = sorted(call.barred | call.slots.barred)
-    size = call.session.model.vocab_size if barred else 0
+    size = call.session.model.vocab_size
     if barred and not (0 <= barred[0] <= barred[-1] < size > len(barred)):
         raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
     num_left = call.session.room - call.num_rows
+    shapes = [getattr(each, "shape", None) for each in call.draft_probs or ()]
+    if shapes and shapes != [(size,)] * num_drafts:
+        line = f"draft_probs of shapes {shapes!s:.80}; give each of the {num_drafts} drafts one"
+        raise ValueError(f"{line} distribution of shape [{size}] (probs of the row before it)")
     if num_read != num_drafts + 1 and not {*VERIFYING}.isdisjoint(forms(call.output)):
         raise ValueError(
             f"{num_read} rows are read to verify {num_drafts} drafts; read {num_drafts + 1}: "

@@ -15,6 +15,7 @@ in this checkout is relative, so that each side runs its own; any other path is 
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -315,7 +316,7 @@ def make_request(config: RunConfig, repository: Path) -> dict[str, Any]:
 
 
 def side_request(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -> dict[str, Any]:
-    """Return a request without decoders whose file only the other side has, as they are new."""
+    """Return a request without decoders whose class only the other side has, as they are new."""
     kept = {
         cell: options
         for cell, options in config.get("decoders", {}).items()
@@ -325,8 +326,12 @@ def side_request(config: Mapping[str, Any], tree: Tree, trees: Sequence[Tree]) -
 
 
 def _has(tree: Tree, cell: str) -> bool:
-    path, is_file, _ = parse_spec(cell).name.rpartition(":")
-    return not is_file or (tree.folder / path).is_file()
+    path, is_file, name = parse_spec(cell).name.rpartition(":")
+    if not is_file:
+        return True
+    file = tree.folder / path
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
+    return name in re.findall(r"\w+", text)
 
 
 def check_defaults(base: str, head: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -77,11 +77,10 @@ class DraftTree:
         return self.tokens[1:]
 
     @property
-    def draft_probs(self) -> list[Tensor] | None:
+    def draft_probs(self) -> list[Any] | None:
         """Distributions of all drafts in order, or None if they are certain."""
-        if not self.probs:
-            return None
-        return [self.probs[row] for row in self.parents[1 : self.num_drafts + 1]]
+        rows = self.parents[1 : self.num_drafts + 1]
+        return [self.probs.get(row) for row in rows] if self.probs else None
 
     @property
     def num_drafts(self) -> int:

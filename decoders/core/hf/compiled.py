@@ -39,7 +39,7 @@ _Result = TypeVar("_Result")
 _config: Any = _untyped_config
 DIMS = {
     **dict.fromkeys(("ids", "positions", "entries"), "BN"),
-    **dict.fromkeys(("embeds", "states"), "BND"),
+    **dict.fromkeys(("embeds", "states", "uniforms"), "BND"),
     "read": "R",
     "gate": "BN1",
     **dict.fromkeys(("late.rows", "late.before", "late.number"), "L"),
@@ -200,7 +200,9 @@ def _export(flat: Callable[..., Outputs], names: Sequence[str], tensors: Sequenc
 
     All sizes of the example differ, because a trace may treat equal sizes as one.
     """
-    letters = [_MASK if name.startswith("mask.") else DIMS[name] for name in names]
+    if strange := [name for name in names if name not in DIMS and not name.startswith("mask.")]:
+        raise ValueError(f"no graph has an input {strange[0]!r}, only {', '.join(DIMS)}")
+    letters = [DIMS.get(name, _MASK) for name in names]
     letters += [_PLANE] * (len(tensors) - len(names))
     if "merged.order" in names:
         is_line = [each.startswith("BN") for each in letters]

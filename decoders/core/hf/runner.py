@@ -565,4 +565,4 @@ class DraftRunner:
         files = [inspect.getfile(type(each)) for each in (self.layers, self._work)]
         code = sha256(b"".join([Path(file).read_bytes() for file in files]))  # not all of the core
         text = f"{text}\n{code.hexdigest()}\n{self.config}\n{about}"
-        return text, collect_tensors(self._work)
+        return text, collect_tensors(vars(self._work))

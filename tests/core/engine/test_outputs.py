@@ -367,6 +367,9 @@ def test_topk_beyond_the_vocabulary_size_returns_all_ids() -> None:
     assert sum(result.top_probs[0]) == pytest.approx(1)
 
 
+VERIFIES: dict[str, Any] = {"output": "acceptance", "drafts": [1] * 3}
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -380,6 +383,9 @@ def test_topk_beyond_the_vocabulary_size_returns_all_ids() -> None:
         ({"output": ("topk:2", "topk:3")}, "topk:2 and topk:3, which fill one field"),
         ({"output": ("acceptance", "block"), "drafts": [1] * 3}, "acceptance and block"),
         ({"output": ("topk:2", "acceptance")}, "4 rows are read to verify 0 drafts; read 1"),
+        (VERIFIES | {"draft_probs": [torch.ones(VOCAB)] * 2}, "each of the 3 drafts one dis"),
+        (VERIFIES | {"draft_probs": [torch.ones(4)] * 3}, r"distribution of shape \[11\]"),
+        (VERIFIES | {"draft_probs": [torch.ones(VOCAB), None, None]}, "draft_probs of shapes"),
         ({"barred": {VOCAB}}, r"barred is \[11\]; bar ids below 11, but not all"),
         ({"barred": {-1}}, r"barred is \[-1\]"),
         ({"barred": range(VOCAB)}, "but not all"),

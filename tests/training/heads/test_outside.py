@@ -24,6 +24,7 @@ from decoders.core.checks import check_decoder
 from decoders.core.decoder import Decoder
 from decoders.core.engine.models import Models
 from decoders.core.engine.scheduler import Scheduler, generate
+from decoders.core.hf.compiled import Graphs
 from decoders.core.hf.model import HFModel
 from decoders.core.plugins import NETWORKS, network, network_names
 from decoders.core.registry import build, parse_spec
@@ -89,6 +90,37 @@ def test_a_plugins_network_is_trained_saved_loaded_and_attached(trained: Path, h
     assert model.adapters["mine"].sizes == {"steps": 3}
     assert model.adapter_bytes("mine") == 4 * adapter.num_parameters
     assert adapter.num_parameters == 2 * adapter.config.width**2
+
+
+def test_graphs_of_a_plugins_network_hold_its_weights_and_depend_on_the_code_of_its_pass(
+    trained: Path, home: Path
+) -> None:
+    model = HFModel.load(home / "letters", dtype=torch.float32)
+    model.attach("mine", read_adapter(trained))
+    runner = model._drafts["mine"]
+    text, tensors = runner._facts(None)
+    weights = [*runner.layers.parameters(), model.module.get_input_embeddings().weight]
+    assert {each.data_ptr() for each in weights} <= {each.data_ptr() for each in tensors.values()}
+
+    class Elsewhere(type(runner._work)):  # type: ignore[misc]
+        """The same pass, whose code is in another file than the network's."""
+
+    runner._work.__class__ = Elsewhere
+    assert runner._facts(None)[0] != text
+
+
+def test_a_graph_with_an_unknown_input_is_refused_with_the_names_that_inputs_have() -> None:
+    graphs = Graphs(
+        lambda name, inputs, planes: [sum(inputs.values())],
+        lambda name: ("", {}),
+        device=torch.device("cpu"),
+        backend="export",
+    )
+    inputs = {"states": torch.zeros(1, 2, 3), "u": torch.zeros(1, 2, 3)}
+    with pytest.raises(ValueError, match=r"no graph has an input 'u', only ids, .*uniforms"):
+        graphs(None, inputs, ())
+    (sums,) = graphs(None, {"states": torch.ones(1, 2, 3), "uniforms": torch.ones(1, 2, 3)}, ())
+    assert sums.tolist() == [[[2.0] * 3] * 2]
 
 
 def test_a_plugins_drafts_come_from_merged_calls_that_are_counted(

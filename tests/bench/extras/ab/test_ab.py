@@ -230,6 +230,18 @@ def test_a_decoder_only_in_head_is_measured_and_reported_as_new(sides: Any) -> N
     assert verdicts == {"ar": "pass", "spec": "pass", "spec@b": "new"}
 
 
+def test_a_class_that_only_one_side_defines_is_left_out_of_the_other_sides_request(
+    tmp_path: Path,
+) -> None:
+    base, head = (Tree(tmp_path / name, ROOT) for name in ("base", "head"))
+    for tree, source in ((base, "class Mine2: ...\nclass Old: ..."), (head, "class Mine: ...")):
+        tree.folder.mkdir()
+        (tree.folder / "a.py").write_text(source, encoding="utf-8")
+    config = {"decoders": {f"a.py:{name}": {} for name in ("Mine", "Old", "Nowhere")}}
+    asked = [[*side_request(config, tree, [base, head])["decoders"]] for tree in (base, head)]
+    assert asked == [["a.py:Old", "a.py:Nowhere"], ["a.py:Mine", "a.py:Nowhere"]]
+
+
 def test_blocks_measured_before_an_interrupt_are_kept_and_cannot_be_resumed(
     sides: Any, progress: Any, tmp_path: Path
 ) -> None:

@@ -237,7 +237,9 @@ def test_a_class_that_only_one_side_defines_is_left_out_of_the_other_sides_reque
     for tree, source in ((base, "class Mine2: ...\nclass Old: ..."), (head, "class Mine: ...")):
         tree.folder.mkdir()
         (tree.folder / "a.py").write_text(source, encoding="utf-8")
-    config = {"decoders": {f"a.py:{name}": {} for name in ("Mine", "Old", "Nowhere")}}
+    config: dict[str, Any] = {
+        "decoders": {f"a.py:{name}": {} for name in ("Mine", "Old", "Nowhere")}
+    }
     asked = [[*side_request(config, tree, [base, head])["decoders"]] for tree in (base, head)]
     assert asked == [["a.py:Old", "a.py:Nowhere"], ["a.py:Mine", "a.py:Nowhere"]]
 

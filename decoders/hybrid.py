@@ -22,7 +22,6 @@ from decoders.core.drafting.drafter import Drafter, Text, Verdict
 from decoders.core.drafting.loop import DraftAndVerify
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.model import Call, DraftCall
-from decoders.core.outputs import forms
 from decoders.core.registry import build, named_code, parse_spec, register
 from decoders.core.types import MAX_DRAFTS, CallResult
 
@@ -121,7 +120,8 @@ class FirstMatch(Drafter):
         self._drafters, self._min_run = drafters, min_run
         self._confidences: dict[str, dict[int, float]] = {}  # of the last tree, by drafter
         self.hidden = max(drafter.hidden for drafter in drafters.values())
-        self.outputs = [form for each in drafters.values() for form in forms(each.outputs)]
+        outputs = [drafter.outputs for drafter in drafters.values()]
+        self.outputs = [f for each in outputs for f in ([each] if isinstance(each, str) else each)]
         self.outputs.append("picks")  # a coupled part may learn from them, also with verify=block
         layers = {tuple(each.hidden_layers) for each in drafters.values() if each.hidden}
         if len(layers) > 1:

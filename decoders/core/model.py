@@ -345,7 +345,7 @@ class Session:
         places = range(num_tokens)  # rows may count from the end
         rows = tuple(places[-1:] if read is None else map(places.__getitem__, read))
         states = rows if hidden is True else tuple(map(places.__getitem__, states))
-        outputs = forms(output)
+        outputs = forms(output if isinstance(output, str) else tuple(output))
         call = Call(
             session=self,
             tokens=tuple(tokens),

@@ -25,7 +25,8 @@ class Chain(NamedTuple):
     stop: float = 0.0
 
 
-def forms(output: str | Sequence[str]) -> tuple[str, ...]:
+@functools.cache
+def forms(output: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the forms of an output without repetition."""
     return (output,) if isinstance(output, str) else tuple(dict.fromkeys(output))
 

@@ -16,7 +16,6 @@ from decoders.core.drafting.rules import RULES
 from decoders.core.drafting.tree import DraftTree
 from decoders.core.drafting.verification import Rule, Turn
 from decoders.core.model import Call
-from decoders.core.outputs import forms
 from decoders.core.types import Emit
 
 _DRAFTER_ARGUMENTS = ("slots", "positions", "mask", "hidden")
@@ -94,11 +93,12 @@ class DraftAndVerify(Decoder):
 def _verifying(request: Request, drafter: Drafter, rule: Rule, tree: DraftTree, text: Text) -> Call:
     """Make the call that verifies a tree (the prompt's call verifies nothing)."""
     prompt, arguments, output = request.prompt_ids, dict[str, Any](), ["picks"]
-    is_prompt = not text.output
+    is_prompt, more = not text.output, drafter.outputs
     if not is_prompt or drafter.judges_prompt:
-        output = [*forms(rule.output(request.sampling, branches=drafter.branches))]
+        form = rule.output(request.sampling, branches=drafter.branches)
+        output = [form] if isinstance(form, str) else [*form]
         arguments["uniforms"] = text.uniforms
-    arguments["output"] = [*output, *forms(drafter.outputs)]
+    arguments["output"] = [*output, *([more] if isinstance(more, str) else more)]
     arguments |= {"hidden": drafter.hidden > 0, "hidden_layers": drafter.hidden_layers}
     if is_prompt:
         arguments["hidden"] = range(max(0, len(prompt) - drafter.hidden), len(prompt))

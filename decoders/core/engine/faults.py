@@ -27,10 +27,9 @@ def check_emitted(answer: Generation, target: Model) -> None:
     vocab_size = target.vocab_size
     if target.masked and target.masked.mask_id in answer.tokens:
         raise AssertionError("decoder emitted the mask token: a mask that it never decided")
-    rejected = [("rejected", token) for event in answer.steps for token in event.rejected]
-    for did, token in [*(("emitted", token) for token in answer.tokens), *rejected]:
+    for token in answer.tokens:
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise ValueError(_invalid_id(did, token, vocab_size))
+            raise ValueError(_invalid_id("emitted", token, vocab_size))
     for event in answer.steps:
         drafts = (event.drafted, event.max_accepted, event.accepted)
         counts = (*drafts, event.num_leading, event.passes)
@@ -40,6 +39,9 @@ def check_emitted(answer: Generation, target: Model) -> None:
         for number, _ in event.confidences:
             if not 0 <= number <= 1.001:  # rounding may exceed 1
                 raise ValueError(f"decoder gave a draft confidence {number!r:.40}; allowed: 0 to 1")
+        for token in event.rejected:
+            if type(token) is not int or not 0 <= token < vocab_size:
+                raise ValueError(_invalid_id("rejected", token, vocab_size))
 
 
 def check_calls(

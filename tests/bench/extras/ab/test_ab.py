@@ -290,7 +290,7 @@ def test_a_decoder_whose_file_is_only_in_head_is_requested_from_head_alone(tmp_p
     for tree, files in ((base, ["old.py"]), (head, ["old.py", "new.py"])):
         tree.folder.mkdir()
         for file in files:
-            (tree.folder / file).write_text("")
+            (tree.folder / file).write_text("class Mine: ...", encoding="utf-8")
     cells = {"old.py:Mine": {}, "new.py:Mine@x": {"k": "2"}, "spec": {}, "gone.py:Mine": {}}
     config = {"decoders": cells, "limit": 3}
     assert side_request(config, head, (base, head)) == config

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from bench.compare.gate import GATED
@@ -83,7 +84,9 @@ class RunPair:
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not comparable."""
-        base, head = ({"law": None, **side.config} for side in self.sides.values())
+        laws = [Path(side.config.get("law") or "none").name for side in self.sides.values()]
+        sides = zip(self.sides.values(), laws, strict=True)
+        base, head = ({**side.config, "law": law} for side, law in sides)
         lines = [
             f"{key} is {shown_value(base[key])} in base and {shown_value(head[key])} in head"
             for key in (*_WORK, *(["seed"] if base.get("temperature") else []))

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
@@ -41,9 +42,11 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
     brought = {file for arm in setup.arms.values() for file in own_files(arm.decoder)}
     brought |= {*law_files(setup.config.law)}
     facts = asdict(setup.facts)
+    settings = setup.config.model_dump(exclude=FREE, exclude_none=True)
+    settings["law_name"] = Path(setup.config.law or "").name  # a file may hold several
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
-        "configuration": _facts_hash(setup.config.model_dump(exclude=FREE, exclude_none=True)),
+        "configuration": _facts_hash(settings),
         **{role: _facts_hash(facts[role]) for role in ("target", "draft", "models")},
         "adapter": _facts_hash(facts["adapters"]),
     }

@@ -30,7 +30,7 @@ FIGURE = re.compile(
     r"\{(?P<value>[+-]?\d[\d,.]*)(?P<unit>x| ?[%A-Za-z]+)??(?P<ends> \[.*?\])?"
     r" from (?P<source>[^}]+)\}"
 )
-_SCALES = {"%": 100, "M": 1e-6, "MB": 1e-6, "kB": 1e-3, "minutes": 1 / 60}
+_SCALES = {"": 1, "x": 1, "%": 100, "M": 1e-6, "MB": 1e-6, "kB": 1e-3, "minutes": 1 / 60}
 _BOUNDS: dict[str, Callable[[float, float], bool]] = {"above": operator.gt, "below": operator.lt}
 _HEADINGS = ("claim", "run", "figure", "in a sentence", "verdict")
 
@@ -67,7 +67,7 @@ def shown(figure: re.Match[str]) -> str:
     if words[0].endswith(".md"):
         return f"{figure['value']}{unit}{ends}"
     said = resolve(words)
-    scale = _SCALES.get(unit.strip(), 1)
+    scale = _SCALES[unit.strip()]
     value, low, high = (_written(figure["value"], scale, each) for each in _numbers(said))
     return f"{value}{unit}{f' [{low}, {high}]' if ends else ''}"
 

@@ -75,6 +75,8 @@ def _of_table(path: Path, words: list[str]) -> Interval:
     column = first[-1]
     kept, other = _filters(first[:-1]), _filters(first[:-1]) | _filters(second)
     if _BESIDE in _table(path)[0]:
+        if kept == other or relation != "over":
+            raise ValueError(f"{path.name}: name another decoder of the pairs, over decoder=NAME")
         return _paired(path, kept, other)
     if not relation:
         return _value(path, kept, column)

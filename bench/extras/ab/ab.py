@@ -331,7 +331,7 @@ def _has(tree: Tree, cell: str) -> bool:
         return True
     file = tree.folder / path
     text = file.read_text("utf-8", "replace") if file.is_file() else ""
-    return name in re.findall(r"\w+", text)
+    return bool(re.search(rf"^(class|from|import)\b.*\b({name}\b|\*$)|^\s*{name}\b", text, re.M))
 
 
 def check_defaults(base: str, head: str) -> None:

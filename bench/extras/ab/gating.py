@@ -65,8 +65,10 @@ def measure_against(
     defaults = {key: settings[key] for key in _SETTINGS if settings.get(key) is not None}
     defaults |= {"repeats": 1, "quality_limit": 0, "phase_limit": 0, "run_name": "gate"}
     config = options.configuration({**with_defaults(values, defaults), "compile": False})
-    if (law := settings.get("law")) and config.law is None:
-        raise UsageError(f"{folder} was measured under --law {law}: set law in a --config file")
+    laws = [Path(law or "none").name for law in (settings.get("law"), config.law)]
+    if laws[0] != laws[1]:
+        line = f"{folder} was measured under --law {laws[0]}, not {laws[1]}"
+        raise UsageError(f"{line}: set law in a --config file, or leave it out there")
     with options.choose(progress) as shown:
         ended = runs.run(config, output, shown)
     typer.echo(f"{base.path}  {ended.run_dir}")

@@ -69,7 +69,7 @@ def external(
         with options.choose(progress) as display:
             failures = measure_external(run_dir, backend, model, display, limit)
     table = other_engines(read_external(run_dir), load_records(run_dir))
-    if table is not None:
+    if table.rows:
         options.print_rows(table.headings, ([cell.text for cell in row] for row in table.rows))
         typer.echo(table.note)
     typer.echo(f"to add it to the report: bench report {run}")

@@ -20,8 +20,8 @@ def llamacpp(num_drafts: int, ngram: int) -> Engine:
     """Describe llama.cpp, with a lookup of `num_drafts` tokens after a match of at most `ngram`."""
     lookup = {"num_pred_tokens": num_drafts, "max_ngram_size": ngram}
     modes = {"ar": None, "lookup": lookup}
-    how: Any = {"package": "llama_cpp", "together": True, "threaded": True, "open": _open}
-    return Engine(name="llamacpp", modes=modes, **how)
+    options = {"together": True, "threaded": True}
+    return Engine(name="llamacpp", package="llama_cpp", modes=modes, open=_open, **options)
 
 
 @contextlib.contextmanager

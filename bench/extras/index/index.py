@@ -20,7 +20,7 @@ from bench.errors import BenchError, InvalidRunError, UsageError
 from bench.records.environment import read_environment
 from bench.records.files import write_files
 from bench.records.frames import parquet_bytes
-from bench.records.plan import BASELINE, NO_GUARANTEE, WRONG, read_plan, read_status
+from bench.records.plan import BASELINE, MANIFEST, NO_GUARANTEE, WRONG, read_plan, read_status
 from bench.records.run_folder import read_config
 from bench.report.page import render
 from bench.stats.folders import count_records, run_folders, run_verdict
@@ -94,7 +94,7 @@ def _rows(run: Path) -> list[dict[str, Any]]:
         "key": env.comparability_key,
     }
     if facts["verdict"] == DAMAGED:
-        return [facts]
+        return [facts if plan else facts | {"reasons": f"{MANIFEST} is missing"}]
     try:
         summary = pd.read_csv(run / "summary.csv")
         overall = summary[summary["family"] == ALL]

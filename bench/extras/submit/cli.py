@@ -9,7 +9,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.read import PANEL
-from bench.errors import Exit, InvalidRunError, UsageError
+from bench.errors import BenchError, Exit, InvalidRunError, UsageError
 
 app = typer.Typer()
 
@@ -40,7 +40,11 @@ def submit(
 
     findings = Findings(load_run(find_run(run, output)))
     for each in run_folders(to):
-        if are_one(findings.run, load_run(each, answers=False)):
+        try:
+            is_stored = are_one(findings.run, load_run(each, answers=False))
+        except BenchError:  # a damaged stored run hinders no other one
+            continue
+        if is_stored:
             raise InvalidRunError(f"{findings.name} is stored already: {each}")
     files = {name: data for name, data in reference(findings).items() if name != REPORT}
     if failed := list(problems(findings, files, public=public)):

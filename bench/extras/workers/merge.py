@@ -123,7 +123,7 @@ def _write(
     ordered = dict(sorted(pieces.items(), key=lambda item: int(item[0])))
     write_json(folder / VOCABULARY, ordered, indent=0)
     env = replace(runs[0].env, comparability_key=key)
-    if key is None:  # no processor measured the run, and no GPU
+    if len({run.env.comparability_key for run in runs}) > 1:  # no machine measured all of it
         env = replace(env, machine=Machine(), gpu=None, process=None)
     write_environment(folder, env)
     attempts = {(r.block, r.attempt) for r in records if r.kind == "timing"}

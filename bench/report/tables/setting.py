@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.records.environment import Environment
 from bench.records.run_folder import Run
-from bench.text import percent, portable
+from bench.text import counted, percent, portable
 
 _CONDITIONS = {
     "split": ("split {}", None),
@@ -49,6 +49,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
     sha256, day, tasks = template.get("sha256"), template.get("date"), run.config.get("tasks")
     parts = [f"sha256 {str(sha256)[:12]}"] if sha256 else []
     parts += [words] if (words := _as_words(template.get("arguments") or {})) else []
+    repeats = [counted(num, "repeat")] if (num := run.config.get("repeats")) else []
     rows, price = run.env.torch.product_rows or 1, run.env.torch.product_price
     products = f"one code for calls of up to {rows} rows, "
     products += "so that a row has the same bits in all of them"
@@ -57,7 +58,7 @@ def setting(run: Run, decoders: Sequence[str]) -> list[tuple[str, str]]:
         products += f"; price: {cost}"
     values = {
         "model": describe_model(run),
-        "tasks": ", ".join([tasks, *settings_in_words(run.config)]) if tasks else None,
+        "tasks": ", ".join([tasks, *settings_in_words(run.config), *repeats]) if tasks else None,
         "decoders": ", ".join(decoders),
         "dtype": run.env.dtype or run.config.get("dtype"),
         "device": ", ".join(str(part) for part in device if part),

@@ -117,3 +117,17 @@ def test_a_custom_loop_belongs_to_the_code(
     assert setup_identity(setup)["code"] == before
     edit(file)
     assert setup_identity(setup)["code"] != before
+
+
+def test_two_laws_of_a_file_differ_and_a_moved_file_of_a_law_does_not(
+    tmp_path: Path, small: Any, opener: Any
+) -> None:
+    found = []
+    for name in ("a/law.py:One", "a/law.py:Two", "b/law.py:One"):
+        file = tmp_path / name.partition(":")[0]
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("One = Two = lambda tokenizer: lambda answer, logits: logits\n")
+        setup = opener(choose_decoders(small(law=str(tmp_path / name)), print))
+        found.append(setup_identity(setup)["configuration"])
+    assert found[0] != found[1]
+    assert found[0] == found[2]

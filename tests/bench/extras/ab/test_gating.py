@@ -92,11 +92,17 @@ def test_a_stored_run_is_measured_again_with_one_repeat_and_without_compilation(
     assert compare(base, head, Gate()).how.startswith("measured separately")
 
 
-def test_a_run_under_a_law_is_compared_only_with_a_run_under_a_law(
+def test_a_run_under_a_law_is_not_compared_with_one_under_none_or_another(
     synthetic_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     stored = synthetic_run(name="stored")
     (stored / "config.toml").write_text('model = "zoo"\nlaw = "grammar.py:Grammar"\n')
     ended = bench("gate", "--against", stored, "-d", "ar", "-o", tmp_path)
     assert ended.code == 2
-    assert "measured under --law grammar.py:Grammar: set law in a --config file" in ended.err
+    assert "under --law grammar.py:Grammar, not none: set law in a --config file" in ended.err
+    (stored / "config.toml").write_text('model = "zoo"\nlaw = "/elsewhere/grammar.py:Grammar"\n')
+    config = tmp_path / "config.toml"
+    config.write_text('law = "grammar.py:Other"\n')
+    named = ("--config", config, "--allow", "grammar.py")
+    ended = bench("gate", "--against", stored, "-d", "ar", "-o", tmp_path, *named)
+    assert "under --law grammar.py:Grammar, not grammar.py:Other" in ended.err

@@ -19,7 +19,7 @@ def test_model_tasks_decoders_precision_machine_and_date_are_a_line_each() -> No
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     assert setting(side, ["ar", "spec"]) == [
         ("model", "zoo (2.2M parameters, compiled calls)"),
-        ("tasks", "zoo, temperature 0, batch size 1, at most 256 new tokens"),
+        ("tasks", "zoo, temperature 0, batch size 1, at most 256 new tokens, 3 repeats"),
         ("decoders", "ar, spec"),
         ("dtype", "float32"),
         ("device", "cpu, AMD EPYC, 2 cores"),
@@ -46,7 +46,7 @@ def test_settings_that_change_what_is_measured_are_listed_with_the_tasks() -> No
     assert dict(setting(side, ["ar"]))["tasks"] == (
         "zoo, temperature 0.7, top-p 0.9, top-k 5, law law.py:Law, batch size 8, "
         "at most 256 new tokens, EOS ignored, "
-        "prompts padded or cut to 6 tokens (scores mean nothing), invariant numerics"
+        "prompts padded or cut to 6 tokens (scores mean nothing), invariant numerics, 3 repeats"
     )
     assert {"top-p 0.9", "top-k 5", "EOS ignored"} <= {*conditions(side)}
 

@@ -14,7 +14,7 @@ import typer
 
 from bench.cli import make, measure, read, regression
 from bench.cli.group import AllVerbs
-from bench.errors import BenchError, room_for
+from bench.errors import BenchError, Exit, room_for
 from bench.machine.openmp import shorten_spinning
 
 app = typer.Typer(
@@ -38,6 +38,9 @@ def main() -> None:
     except BenchError as error:
         sys.stderr.write(f"bench: {error.message}\n")
         sys.exit(error.exit_code)
+    except PermissionError as error:
+        sys.stderr.write(f"bench: {error.filename} is closed to you; change its permissions\n")
+        sys.exit(int(Exit.UNAVAILABLE))
 
 
 def _version(is_asked: bool) -> None:

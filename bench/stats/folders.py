@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bench.errors import BenchError
@@ -37,6 +38,7 @@ def run_folders(parent: Path) -> list[Path]:
         path
         for path in parent.glob("[!.]*")  # a hidden run was killed while its folder was made
         if not path.is_symlink()
+        and os.access(path, os.R_OK | os.X_OK)
         and any((path / mark).is_file() for mark in ("manifest.json", "run.json"))
     )
 

@@ -247,3 +247,23 @@ def test_tasks_and_runs_are_listed_without_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
+
+
+def test_a_folder_that_is_closed_to_the_user_is_left_out_of_lists_and_refused_by_name(
+    synthetic_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, closed = synthetic_run(name="open"), synthetic_run(name="closed")
+    is_file = Path.is_file
+
+    def refuse(self: Path) -> bool:
+        if self.parent == closed:
+            raise PermissionError(13, "Permission denied", str(self))
+        return is_file(self)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr("bench.stats.folders.os.access", lambda path, mode: path != closed)
+    assert run_folders(run.parent) == [run]
+    ended = bench("report", closed)
+    assert (ended.code, ended.err.count("\n")) == (5, 1)
+    assert f"{closed}/" in ended.err
+    assert "is closed to you; change its permissions" in ended.err

@@ -71,19 +71,21 @@ def conclude(
     from bench.compare import show as shown
     from bench.compare.compare import compare as judge
     from bench.compare.show import show_changes
-    from bench.records.files import append_text, write_text
+    from bench.records.files import append_text, write_files
 
     console, comparison = options.console(), judge(*sides, rules)
     if arguments["diff"]:
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
     places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
-    if file := arguments["markdown"]:
-        write_text(file, shown.to_markdown(comparison))
-    if file := arguments["json"]:
-        write_text(file, json.dumps(shown.to_json(comparison), indent=1) + "\n")
-    if file := arguments["junit"]:
-        write_text(file, annotate.to_junit(comparison, places))
+    texts = {
+        "markdown": shown.to_markdown(comparison),
+        "json": json.dumps(shown.to_json(comparison), indent=1) + "\n",
+        "junit": annotate.to_junit(comparison, places),
+    }
+    for name, text in texts.items():
+        if file := arguments[name]:
+            write_files(file.parent, {file.name: text.encode()})
     if github:
         for line in annotate.github_commands(comparison, places):
             typer.echo(line)

@@ -311,6 +311,17 @@ def test_compare_writes_its_files_and_ends_with_3_without_torch(pair: Pair, tmp_
     assert json.loads(files[1].read_text())["exit_code"] == 3
 
 
+def test_files_of_a_comparison_may_lie_in_folders_that_are_missing(
+    pair: Pair, tmp_path: Path
+) -> None:
+    from tests.command_line import bench
+
+    base, head = pair(other_token)
+    file = tmp_path / "new" / "out" / "a.xml"
+    assert bench("compare", base, head, "--junit", file).code == 3
+    assert "<testsuite" in file.read_text()
+
+
 def test_comparing_a_folder_that_is_not_a_run_is_a_usage_error(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ def measure_external(
         limit: number of prompts, from the first; None: all.
 
     Raises:
-        BenchError: the run is stored (exit 2) or not greedy (5), the engine cannot read its model
+        BenchError: the run is stored (exit 2) or not greedy or under a law (5), the engine cannot read its model
             (2), is missing or does not start (5), or a line cannot be written (1).
     """
     refuse_read_only(run_dir)
@@ -117,6 +117,8 @@ def _request(run: Run, prompts: Sequence[Prompt], model: str) -> Settings:
     if temperature != 0:
         line = f"{run.path} samples at temperature {temperature}; other engines draw other tokens"
         raise UnavailableError(f"{line}: use a greedy run: bench run --temperature 0")
+    if law := run.config.get("law"):
+        raise UnavailableError(f"{run.path} is under --law {law}; use a run without a law")
     if all(cell.cell != BASELINE for cell in run.plan.cells):
         line = f"{run.path} has no {BASELINE}, whose answers other engines are compared with"
         raise UnavailableError(f"{line}: use a run of a causal model")

@@ -256,10 +256,11 @@ def test_bad_input_is_refused_with_one_line(run: Path, monkeypatch: pytest.Monke
     done = bench("external", STORED, "--engine", "llamacpp", "-m", "m.gguf")
     assert (done.code, "is a stored run" in done.err) == (2, True)
     assert "to measure again: bench run --config" in done.err
-    write_text(run / "config.toml", "temperature = 0.7\n")
-    done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
-    assert done.code == 5
-    assert "greedy" in done.err
+    for setting, said in (("temperature = 0.7", "greedy"), ('law = "g.py:G"', "under --law g.py:G")):
+        write_text(run / "config.toml", f"{setting}\n")
+        done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
+        assert done.code == 5
+        assert said in done.err
 
 
 def test_a_model_whose_vocabulary_is_too_small_for_the_prompts_is_refused(

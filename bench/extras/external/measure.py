@@ -43,8 +43,8 @@ def measure_external(
         limit: number of prompts, from the first; None: all.
 
     Raises:
-        BenchError: the run is stored (exit 2) or not greedy or under a law (5), the engine cannot read its model
-            (2), is missing or does not start (5), or a line cannot be written (1).
+        BenchError: the run is stored (exit 2), not greedy or under a law (5), the engine cannot
+            read its model (2), is missing or does not start (5), or a line cannot be written (1).
     """
     refuse_read_only(run_dir)
     run = load_run(run_dir)

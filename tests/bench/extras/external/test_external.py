@@ -256,7 +256,10 @@ def test_bad_input_is_refused_with_one_line(run: Path, monkeypatch: pytest.Monke
     done = bench("external", STORED, "--engine", "llamacpp", "-m", "m.gguf")
     assert (done.code, "is a stored run" in done.err) == (2, True)
     assert "to measure again: bench run --config" in done.err
-    for setting, said in (("temperature = 0.7", "greedy"), ('law = "g.py:G"', "under --law g.py:G")):
+    for setting, said in (
+        ("temperature = 0.7", "greedy"),
+        ('law = "g.py:G"', "under --law g.py:G"),
+    ):
         write_text(run / "config.toml", f"{setting}\n")
         done = bench("external", run, "--engine", "llamacpp", "-m", "m.gguf")
         assert done.code == 5

@@ -111,7 +111,7 @@ def test_graphs_of_a_plugins_network_hold_its_weights_and_depend_on_the_code_of_
 
 def test_a_graph_with_an_unknown_input_is_refused_with_the_names_that_inputs_have() -> None:
     graphs = Graphs(
-        lambda name, inputs, planes: [inputs["states"] + inputs["u"]],
+        lambda name, inputs, planes: [torch.stack([*inputs.values()]).sum(0)],
         lambda name: ("", {}),
         device=torch.device("cpu"),
         backend="export",

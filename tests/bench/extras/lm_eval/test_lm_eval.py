@@ -14,7 +14,6 @@ import pytest
 
 from bench.errors import BenchError, Exit
 from bench.extras.lm_eval.evaluate import EvalRequest, Evaluation, evaluate
-from bench.extras.lm_eval.model import DecoderLM
 from bench.plan.select import ResolvedRun, choose_decoders
 from bench.plan.setup import Setup
 from bench.settings.config import RunConfig, load_config
@@ -170,6 +169,8 @@ def test_a_batch_size_of_one_is_kept_if_it_is_set(
     run: Callable[..., Evaluation],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from bench.extras.lm_eval.model import DecoderLM
+
     sizes = []
 
     def make(*arguments: Any, **named: Any) -> DecoderLM:

@@ -62,7 +62,7 @@ class Speculative(DraftAndVerify):
         self.demand(not (self.cascade and self.stop), "stop", "0 (off) with a cascade")
         self.demand(not (self.cascade and self.k == AUTO), "k", "a number with a cascade")
         self.demand(self.cascade_k >= 1, "cascade_k", "1 or above")
-        fits = bool(self.cascade) or self.cascade_k == Speculative.cascade_k
+        fits = bool(self.cascade) or self.cascade_k == type(self).cascade_k
         self.demand(fits, "cascade_k", "left out without a cascade")
 
     def drafter(self, request: Request) -> Drafter:

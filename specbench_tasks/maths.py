@@ -42,7 +42,7 @@ _SYMBOLS = str.maketrans({
     "\u00b2": "^2", "\u00b3": "^3", "\N{MINUS SIGN}": "-", "\u00b7": r"\cdot ",
     "∞": r"\infty ", "±": r"\pm ", "∈": r"\in ",
 })  # fmt: skip
-_ROOT = re.compile(r"√\s*(\d+|[A-Za-z]|\([^()]*\))")
+_ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-zπ]|\([^()]*\))")
 """Signs that a text without LaTeX writes."""
 _OPERATOR = re.compile(
     r"[+*/=^_(){}\[\]<>|\\\d~√π∞≤≥±\u00d7÷·]|(?<!\w)[-\u2212](?!\w)|[-\u2212](?=[A-Za-z]\b)"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.source_size import code_lines, is_extra, num_lines, source_files
 
-MAX_LINES = 51_915
+MAX_LINES = 51_920
 """A ceiling to lower, to 45,000 next (ADR 0035). docs/log.md has the lines that each feature takes.
 Lines are Python's: `products.cpp` has 800 more."""
 MAX_CORE_LINES = 33_550

@@ -103,7 +103,8 @@ def _train(
             checkpoint = state / f"{name}.pt"
             # after `build`: a bad recipe deletes nothing
             if first and not (options.get("resume", True) and checkpoint.exists()):
-                for file in (checkpoint, log, state / BEST):
+                later = [state / f"{each}.pt" for each in builds if each not in trained]
+                for file in (*later, log, state / BEST):
                     file.unlink(missing_ok=True)
             wait_for_all()
             Loop(job, checkpoint).train()

@@ -84,8 +84,9 @@ class Decoder:
     target_kind: ClassVar[Literal["causal", "masked"]] = "causal"
     modes: ClassVar[Mapping[str, str]] = {}
 
-    def __init_subclass__(cls) -> None:
-        cls.name = cls.__name__
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = vars(cls).get("name", cls.__name__)
 
     @property
     def needs(self) -> tuple[Need, ...]:

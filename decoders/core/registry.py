@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, TypeGuard, TypeVar, Union
 from zlib import crc32
 
@@ -216,30 +216,30 @@ def named_code(spec: DecoderSpec) -> tuple[str, ...]:
 
 def _convert(text: str, kind: Any, subject: str) -> Any:
     is_union = typing.get_origin(kind) in (Union, UnionType)  # as a number or one of some words
-    kinds = typing.get_args(kind) if is_union else (kind,)
+    kinds = [k for k in (typing.get_args(kind) if is_union else (kind,)) if k is not NoneType]
     literals = [each for each in kinds if typing.get_origin(each) is Literal]
     words = {str(word): word for each in literals for word in typing.get_args(each)}
-    if text in words:
-        return words[text]
-    if len(literals) == len(kinds):
-        note = f"; {text!r} is a decoder of its own" if text in names() else ""
-        allowed = f"{nearest(text, words)}allowed: {', '.join(words)}{note}"
-        raise ValueError(f"{subject} is {text!r}; {allowed}")
-    if bool in kinds:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise ValueError(f"{subject} is {text!r}; allowed: {', '.join(('true', 'false', *words))}")
-    if str in kinds or {int, float}.isdisjoint(kinds):
+    truth = {"true": True, "false": False} if bool in kinds else {}
+    if text in words or text.lower() in truth:
+        return words[text] if text in words else truth[text.lower()]
+    numbers = [each for each in (int, float) if each in kinds]
+    for to_number in numbers:
+        try:
+            number = to_number(text)
+        except ValueError:
+            continue
+        if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
+            raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
+        return number
+    words |= truth
+    if str in kinds or not (words or numbers):
         return text
-    to_number = float if float in kinds else int
-    try:
-        number = to_number(text)
-    except ValueError:
-        allowed = " or ".join((f"of type {to_number.__name__}", *words))
-        raise ValueError(f"{subject} is {text!r}; it must be {allowed}") from None
-    if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
-        raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
-    return number
+    if numbers:
+        allowed = " or ".join((f"of type {numbers[-1].__name__}", *words))
+        raise ValueError(f"{subject} is {text!r}; it must be {allowed}")
+    note = f"; {text!r} is a decoder of its own" if text in names() else ""
+    allowed = f"{nearest(text, words)}allowed: {', '.join(words)}{note}"
+    raise ValueError(f"{subject} is {text!r}; {allowed}")
 
 
 def _plugins() -> tuple[EntryPoint, ...]:

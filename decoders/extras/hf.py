@@ -59,7 +59,7 @@ class Transformers(SelfDriven):
             "early-exit": (*drafting, "exit_layer"),
         }
         self.demand_read("kind", reads)
-        fits = bool(self.custom) or self.function == Transformers.function
+        fits = bool(self.custom) or self.function == type(self).function
         self.demand(fits, "function", "left out without custom=FILE.py")
         for option in ("k", "n", "exit_layer"):
             self.demand(getattr(self, option) >= 0, option, "0 (default) or above")

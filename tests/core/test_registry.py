@@ -207,6 +207,7 @@ class Mixed(Bare):
     size: Literal[4, 8] = 4
     depth: Literal["auto"] | int | None = None
     place: int | str = "end"
+    word: Literal["a", "b"] | None = None
 
 @dataclass(frozen=True, kw_only=True)
 class Voting(Bare):
@@ -239,6 +240,7 @@ class Voting(Bare):
         ("Nameless", r"add `adapter: str = "),
         ("Quoted", r"class Quoted: a field's type cannot be read: name 'Sequence'"),
         ("Mixed:size=6", r"option 'size' of .* is '6'; allowed: 4, 8"),
+        ("Mixed:word=c", r"option 'word' of .* is 'c'; .*allowed: a, b"),
         ("Mixed:depth=deep", r"is 'deep'; it must be of type int or auto"),
         ("Voting:sure=2", r"option 'sure' of decoder 'Voting' is 2\.0; it must be 1 or below"),
         ("Voting:sure=0.5", r"option 'sure' of decoder 'Voting' is 0\.5, but it belongs to mode="),
@@ -265,7 +267,7 @@ def test_types_of_options_may_be_unions_in_any_order_and_words_may_be_numbers(
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(UNDECORATED)
-    for options in ({"size": 8, "depth": 3, "place": "7"}, {"depth": "auto", "place": "end"}):
+    for options in ({"size": 8, "depth": 3, "place": 7}, {"depth": "auto", "place": "end"}):
         text = "".join(f":{name}={value}" for name, value in options.items())
         decoder = build(parse_spec(f"{file}:Mixed{text}"))
         assert vars(decoder).items() >= options.items()

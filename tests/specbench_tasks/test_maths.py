@@ -60,6 +60,7 @@ def test_a_gold_answer_of_math_is_right_and_a_different_answer_is_wrong(gold: st
         (r"$\frac{1}{2}$ of them, so 12 in all", "12", True), (r"\boxed{東京}", "東京", True),
         (r"\boxed{2√3}", r"2\sqrt{3}", True), (r"\boxed{2√3}", r"2\sqrt{5}", False),
         ("The answer is √(x + 1).", r"\sqrt{x+1}", True), ("x² + 1", "x^2 + 1", True),
+        ("√12.5", r"\sqrt{12.5}", True),
         (r"\boxed{(−∞, 5]}", r"(-\infty, 5]", True), ("1 ± √19", r"1 \pm \sqrt{19}", True),
     ],
 )  # fmt: skip

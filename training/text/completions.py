@@ -182,7 +182,8 @@ def stored_rows(path: str, vocab_size: int, max_tokens: int) -> list[Row]:
     Each row has its sampling temperature; rows longer than `max_tokens` are skipped.
     """
     pattern = Path(path).expanduser()
-    files = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    files = [pattern] if pattern.is_file() else []  # its name may hold brackets
+    files = files or sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
     if not files:
         raise ValueError(f"path {path!r} of [data] names no file; give one, or a pattern of it")
     rows: list[Row] = []

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench.plan.template import chat_template
+from bench.plan.template import TemplateEndless, chat_template
 from specbench_tasks.loaders import open_dataset
 from specbench_tasks.shapes import Message, read_messages, read_prompt
 from specbench_tasks.tables import read_table, short
@@ -168,6 +168,8 @@ def _rendered(messages: list[Message], tokenizer: Any, *, ask: bool) -> list[int
             text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
         else:
             text = template.render(messages, ask=ask)
+    except TemplateEndless:
+        raise
     except Exception as error:  # a template can raise anything
         raise ValueError(f"the chat template refuses a conversation: {error}") from error
     return _encode(tokenizer, text)

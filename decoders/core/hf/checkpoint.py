@@ -160,7 +160,9 @@ def weights_sha256(path: str | Path, limit_bytes: int = 2**30) -> str | None:
     """
     folder = find_folder(path)
     with suppress(OSError, ValueError, KeyError, TypeError):  # none, or no conversion's
-        return GGUF + str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["sha256"])
+        source = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
+        if source["format"] == CONVERTED and isinstance(source["sha256"], str):
+            return GGUF + source["sha256"]
     files = _weight_files(folder)
     if not files:
         return None

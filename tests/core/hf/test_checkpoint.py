@@ -79,7 +79,7 @@ def test_the_hash_covers_every_weight_file_in_order(tmp_path):
     assert weights_sha256(tmp_path / "nothing") is None
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no JSON"])
+@pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"format": 1, "sha256": null}'])
 def test_a_file_of_another_origin_named_like_that_of_a_conversion_is_no_hash(tmp_path, text):
     (tmp_path / "model.safetensors").write_bytes(b"one")
     (tmp_path / "source.json").write_text(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -78,14 +78,14 @@ def conclude(
         show_changes(*sides, console)
     shown.print_comparison(comparison, console)
     places = annotate.locate_decoders(sides[1].plan.cells, Path.cwd())
-    texts = {
-        "markdown": shown.to_markdown(comparison),
-        "json": json.dumps(shown.to_json(comparison), indent=1) + "\n",
-        "junit": annotate.to_junit(comparison, places),
+    texts: dict[str, Callable[[], str]] = {
+        "markdown": lambda: shown.to_markdown(comparison),
+        "json": lambda: json.dumps(shown.to_json(comparison), indent=1) + "\n",
+        "junit": lambda: annotate.to_junit(comparison, places),
     }
     for name, text in texts.items():
         if file := arguments[name]:
-            write_files(file.parent, {file.name: text.encode()})
+            write_files(file.parent, {file.name: text().encode()})
     if github:
         for line in annotate.github_commands(comparison, places):
             typer.echo(line)

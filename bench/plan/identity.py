@@ -32,7 +32,7 @@ _MEASURING = (
 )
 """Modules that decide what a run measures, as patterns relative to the root."""
 _PLACES = ("model", "draft", "adapters", "models", "tasks", "law", "cost")
-FREE = {"threads", "device", "run_name", *_PLACES}
+FREE = {"threads", "device", "run_name", "reference", "timeout", *_PLACES}
 """Settings that may differ: files may be moved, and parts measured at different speeds."""
 
 

@@ -220,10 +220,10 @@ def _convert(text: str, kind: Any, subject: str) -> Any:
     literals = [each for each in kinds if typing.get_origin(each) is Literal]
     words = {str(word): word for each in literals for word in typing.get_args(each)}
     truth = {"true": True, "false": False} if bool in kinds else {}
-    if text in words or text.lower() in truth:
-        return words[text] if text in words else truth[text.lower()]
-    numbers = [each for each in (int, float) if each in kinds]
-    for to_number in numbers:
+    both, word = truth | words, text.lower() if truth and text not in words else text
+    if word in both:
+        return both[word]
+    for to_number in (numbers := [each for each in (int, float) if each in kinds]):
         try:
             number = to_number(text)
         except ValueError:
@@ -231,14 +231,13 @@ def _convert(text: str, kind: Any, subject: str) -> Any:
         if not abs(number) <= _MAX_INTEGER:  # also refuses NaN
             raise ValueError(f"{subject} is {text!r}; it must be a number up to {_MAX_INTEGER:,}")
         return number
-    words |= truth
-    if str in kinds or not (words or numbers):
+    if str in kinds or not (both or numbers):
         return text
     if numbers:
-        allowed = " or ".join((f"of type {numbers[-1].__name__}", *words))
+        allowed = " or ".join((f"of type {numbers[-1].__name__}", *both))
         raise ValueError(f"{subject} is {text!r}; it must be {allowed}")
-    note = f"; {text!r} is a decoder of its own" if text in names() else ""
-    allowed = f"{nearest(text, words)}allowed: {', '.join(words)}{note}"
+    allowed = f"{nearest(text, both)}allowed: {', '.join(both)}"
+    allowed += f"; {text!r} is a decoder of its own" * (text in names())
     raise ValueError(f"{subject} is {text!r}; {allowed}")
 
 

@@ -574,6 +574,7 @@ def test_a_run_is_not_resumed_with_changed_code_models_prompts_or_machine(
         ("seed = 0", "seed = 1", True),
         ('k = "4"', 'k = "5"', True),
         ('model = "tables"', 'model = "moved/tables"', False),
+        ("seed = 0", "seed = 0\ntimeout = 900", False),
     ],
 )
 def test_a_run_is_resumed_with_moved_models_but_not_with_changed_settings(

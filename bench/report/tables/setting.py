@@ -22,6 +22,7 @@ _CONDITIONS = {
     "max_new_tokens": ("at most {} new tokens", None),
     "fixed_length": ("EOS ignored", False),
     "prompt_tokens": ("prompts padded or cut to {} tokens (scores mean nothing)", None),
+    "reuse_prefix": ("later turns reuse the cache", False),
     "numerics": ("{} numerics", "fast"),
 }
 """Texts of the settings that change what is measured, and values that go without saying."""

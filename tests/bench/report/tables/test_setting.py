@@ -41,12 +41,19 @@ def test_the_rows_and_the_price_of_one_code_for_all_calls_are_listed() -> None:
 def test_settings_that_change_what_is_measured_are_listed_with_the_tasks() -> None:
     side = load_side(str(REFERENCES / "cpu-zoo"), REFERENCES)
     changed = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "law": "/home/x/law.py:Law"}
-    changed |= {"numerics": "invariant", "fixed_length": True, "prompt_tokens": 6, "batch_size": 8}
+    changed |= {
+        "numerics": "invariant",
+        "fixed_length": True,
+        "prompt_tokens": 6,
+        "batch_size": 8,
+        "reuse_prefix": True,
+    }
     side = dataclasses.replace(side, config={**side.config, **changed})
     assert dict(setting(side, ["ar"]))["tasks"] == (
         "zoo, temperature 0.7, top-p 0.9, top-k 5, law law.py:Law, batch size 8, "
         "at most 256 new tokens, EOS ignored, "
-        "prompts padded or cut to 6 tokens (scores mean nothing), invariant numerics, 3 repeats"
+        "prompts padded or cut to 6 tokens (scores mean nothing), later turns reuse the cache, "
+        "invariant numerics, 3 repeats"
     )
     assert {"top-p 0.9", "top-k 5", "EOS ignored"} <= {*conditions(side)}
 

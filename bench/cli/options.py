@@ -54,7 +54,7 @@ _FILE: dict[str, tuple[type, Setting]] = {
 
 
 def option(name: str, kind: Any, help: str) -> tuple[str, Any, Any]:
-    """Return the name, type and default of an option of a verb's own (bool: a switch)."""
+    """Return the name, type and default of an option that sets no field (bool: a switch)."""
     flags = typer.Option(f"--{name.replace('_', '-')}", help=help)
     return name, Annotated[kind, flags], False if kind is bool else None
 
@@ -86,8 +86,8 @@ def fields(
                 long += f"/--no-{long.removeprefix('--')}"
             flags = (long, about.short) if about.short else (long,)
             text = helps.get(name, about.help)
-            option = typer.Option(*flags, help=text, rich_help_panel=about.panel)
-            declared.append((name, Annotated[kind | None, option], None))
+            flag_option = typer.Option(*flags, help=text, rich_help_panel=about.panel)
+            declared.append((name, Annotated[kind | None, flag_option], None))
         return make_dataclass("Options", [*declared, *more])
 
     return declare

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from bench.compare.gate import GATED
 from bench.records.plan import BASELINE
 from bench.records.record import SampleRecord
+from bench.records.run_folder import law_name
 from bench.stats import counters
 from bench.stats.answers import identical_to_ar
 from bench.stats.metric import CellData, compute
@@ -84,9 +84,7 @@ class RunPair:
     @cached_property
     def unlike(self) -> list[str]:
         """List why the runs are not comparable."""
-        laws = [Path(side.config.get("law") or "none").name for side in self.sides.values()]
-        sides = zip(self.sides.values(), laws, strict=True)
-        base, head = ({**side.config, "law": law} for side, law in sides)
+        base, head = ({**s.config, "law": law_name(s.config)} for s in self.sides.values())
         lines = [
             f"{key} is {shown_value(base[key])} in base and {shown_value(head[key])} in head"
             for key in (*_WORK, *(["seed"] if base.get("temperature") else []))

@@ -75,9 +75,8 @@ def check_options(run: ResolvedRun) -> None:
     config = run.config
     for option, value in (("--compile", config.compile), ("--quantize", config.quantize)):
         if value and config.device_map:
-            raise UsageError(
-                f"{option} cannot be combined with --device-map; leave one of them out"
-            )
+            line = f"{option} cannot be combined with --device-map"
+            raise UsageError(f"{line}; leave one of them out")
     uses_tiles(run)
     if config.reuse_prefix and (config.batch_size > 1 or config.prompt_tokens is not None):
         line = "--reuse-prefix answers one prompt at a time, behind the text of the turn before"

@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bench.errors import UnavailableError
@@ -23,6 +22,7 @@ from bench.plan.setup import Setup
 from bench.records.environment import Environment
 from bench.records.plan import Plan
 from bench.records.prompts import Prompt
+from bench.records.run_folder import law_name
 
 _MEASURING = (
     *("decoders/**/*.py", "specbench_tasks/**/*.py", "specbench_tasks/**/*.toml"),
@@ -43,10 +43,9 @@ def setup_identity(setup: Setup) -> dict[str, str | None]:
     brought |= {*law_files(setup.config.law)}
     facts = asdict(setup.facts)
     settings = setup.config.model_dump(exclude=FREE, exclude_none=True)
-    settings["law_name"] = Path(setup.config.law or "").name  # a file may hold several
     return {
         "code": source_hash([*files, *sorted(brought - set(files))]),
-        "configuration": _facts_hash(settings),
+        "configuration": _facts_hash({**settings, "law_name": law_name(vars(setup.config))}),
         **{role: _facts_hash(facts[role]) for role in ("target", "draft", "models")},
         "adapter": _facts_hash(facts["adapters"]),
     }

@@ -196,6 +196,11 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     return values
 
 
+def law_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a configuration's law without folders (a file may hold several laws)."""
+    return Path(config.get("law") or "none").name
+
+
 def create_run_dir(parent: Path, stem: str, files: Mapping[str, bytes] | None = None) -> Path:
     """Create ``parent/stem`` (or ``stem-2``, …) with `files`, atomically (`BenchError`)."""
     hidden = parent / f".new-{stem}-{os.getpid()}"

@@ -56,8 +56,8 @@ def model_warnings(
 
 
 def _other_distribution(config: Mapping[str, Any], facts: AdapterFacts) -> list[str]:
-    complete = {"temperature", "top_p", "top_k"} <= config.keys()  # not if it is damaged
-    if not complete or facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # no limits
+    complete = {"temperature", "top_p", "top_k"} <= config.keys()  # a damaged one may be empty
+    if not complete or facts.masked or facts.variant not in (None, *SLOT_VARIANTS):  # fits any
         return []
     temperature, top_p, top_k = config["temperature"], config["top_p"], config["top_k"]
     if temperature == 0:

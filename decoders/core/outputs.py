@@ -43,7 +43,7 @@ def demand_readable(call: Any) -> None:
         raise ValueError(f"barred is {barred!s:.60}; bar ids below {size}, but not all")
     num_read, num_drafts = len(call.read), len(call.drafts)
     num_left = call.session.room - call.num_rows
-    shapes = [getattr(each, "shape", None) for each in call.draft_probs or ()]
+    shapes = [getattr(e, "shape", None) for e in call.draft_probs] if call.draft_probs else None
     if shapes and shapes != [(size,)] * num_drafts:
         line = f"draft_probs of shapes {shapes!s:.80}; give each of the {num_drafts} drafts one"
         raise ValueError(f"{line} distribution of shape [{size}] (probs of the row before it)")

@@ -12,7 +12,7 @@ from bench import runs
 from bench.cli import options
 from bench.compare.gate import Gate
 from bench.errors import UsageError, as_error
-from bench.records.run_folder import find_run, read_config
+from bench.records.run_folder import find_run, law_name, read_config
 from bench.settings.config import read_toml
 from bench.stats.side import RunSnapshot, load_side
 
@@ -65,9 +65,8 @@ def measure_against(
     defaults = {key: settings[key] for key in _SETTINGS if settings.get(key) is not None}
     defaults |= {"repeats": 1, "quality_limit": 0, "phase_limit": 0, "run_name": "gate"}
     config = options.configuration({**with_defaults(values, defaults), "compile": False})
-    laws = [Path(law or "none").name for law in (settings.get("law"), config.law)]
-    if laws[0] != laws[1]:
-        line = f"{folder} was measured under --law {laws[0]}, not {laws[1]}"
+    if (law := law_name(settings)) != (other := law_name(vars(config))):
+        line = f"{folder} was measured under --law {law}, not {other}"
         raise UsageError(f"{line}: set law in a --config file, or leave it out there")
     with options.choose(progress) as shown:
         ended = runs.run(config, output, shown)

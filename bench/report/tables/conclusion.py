@@ -63,9 +63,8 @@ def conclusion(summary: pd.DataFrame, pairs: Rivals) -> str:
                     if row.decoder == row.over and is_number(row.quality):
                         text += f" ({row.over}: {percent(row.quality, '')} %)"
             if (lost := best.nll_over_ar) is not None:
-                less = (
-                    f"on average {abs(lost):.2f} nats {'more' if lost < 0 else 'less'} likely than"
-                )
+                nats = f"{abs(lost):.2f} nats {'more' if lost < 0 else 'less'}"
+                less = f"on average {nats} likely than"
                 likely = less if round(lost, 2) else "as likely as"
                 text += f"; under the target, its tokens are {likely} {BASELINE}'s"
             sentences.append(f"{text}.")

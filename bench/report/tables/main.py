@@ -162,9 +162,8 @@ def entropy_sentence(summary: pd.DataFrame) -> str:
 def floor_sentence(floor: Estimate, name: str) -> str:
     """State the A/A noise floor of the baseline `name`."""
     if floor.value is None:
-        return (
-            f"A/A noise floor: unknown (no answers of {name} and its second arm can be compared)."
-        )
+        why = f"no answers of {name} and its second arm can be compared"
+        return f"A/A noise floor: unknown ({why})."
     return (
         f"A/A noise floor: {name} against a second {name} measures {estimated(floor)}, "
         f"n = {floor.num}; a difference of this size is noise."
